@@ -92,7 +92,7 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
     watched.map_err(CaptureError::Signals)?;
     let mut writer = Writer { out, path: &args.write, count: args.count, written: 0, dropped: 0 };
     let until = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
-    let end = copy(packets, &mut writer, &Wish { until, signals: &signals })?;
+    let end = copy(packets, &mut writer, &EndCondition { until, signals: &signals })?;
     let Writer { written, dropped, .. } = writer;
     let why = match end {
         End::Asked => "",
@@ -162,18 +162,18 @@ enum End {
 }
 
 /// The conditions that end the capture.
-struct Wish<'a> {
+struct EndCondition<'a> {
     until: Option<Instant>,
     /// The number of signals received. The signal handler has asked the daemon to end the capture.
     signals: &'a AtomicU32,
 }
 
-impl Wish<'_> {
+impl EndCondition<'_> {
     fn signals(&self) -> u32 {
         self.signals.load(Ordering::Relaxed)
     }
 
-    fn is_there(&self, now: Instant) -> bool {
+    fn is_met(&self, now: Instant) -> bool {
         self.signals() > 0 || self.until.is_some_and(|until| until <= now)
     }
 }
@@ -200,7 +200,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     /// Writes the complete blocks in `bytes`, without packets beyond the limit.
-    fn write_blocks(&mut self, bytes: &[u8], wish: &Wish<'_>) -> Result<Written, CaptureError> {
+    fn write_blocks(&mut self, bytes: &[u8], end: &EndCondition<'_>) -> Result<Written, CaptureError> {
         let mut done = 0;
         let mut chosen = Vec::with_capacity(bytes.len());
         while let Some(block) = pcapng::first_block(&bytes[done..])? {
@@ -213,7 +213,7 @@ impl Writer<'_> {
             }
             chosen.extend_from_slice(block.bytes);
         }
-        match self.write_all(&chosen, wish) {
+        match self.write_all(&chosen, end) {
             Ok(true) => Ok(Written::All(done)),
             Ok(false) => Ok(Written::Stuck),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Written::Abandoned),
@@ -223,18 +223,18 @@ impl Writer<'_> {
 
     /// Writes `bytes`, and reports whether all of them were written. Waits for a slow reader until the
     /// capture has to end, then at most [`UNREAD`], and not at all after a second signal.
-    fn write_all(&mut self, mut bytes: &[u8], wish: &Wish<'_>) -> io::Result<bool> {
+    fn write_all(&mut self, mut bytes: &[u8], end: &EndCondition<'_>) -> io::Result<bool> {
         let mut stuck_since = None;
         while !bytes.is_empty() {
             let count = self.out.write(bytes, TURN)?;
             bytes = &bytes[count..];
             let now = Instant::now();
-            if count > 0 || !(self.is_full() || wish.is_there(now)) {
+            if count > 0 || !(self.is_full() || end.is_met(now)) {
                 stuck_since = None;
             } else if now - *stuck_since.get_or_insert(now) >= UNREAD {
                 return Ok(false);
             }
-            if wish.signals() > 1 {
+            if end.signals() > 1 {
                 return Ok(bytes.is_empty());
             }
         }
@@ -248,29 +248,29 @@ impl Writer<'_> {
 
 /// Copies until the daemon ends the capture. Asks the daemon to end it at a limit; the signal handler does so
 /// for a signal.
-fn copy(mut packets: PacketStream, writer: &mut Writer<'_>, wish: &Wish<'_>) -> Result<End, Error> {
+fn copy(mut packets: PacketStream, writer: &mut Writer<'_>, end: &EndCondition<'_>) -> Result<End, Error> {
     let mut given_up_at = None;
     let mut pending = packets.take_rest();
     let mut has_ended = false;
     loop {
-        match writer.write_blocks(&pending, wish)? {
+        match writer.write_blocks(&pending, end)? {
             Written::All(done) => drop(pending.drain(..done)),
             Written::Abandoned => return Ok(End::Asked),
             Written::Stuck => return Ok(End::Unread),
         }
         if has_ended {
-            let was_asked = given_up_at.is_some() || wish.signals() > 0;
+            let was_asked = given_up_at.is_some() || end.signals() > 0;
             return Ok(if was_asked { End::Asked } else { End::Daemon });
         }
         let now = Instant::now();
-        if given_up_at.is_none() && (writer.is_full() || wish.is_there(now)) {
+        if given_up_at.is_none() && (writer.is_full() || end.is_met(now)) {
             packets.stop();
             given_up_at = Some(now + PATIENCE);
         }
-        if wish.signals() > 1 || given_up_at.is_some_and(|at| at <= now) {
+        if end.signals() > 1 || given_up_at.is_some_and(|at| at <= now) {
             return Ok(End::Silent);
         }
-        let wait = wish.until.filter(|_| given_up_at.is_none()).map_or(TURN, |until| TURN.min(until - now));
+        let wait = end.until.filter(|_| given_up_at.is_none()).map_or(TURN, |until| TURN.min(until - now));
         match packets.read(&mut pending, wait)? {
             Received::Bytes => {}
             // A write would fail, but there is nothing to write.

@@ -12,7 +12,7 @@ use weft_config::{
     Table as RouteTable, Warning,
 };
 use weft_host::routes::{self, Routing};
-use weft_host::{Facts, Plan, Step};
+use weft_host::{Plan, Step, SystemState};
 use weft_tunnel::{PeerLimits, Rate};
 
 use crate::args::CheckArgs;
@@ -94,7 +94,7 @@ fn add_host_rows(table: &mut Table, config: &Config) {
         table.add_row(["DNS", &host.dns.to_string()]);
     }
     for hook in &host.hooks {
-        table.add_row([hook.stage.key(), &config::without_keys(&hook.command)]);
+        table.add_row([hook.phase.key(), &config::without_keys(&hook.command)]);
     }
     if host.save_config {
         table.add_row(["when it goes down", "its state is saved into the file"]);
@@ -166,7 +166,7 @@ fn list(nets: &[IpNet]) -> String {
 
 /// Describes the routes that a system plans which routes so.
 fn routes_of(config: &Config, routing: Routing) -> String {
-    let plan = Plan::new(config, &[], &Facts { routing: routing.clone(), ..Facts::default() });
+    let plan = Plan::new(config, &[], &SystemState { routing: routing.clone(), ..SystemState::default() });
     let routes = plan.steps.iter().filter_map(|step| match step {
         Step::Route { prefix, table } => Some((prefix, *table)),
         _ => None,
@@ -334,7 +334,7 @@ impl InterfaceReport {
 
 impl HookReport {
     fn new(hook: &Hook) -> Self {
-        Self { stage: hook.stage.key(), line: hook.line, command: config::without_keys(&hook.command) }
+        Self { stage: hook.phase.key(), line: hook.line, command: config::without_keys(&hook.command) }
     }
 }
 

@@ -192,12 +192,12 @@ impl Watcher {
         let watch = move || {
             let mut client = Some(client);
             loop {
-                let look = look(&mut client, &name);
-                if look.is_err() {
+                let view = poll(&mut client, &name);
+                if view.is_err() {
                     // The next poll connects again: the daemon may be back.
                     client = None;
                 }
-                let is_over = report.send(look).is_err();
+                let is_over = report.send(view).is_err();
                 if is_over || stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
@@ -208,7 +208,7 @@ impl Watcher {
     }
 }
 
-fn look(client: &mut Option<Client>, name: &InterfaceName) -> Look {
+fn poll(client: &mut Option<Client>, name: &InterfaceName) -> Look {
     let client = match client {
         Some(client) => client,
         None => client.insert(Client::connect(name)?),

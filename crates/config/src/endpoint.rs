@@ -1,4 +1,5 @@
-//! Endpoints as UAPI and wg(8) write them: link-local ones with the name of their interface (`[fe80::1%eth0]:51820`).
+//! Endpoints as UAPI and wg(8) write them: link-local ones with the name of their interface
+//! (`[fe80::1%eth0]:51820`).
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 

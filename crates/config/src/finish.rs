@@ -7,7 +7,7 @@ use std::path::Path;
 use ipnet::IpNet;
 use weft_tunnel::{PrivateKey, PublicKey};
 
-use super::Stage;
+use super::HookPhase;
 use super::problem::{ConfigErrors, Notice, Problem};
 use super::wg_quick::{self, Drafts, Format, InterfaceDraft, PeerDraft, Reports};
 use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Parsed, Peer, Table};
@@ -126,7 +126,7 @@ fn finish_interface(
     reports: &mut Reports,
 ) -> Interface {
     // A command may set the interface's key: `PostUp = wg set %i private-key FILE`.
-    if draft.lines.of("PrivateKey").is_none() && !draft.host.has_hook(Stage::PostUp) {
+    if draft.lines.of("PrivateKey").is_none() && !draft.host.has_hook(HookPhase::PostUp) {
         reports.error(draft.line, Some("PrivateKey"), Problem::MissingPrivateKey);
     }
     let mut lines: HashMap<IpNet, usize> = HashMap::new();

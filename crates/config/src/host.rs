@@ -29,9 +29,9 @@ pub struct HostConfig {
 }
 
 impl HostConfig {
-    /// Returns the commands of one stage, in the order of the file.
-    pub fn hooks_of(&self, stage: Stage) -> impl Iterator<Item = &Hook> {
-        self.hooks.iter().filter(move |hook| hook.stage == stage)
+    /// Returns the commands of one phase, in the order of the file.
+    pub fn hooks_of(&self, phase: HookPhase) -> impl Iterator<Item = &Hook> {
+        self.hooks.iter().filter(move |hook| hook.phase == phase)
     }
 }
 
@@ -100,7 +100,7 @@ impl fmt::Display for KillSwitch {
 
 /// When a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Stage {
+pub enum HookPhase {
     /// After the device is created, before anything is set on it.
     PreUp,
     /// After everything is set up.
@@ -111,7 +111,7 @@ pub enum Stage {
     PostDown,
 }
 
-impl Stage {
+impl HookPhase {
     /// Returns the key in the file.
     pub const fn key(self) -> &'static str {
         match self {
@@ -127,7 +127,8 @@ impl Stage {
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hook {
     /// When it runs.
-    pub stage: Stage,
+    #[serde(rename = "stage")]
+    pub phase: HookPhase,
     /// The command line for the shell; `%i` is not replaced yet.
     pub command: String,
     /// The configuration file that contains it.
@@ -137,8 +138,8 @@ pub struct Hook {
 }
 
 impl Hook {
-    pub(super) fn new(stage: Stage, command: &str, file: &Path, line: usize) -> Self {
-        Self { stage, command: command.to_owned(), file: file.to_owned(), line }
+    pub(super) fn new(phase: HookPhase, command: &str, file: &Path, line: usize) -> Self {
+        Self { phase, command: command.to_owned(), file: file.to_owned(), line }
     }
 
     /// Returns the command line with each `%i` replaced by the interface's name.
@@ -148,7 +149,7 @@ impl Hook {
 
     /// Returns its place in the file, as `FILE:LINE: KEY`.
     pub fn place(&self) -> String {
-        format!("{}:{}: {}", self.file.display(), self.line, self.stage.key())
+        format!("{}:{}: {}", self.file.display(), self.line, self.phase.key())
     }
 }
 
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_interface_stands_for_every_percent_i() {
-        let hook = Hook::new(Stage::PostUp, "ip link show %i && echo %i%%i", Path::new("a.conf"), 3);
+        let hook = Hook::new(HookPhase::PostUp, "ip link show %i && echo %i%%i", Path::new("a.conf"), 3);
         assert_eq!(hook.command_for(&"wg0".parse().unwrap()), "ip link show wg0 && echo wg0%wg0");
         assert_eq!(hook.place(), "a.conf:3: PostUp");
     }
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn a_command_is_shown_without_its_keys() {
         let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
-        let hook = Hook::new(Stage::PreUp, &format!("wg set %i peer {key}"), Path::new("a.conf"), 3);
+        let hook = Hook::new(HookPhase::PreUp, &format!("wg set %i peer {key}"), Path::new("a.conf"), 3);
         assert_eq!(format!("{hook:?}"), "a.conf:3: PreUp: \"wg set %i peer …=\"");
         for text in ["/usr/local/lib/weft/up-and-running.sh %i", "ü iptables -A FORWARD -i %i -j ACCEPT"] {
             assert_eq!(without_keys(text), text);

@@ -95,8 +95,8 @@ fn shown(path: &Path) -> String {
 }
 
 /// Returns the text with the keys themselves in place of key files, for a daemon that may not read those
-/// files. Line numbers stay the same. A line whose file cannot be read stays as it is: the daemon may have
-/// the key as a credential.
+/// files. Line numbers stay the same. A line with a file that cannot be read stays as it is: the daemon may
+/// have the key as a credential.
 pub fn with_keys_in_place(text: &str, source: &Path) -> Zeroizing<String> {
     put_in_place(text, source).0
 }
@@ -120,8 +120,8 @@ fn put_in_place(text: &str, source: &Path) -> (Zeroizing<String>, Vec<ConfigErro
     let keys = text.lines().filter(|line| named_in(line).is_some()).count();
     let mut changed = Zeroizing::new(String::with_capacity(text.len() + 1 + keys * (MAX_BYTES + 16)));
     for (index, line) in text.lines().enumerate() {
-        // Credentials are ignored: this process is not the service, whose credentials may be older than the
-        // file.
+        // Credentials are ignored: this process is not the service, and the credentials of the service may be
+        // older than the file.
         let read = named_in(line).map(|(names, path)| (names, read_with(path, source, None)));
         match read {
             Some(((_, key), Ok(value))) => {

@@ -1,4 +1,5 @@
-//! The keys of a configuration file. A match over them is exhaustive: a key that no code handles does not compile.
+//! The keys of a configuration file. A match over them is exhaustive: a key that no code handles does not
+//! compile.
 
 /// Declares an enum of keys with their documented spelling.
 #[macro_export]

@@ -1,5 +1,5 @@
-//! Lines of a configuration file, as wg(8), wg-quick(8) and weft read them: headers of sections, keys with values, and the
-//! comments that are settings of weft.
+//! Lines of a configuration file, as wg(8), wg-quick(8) and weft read them: headers of sections, keys with
+//! values, and the comments that are settings of weft.
 
 /// A section that the format knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,7 +48,7 @@ pub use domain::{Domain, InvalidDomain};
 pub use edit::{Saved, edit};
 pub use finish::parse;
 pub use host::without_keys;
-pub use host::{Dns, Hook, HostConfig, KillSwitch, Stage};
+pub use host::{Dns, Hook, HookPhase, HostConfig, KillSwitch};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{LoadError, load, load_as_service, name_of, path_of, read_text};
 pub use packet_threads::{InvalidPacketThreads, MAX_PACKET_THREADS, PacketThreads};
@@ -106,8 +106,8 @@ impl Config {
 pub struct Interface {
     /// The name of the TUN device.
     pub name: InterfaceName,
-    /// The settings that wg(8) knows as well. The private key may be missing only if there is a PostUp command,
-    /// which may set it.
+    /// The settings that wg(8) knows as well. The private key may be missing only if there is a PostUp
+    /// command, which may set it.
     pub settings: InterfaceSettings,
     /// The device's addresses with their prefix lengths, host bits kept.
     pub addresses: Vec<IpNet>,
@@ -141,7 +141,7 @@ pub enum Endpoint {
     Address(SocketAddr),
     /// A name that has to be resolved first.
     Name {
-        /// A host name, or an IPv6 address whose scope is the name of an interface (`fe80::1%eth0`).
+        /// A host name, or an IPv6 address with the name of an interface as its scope (`fe80::1%eth0`).
         host: String,
         /// The UDP port.
         port: u16,

@@ -73,8 +73,8 @@ fn directory() -> PathBuf {
     Path::new(&data).join("weft")
 }
 
-/// Returns the file that `target` names: `target` is a path, or a bare name for `/etc/wireguard/NAME.conf`, on Windows
-/// `%ProgramData%\weft\NAME.conf`.
+/// Returns the file that `target` names: `target` is a path, or a bare name for `/etc/wireguard/NAME.conf`,
+/// on Windows `%ProgramData%\weft\NAME.conf`.
 pub fn path_of(target: &str) -> PathBuf {
     if target.contains(std::path::is_separator) || target.ends_with(".conf") {
         PathBuf::from(target)

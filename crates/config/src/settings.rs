@@ -6,8 +6,8 @@ use std::num::NonZeroU16;
 use serde::{Deserialize, Serialize};
 use weft_tunnel::{PeerLimits, PeerSettings, PresharedKey, PrivateKey};
 
-/// Declares the change of a struct of settings: one line per setting, with its name for people. A setting without
-/// a line does not compile.
+/// Declares the change of a struct of settings: one line per setting, with its name for people. A setting
+/// without a line does not compile.
 macro_rules! change {
     ($(#[$doc:meta])* $change:ident of $settings:ident { $($setting:ident: $value:ty = $name:literal,)+ }) => {
         $(#[$doc])*

@@ -151,8 +151,8 @@ pub fn allowed_ip(text: &str) -> Result<IpNet, Problem> {
         .ok_or_else(|| value(text, "write a list like 10.0.0.0/8, fd00::/64, 192.0.2.1, separated by commas"))
 }
 
-/// An item of AllowedIPs. In the files and commands of wg(8) it may have a sign, which makes the list a list of
-/// changes.
+/// An item of AllowedIPs. In the files and commands of wg(8) it may have a sign, which makes the list a list
+/// of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedIpItem {
     given: IpNet,

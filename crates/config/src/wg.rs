@@ -9,8 +9,8 @@ use super::values;
 use super::wg_quick::{self, Drafts, Format, Reports, WgQuickKeys};
 use crate::device::{DeviceChange, PeerChange};
 
-/// Parses the text of a file of wg(8). `source` is the name of the file in messages. Nothing is required but the public key of a peer. Settings that the file does not give are not changed. All errors are
-/// collected.
+/// Parses the text of a file of wg(8). `source` is the name of the file in messages. Nothing is required but
+/// the public key of a peer. Settings that the file does not give are not changed. All errors are collected.
 pub fn parse_change(
     text: &str,
     source: &Path,
@@ -35,8 +35,8 @@ pub fn parse_change(
     reports.conclude(peers.map(|peers| DeviceChange { settings, replace_peers: false, peers }))
 }
 
-/// Adds the items of a list of AllowedIPs to the change of a peer. A list without signs replaces the allowed-ips of
-/// the peer; if at least one item has a sign, all items are changes to them.
+/// Adds the items of a list of AllowedIPs to the change of a peer. A list without signs replaces the
+/// allowed-ips of the peer; if at least one item has a sign, all items are changes to them.
 pub fn add_allowed_ips<E>(
     change: &mut PeerChange<E>,
     list: &str,

@@ -13,7 +13,7 @@ use super::keys::{InterfaceKey, InterfaceSetting, Origin, PeerKey, PeerSetting};
 use super::lexer::{self, Header, Line, Section};
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::suggest::{closest, shown_key};
-use super::{Dns, Endpoint, Hook, HostConfig, KillSwitch, Stage, Table, values};
+use super::{Dns, Endpoint, Hook, HookPhase, HostConfig, KillSwitch, Table, values};
 use crate::device::AllowedIpChange;
 use crate::metrics::{Address, HostName, MetricsConfig};
 use crate::settings::{InterfaceSettingsChange, PeerSettingsChange, ReportSettings};
@@ -41,8 +41,8 @@ impl Format {
         self == Self::WgQuick || origin == Origin::Wg
     }
 
-    /// Whether a key of this origin is reported as one of the other section. The keys of wg-quick are known to
-    /// every reader.
+    /// Whether a key of this origin is reported as one of the other section. The keys of wg-quick are known
+    /// to every reader.
     fn knows(self, origin: Origin) -> bool {
         self.defines(origin) || origin == Origin::WgQuick
     }
@@ -51,17 +51,17 @@ impl Format {
 /// Reads all lines. Errors are collected in `reports`; none ends the reading.
 pub(super) fn read(text: &str, format: Format, reports: &mut Reports) -> Drafts {
     let mut drafts = Drafts { format, interface: None, peers: Vec::new() };
-    let mut place = Place::Above;
+    let mut position = Position::Above;
     let has_settings = format == Format::WgQuick;
     for line in lexer::lines(text) {
         if let Some(setting) = line.weft_setting().filter(|_| has_settings) {
-            drafts.read_setting(place, line.number, setting, reports);
+            drafts.read_setting(position, line.number, setting, reports);
         } else if let Some(name) = line.friendly_name().filter(|_| has_settings) {
-            drafts.name_peer(place, name);
+            drafts.name_peer(position, name);
         } else if let Some(header) = line.header() {
-            place = drafts.open_section(line, header, reports);
+            position = drafts.open_section(line, header, reports);
         } else if !line.text().is_empty() {
-            drafts.read_key(place, line, reports);
+            drafts.read_key(position, line, reports);
         }
     }
     drafts
@@ -69,7 +69,7 @@ pub(super) fn read(text: &str, format: Format, reports: &mut Reports) -> Drafts 
 
 /// Where a line stands.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum Position {
     /// Above the first section.
     Above,
     In(Section),
@@ -134,8 +134,8 @@ pub(super) struct HostDraft {
 }
 
 impl HostDraft {
-    pub(super) fn has_hook(&self, stage: Stage) -> bool {
-        self.hooks.iter().any(|hook| hook.stage == stage)
+    pub(super) fn has_hook(&self, phase: HookPhase) -> bool {
+        self.hooks.iter().any(|hook| hook.phase == phase)
     }
 
     pub(super) fn finish(self) -> HostConfig {
@@ -191,7 +191,7 @@ pub(super) struct Drafts {
 }
 
 impl Drafts {
-    fn open_section(&mut self, line: Line<'_>, header: Header<'_>, reports: &mut Reports) -> Place {
+    fn open_section(&mut self, line: Line<'_>, header: Header<'_>, reports: &mut Reports) -> Position {
         let number = line.number;
         match header {
             Header::Known(section) => {
@@ -209,35 +209,35 @@ impl Drafts {
                         self.peers.push(PeerDraft { line: number, ..Default::default() });
                     }
                 }
-                Place::In(section)
+                Position::In(section)
             }
             Header::Unknown(name) => {
                 let shown = shown_key(name).map(|_| line.text());
                 reports.error(number, shown, Problem::UnknownSection);
-                Place::Rejected
+                Position::Rejected
             }
             Header::Unclosed => {
                 reports.error(number, None, Problem::NotALine);
-                Place::Rejected
+                Position::Rejected
             }
         }
     }
 
-    fn name_peer(&mut self, place: Place, name: String) {
-        if let Some(peer) = self.peers.last_mut().filter(|_| place == Place::In(Section::Peer)) {
+    fn name_peer(&mut self, position: Position, name: String) {
+        if let Some(peer) = self.peers.last_mut().filter(|_| position == Position::In(Section::Peer)) {
             peer.report.friendly_name = Some(name);
         }
     }
 
-    fn read_key(&mut self, place: Place, line: Line<'_>, reports: &mut Reports) {
+    fn read_key(&mut self, position: Position, line: Line<'_>, reports: &mut Reports) {
         let number = line.number;
         let Some((written, value)) = line.key_value() else {
             return reports.error(number, None, Problem::NotALine);
         };
-        let section = match place {
-            Place::Rejected => return,
-            Place::Above => return reports.error(number, shown_key(written), Problem::OutsideSection),
-            Place::In(section) => section,
+        let section = match position {
+            Position::Rejected => return,
+            Position::Above => return reports.error(number, shown_key(written), Problem::OutsideSection),
+            Position::In(section) => section,
         };
         let format = self.format;
         match (section, &mut self.interface, self.peers.last_mut()) {
@@ -264,15 +264,15 @@ impl Drafts {
         }
     }
 
-    fn read_setting(&mut self, place: Place, line: usize, text: &str, reports: &mut Reports) {
+    fn read_setting(&mut self, position: Position, line: usize, text: &str, reports: &mut Reports) {
         let Some((written, value)) = text.split_once('=') else {
             return reports.error(line, None, Problem::NotASetting);
         };
         let (written, value) = (written.trim(), value.trim());
-        let section = match place {
-            Place::Rejected => return,
-            Place::Above => return reports.error(line, shown_key(written), Problem::OutsideSection),
-            Place::In(section) => section,
+        let section = match position {
+            Position::Rejected => return,
+            Position::Above => return reports.error(line, shown_key(written), Problem::OutsideSection),
+            Position::In(section) => section,
         };
         match (section, &mut self.interface, self.peers.last_mut()) {
             (Section::Interface, Some(interface), _) if let Some(key) = InterfaceSetting::find(written) => {
@@ -311,10 +311,10 @@ impl HostDraft {
 }
 
 impl InterfaceDraft {
-    fn add_hook(&mut self, stage: Stage, line: Line<'_>, reports: &mut Reports) {
+    fn add_hook(&mut self, phase: HookPhase, line: Line<'_>, reports: &mut Reports) {
         let command = values::command(line.command().unwrap_or_default());
-        if let Some(command) = reports.ok(line.number, stage.key(), command).flatten() {
-            self.host.hooks.push(Hook::new(stage, command, &reports.file, line.number));
+        if let Some(command) = reports.ok(line.number, phase.key(), command).flatten() {
+            self.host.hooks.push(Hook::new(phase, command, &reports.file, line.number));
         }
     }
 
@@ -353,10 +353,10 @@ impl InterfaceDraft {
                     self.addresses.extend(address.map(|address| (number, address)));
                 }
             }
-            InterfaceKey::PreUp => self.add_hook(Stage::PreUp, line, reports),
-            InterfaceKey::PostUp => self.add_hook(Stage::PostUp, line, reports),
-            InterfaceKey::PreDown => self.add_hook(Stage::PreDown, line, reports),
-            InterfaceKey::PostDown => self.add_hook(Stage::PostDown, line, reports),
+            InterfaceKey::PreUp => self.add_hook(HookPhase::PreUp, line, reports),
+            InterfaceKey::PostUp => self.add_hook(HookPhase::PostUp, line, reports),
+            InterfaceKey::PreDown => self.add_hook(HookPhase::PreDown, line, reports),
+            InterfaceKey::PostDown => self.add_hook(HookPhase::PostDown, line, reports),
         }
     }
 }

@@ -16,7 +16,7 @@ use weft_config::TunThreads;
 use weft_config::exit::{self, Code};
 use weft_config::metrics::MetricsConfig;
 use weft_dataplane::{Controller, DataplaneError, OnEvent};
-use weft_host::network::{Change, Watch};
+use weft_host::network::{NetworkChange, Watch};
 use weft_host::routes::{Netlink, RouteError, is_utun};
 use weft_uapi::Control;
 use weft_uapi::{Listener, Server, SocketError};
@@ -111,7 +111,7 @@ enum End {
     Device,
     SocketRemoved,
     /// The network changed. Does not end the daemon.
-    Network(Change),
+    Network(NetworkChange),
     /// Something happened to a peer, which may change the line for the service manager. Does not end the
     /// daemon.
     Peer,

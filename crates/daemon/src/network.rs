@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use weft_dataplane::Controller;
-use weft_host::network::{Change, Follower, MtuPolicy};
+use weft_host::network::{Follower, MtuPolicy, NetworkChange};
 use weft_host::routes::{Link, Netlink};
 use weft_tunnel::PublicKey;
 use weft_uapi::ControlError;
@@ -48,7 +48,7 @@ impl NetworkKeeper {
         };
         let mut follower = Follower::new(controller.fw_mark(), policy);
         // The current paths are the baseline; a better MTU that is known already waits for the next change.
-        let _ = follower.look(&endpoints(&controller)?);
+        let _ = follower.observe(&endpoints(&controller)?);
         Ok(Self { follower, controller, link, mtu, chosen })
     }
 
@@ -57,7 +57,7 @@ impl NetworkKeeper {
     ///
     /// # Errors
     /// When the interface is being taken down. An MTU that the kernel refuses is only logged.
-    pub(crate) fn react(&mut self, change: &Change, netlink: &Netlink) -> Result<(), ControlError> {
+    pub(crate) fn react(&mut self, change: &NetworkChange, netlink: &Netlink) -> Result<(), ControlError> {
         if change.device_left || change.device_gone {
             // Another device may have its index in this namespace from now on.
             self.follower.fix_mtu();

@@ -1,4 +1,5 @@
-//! The functions of `include/weft.h`: arguments are checked, panics are caught, errors become a status and a line.
+//! The functions of `include/weft.h`: arguments are checked, panics are caught, errors become a status and a
+//! line.
 
 #![expect(unreachable_pub, reason = "the functions are found by their names")]
 
@@ -39,7 +40,8 @@ pub struct COptions {
 #[derive(Clone, Copy)]
 struct Context(*mut c_void);
 
-// SAFETY: weft does not look behind the pointer; that other threads may use it is the program's promise (weft.h).
+// SAFETY: weft does not look behind the pointer; that other threads may use it is the program's promise
+// (weft.h).
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}

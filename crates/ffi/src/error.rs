@@ -36,7 +36,7 @@ pub enum Error {
     /// The descriptor is not open, or cannot be duplicated.
     #[error("descriptor {descriptor} cannot be duplicated ({reason}): pass an open TUN")]
     Closed {
-        /// The descriptor.
+        /// The descriptor, as the program gave it.
         descriptor: i32,
         /// The error of the system.
         reason: String,
@@ -47,7 +47,7 @@ pub enum Error {
          network extension, or a TUN of Linux with IFF_TUN and IFF_NO_PI"
     )]
     NoTun {
-        /// The descriptor.
+        /// The descriptor, as the program gave it.
         descriptor: i32,
         /// What it is instead.
         reason: String,

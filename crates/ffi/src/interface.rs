@@ -4,29 +4,26 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use weft_config::settings::InterfaceSettingsChange;
 use weft_dataplane::{Controller, DataplaneError, Handle};
 use weft_tun::TunConfig;
-use weft_tunnel::{PrivateKey, Tunnel, TunnelConfig};
+use weft_tunnel::{PrivateKey, REJECT_AFTER_TIME, Tunnel, TunnelConfig};
 use weft_uapi::Control as _;
 use weft_udp::{Udp as _, UdpConfig, UdpSockets};
 use zeroize::Zeroizing;
 
 use crate::{Error, text};
 
-/// The lowest memory limit, in bytes. Buffers of received datagrams take 6 MiB at least, those of the TUN and of sending
-/// 2 MiB, packets without a session another 2 MiB.
+/// The lowest memory limit, in bytes. Buffers of received datagrams take 6 MiB at least, those of the TUN and
+/// of sending 2 MiB, packets without a session another 2 MiB.
 pub const MIN_MEMORY_LIMIT: u64 = 16 << 20;
 /// WireGuard's usual MTU: 1500 bytes less its overhead over IPv6.
 const DEFAULT_MTU: u16 = 1420;
-/// As long as a session lasts (Reject-After-Time): peers are asked whether they are there still.
-const LONG_SLEEP: Duration = Duration::from_secs(180);
 
-/// Keeps a UDP socket out of the tunnel, as Android's `VpnService.protect` does. Returns whether that was done. It is
-/// called before anything is sent through the socket; while the interface runs, on its thread.
+/// Keeps a UDP socket out of the tunnel, as Android's `VpnService.protect` does. Returns whether that was
+/// done. It is called before anything is sent through the socket; while the interface runs, on its thread.
 pub type Protect = Box<dyn Fn(BorrowedFd<'_>) -> bool + Send + Sync>;
 
 /// How to open an interface.
@@ -209,7 +206,8 @@ impl Interface {
         }
         let peers: Vec<_> = self.controller.get()?.peers.iter().map(|peer| peer.public_key).collect();
         self.controller.paths_changed(peers.clone())?;
-        Ok(self.controller.resumed(peers, LONG_SLEEP)?)
+        // After a sleep as long as a session, peers are asked whether they are there still.
+        Ok(self.controller.resumed(peers, REJECT_AFTER_TIME)?)
     }
 
     /// Ends the interface. [`Self::run`] returns soon.

@@ -1,8 +1,8 @@
 //! A WireGuard tunnel for a program that has a TUN: a thin C API (`include/weft.h`) over [`Interface`].
 //!
 //! The program hands in the TUN, protects the sockets and gives a thread; weft starts none but, on Apple's
-//! systems, one that waits for a full utun. Android, with the descriptor of `VpnService.Builder.establish()` and a JNI
-//! function for each of C:
+//! systems, one that waits for a full utun. Android, with the descriptor of `VpnService.Builder.establish()`
+//! and a JNI function for each of C:
 //!
 //! ```c
 //! static int protect(void *service, int fd) { return call_protect(service, fd) ? 0 : -1; }

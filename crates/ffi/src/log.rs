@@ -13,8 +13,8 @@ pub type Logger = Box<dyn Fn(Level, &str) + Send + Sync>;
 
 static LOGGER: RwLock<Option<(Level, Logger)>> = RwLock::new(None);
 
-/// Hands messages up to `level` to `logger`; `None` ends that. When the call returns, the previous logger is not
-/// called any more. A program with another subscriber of `tracing` keeps it.
+/// Hands messages up to `level` to `logger`; `None` ends that. When the call returns, the previous logger is
+/// not called any more. A program with another subscriber of `tracing` keeps it.
 pub fn set_logger(logger: Option<(Level, Logger)>) {
     let previous = std::mem::replace(&mut *LOGGER.write().unwrap_or_else(PoisonError::into_inner), logger);
     drop(previous);

@@ -179,7 +179,8 @@ const TARGET: u16 = 51821;
 /// Peers that do not answer, and the packets that wait for each of them in vain.
 const SILENT: usize = 400;
 const WAITING: u64 = 128;
-/// The bytes of a packet or of a datagram, and how many are sent in each way: more than the largest limit together.
+/// The bytes of a packet or of a datagram, and how many are sent in each way: more than the largest limit
+/// together.
 const BYTES: usize = 1200;
 const MANY: u64 = (64 << 20) / BYTES as u64;
 
@@ -215,7 +216,8 @@ fn send_until(
     });
 }
 
-/// Runs a program with this limit through all that takes memory, one after the other, and returns what it took.
+/// Runs a program with this limit through all that takes memory, one after the other, and returns what it
+/// took.
 fn endure(limit: u64) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let (path, scene) = (compile("tunnel", folder.path()), scene());
@@ -252,7 +254,8 @@ fn endure(limit: u64) -> u64 {
         flood.end().unwrap();
     }
 
-    // Forged data of the session, which costs as much as genuine data, in super-packets that the kernel does not split.
+    // Forged data of the session, which costs as much as genuine data, in super-packets that the kernel does
+    // not split.
     let seen = Seen::on_path(namespace, "eth0", target, PATIENCE).unwrap();
     let mut forged = vec![0; 48 * BYTES];
     for datagram in forged.chunks_mut(BYTES) {
@@ -274,7 +277,7 @@ fn endure(limit: u64) -> u64 {
         since().interface("mob0").tx_packets >= SILENT as u64 * WAITING
     });
 
-    // A transfer whose packets stay in the kernel and, as long as they do, count as the TUN's.
+    // A transfer of packets that stay in the kernel and, as long as they do, count as the packets of the TUN.
     ip(namespace, "link add hold0 type veth peer name hold1");
     for end in ["hold0", "hold1"] {
         link::set_up(namespace, end).unwrap();

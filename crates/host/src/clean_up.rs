@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use weft_config::{InterfaceName, KillSwitch, Stage};
+use weft_config::{HookPhase, InterfaceName, KillSwitch};
 use weft_ipc::runtime_dir::{control_socket, runtime_dir};
 
 use super::kernel::Kernel;
@@ -22,8 +22,8 @@ pub enum Keep {
 /// Undoes what a daemon that has ended left behind, and runs PreDown and PostDown.
 ///
 /// # Errors
-/// A daemon runs the interface, or a step cannot be undone. Then a record of the remaining steps stays, without
-/// the commands, which have run.
+/// A daemon runs the interface, or a step cannot be undone. Then a record of the remaining steps stays,
+/// without the commands, which have run.
 pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(), HostError> {
     let owner = Owner::claim(directory, interface)?;
     // Another process may have cleaned up meanwhile.
@@ -72,10 +72,10 @@ pub(super) fn take_back(
     // A device with this name and another index belongs to another program.
     kernel.link = kernel.netlink.link(&record.interface).ok().filter(|link| Some(link.index) == record.index);
     kernel.dns.clone_from(&record.dns);
-    run_hooks(&record.down, Stage::PreDown, kernel);
+    run_hooks(&record.down, HookPhase::PreDown, kernel);
     let mut applied = Applied::recorded(steps);
     let failures = applied.undo(kernel);
-    run_hooks(&record.down, Stage::PostDown, kernel);
+    run_hooks(&record.down, HookPhase::PostDown, kernel);
     // No process listens on this socket any more.
     let _gone = std::fs::remove_file(control_socket(&runtime_dir(), &record.interface));
     (failures, kept.into_iter().next(), applied.stuck().to_vec())

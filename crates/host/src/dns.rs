@@ -97,12 +97,12 @@ impl fmt::Display for Method {
 /// How to choose the [`Method`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// systemd-resolved where names are looked up through it, else resolvconf where it is installed, else the file.
+    /// systemd-resolved where names are looked up through it, else resolvconf where it is installed, else the
+    /// file.
     #[default]
     Auto,
     /// systemd-resolved, over D-Bus.
     Resolved,
-    /// resolvconf(8).
     Resolvconf,
     /// The file /etc/resolv.conf itself.
     File,
@@ -200,9 +200,9 @@ impl System {
         platform::undo(&self.places, interface.as_str(), record)
     }
 
-    /// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left there. Returns
-    /// the names of their interfaces. To be called at every start, also of an interface without settings; without such leftovers
-    /// it does nothing.
+    /// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left
+    /// there. Returns the names of their interfaces. To be called at every start, also of an interface
+    /// without settings; without such leftovers it does nothing.
     pub fn repair(&self) -> Result<Vec<String>, DnsError> {
         platform::repair(&self.places)
     }

@@ -78,7 +78,7 @@ pub enum HostError {
         pid: u32,
     },
     /// The daemon could not be told to end.
-    #[error("cannot end weft (process {pid}): {error}; run this as root, or as the user whom it runs as")]
+    #[error("cannot end weft (process {pid}): {error}; run this as root, or as its user")]
     Signal {
         /// Its process id.
         pid: u32,
@@ -90,11 +90,9 @@ pub enum HostError {
     State {
         /// The action that failed, as a verb: `create`, `open`, `lock`, `read`, `write`, `remove`.
         action: &'static str,
-        /// The file.
         file: PathBuf,
         /// The error of the system.
         error: io::Error,
-        /// The advice.
         advice: &'static str,
     },
     /// A file of the interface is not trusted.

@@ -141,7 +141,7 @@ impl Applied {
 /// The progress of a change from one list of steps to another.
 #[derive(Debug, Default)]
 struct UnderWay {
-    done: Vec<Change>,
+    done: Vec<StepChange>,
     left: HashSet<Key>,
 }
 
@@ -164,7 +164,7 @@ impl UnderWay {
             }
             self.left.remove(&step.key());
             if !old.contains(&step) {
-                self.done.push(Change::Add(step));
+                self.done.push(StepChange::Add(step));
             }
         }
         Ok(())
@@ -173,7 +173,7 @@ impl UnderWay {
     /// Restores the steps that were in force before. Failures are logged as warnings. Returns the steps that
     /// could not be undone.
     fn unmake(&self, old: &[Step], system: &mut impl System) -> Vec<Step> {
-        let is_of_address = |change: &Change| matches!(change, Change::Add(Step::Address(_)));
+        let is_of_address = |change: &StepChange| matches!(change, StepChange::Add(Step::Address(_)));
         let takes_an_address = self.has_taken_an_address() || self.done.iter().any(is_of_address);
         let mut stuck = Vec::new();
         for change in self.done.iter().rev() {
@@ -193,7 +193,7 @@ impl UnderWay {
     }
 
     fn has_taken_an_address(&self) -> bool {
-        self.done.iter().any(|change| matches!(change, Change::Remove(Step::Address(_))))
+        self.done.iter().any(|change| matches!(change, StepChange::Remove(Step::Address(_))))
     }
 }
 
@@ -207,12 +207,12 @@ fn warn_of(failures: impl IntoIterator<Item = HostError>) {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The changes, in the order in which they are made.
-    pub changes: Vec<Change>,
+    pub changes: Vec<StepChange>,
 }
 
 /// A single change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum StepChange {
     /// A step that was not in force.
     Add(Step),
     /// A step that replaces another step with the same key.
@@ -244,21 +244,21 @@ impl Difference {
             match in_force.get(&step.key()) {
                 None => {
                     let in_its_way = gone().filter(|other| step.excludes(other));
-                    changes.extend(in_its_way.cloned().map(Change::Remove));
-                    changes.push(Change::Add(step.clone()));
+                    changes.extend(in_its_way.cloned().map(StepChange::Remove));
+                    changes.push(StepChange::Add(step.clone()));
                 }
                 Some(same) if *same == step => {}
-                Some(from) => changes.push(Change::Replace { from: (*from).clone(), to: step.clone() }),
+                Some(from) => changes.push(StepChange::Replace { from: (*from).clone(), to: step.clone() }),
             }
         }
-        let rest: Vec<Change> = gone().cloned().map(Change::Remove).collect();
-        let rest: Vec<Change> = rest.into_iter().filter(|change| !changes.contains(change)).collect();
+        let rest: Vec<StepChange> = gone().cloned().map(StepChange::Remove).collect();
+        let rest: Vec<StepChange> = rest.into_iter().filter(|change| !changes.contains(change)).collect();
         changes.extend(rest);
         Self { changes }
     }
 }
 
-impl Change {
+impl StepChange {
     fn to(&self) -> Option<&Step> {
         match self {
             Self::Add(step) | Self::Replace { to: step, .. } => Some(step),
@@ -284,8 +284,8 @@ impl Change {
     }
 }
 
-/// Replaces a step by another. A new rule is added before the old rule is removed; a host route can exist once
-/// only, so that the old one goes first; a step of another kind replaces the old one by being done.
+/// Replaces a step by another. A new rule is added before the old rule is removed; a host route can exist
+/// once only, so that the old one goes first; a step of another kind replaces the old one by being done.
 fn replace(from: &Step, to: &Step, system: &mut impl System) -> Result<Outcome, HostError> {
     if matches!(from, Step::EndpointRoute { .. }) {
         system.undo(from)?;

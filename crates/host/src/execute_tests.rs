@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use weft_config::{Dns, Hook, Stage};
+use weft_config::{Dns, Hook, HookPhase};
 
 use super::*;
 use crate::routes::{Family, Rule, RuleKind};
@@ -94,7 +94,7 @@ fn address(net: &str) -> Step {
 }
 
 fn hook(command: &str) -> Step {
-    Step::Hook(Hook { stage: Stage::PostUp, command: command.into(), file: "a".into(), line: 1 })
+    Step::Hook(Hook { phase: HookPhase::PostUp, command: command.into(), file: "a".into(), line: 1 })
 }
 
 fn dns(server: &str) -> Step {
@@ -135,10 +135,10 @@ fn a_difference_adds_before_it_removes_and_replaces_in_place() {
     let old = [address("10.0.0.1/24"), Step::Mtu(1420), dns("192.0.2.1"), route("10.1.0.0/16"), hook("x")];
     let new = [address("10.0.0.1/24"), Step::Mtu(1400), dns("192.0.2.2"), route("10.2.0.0/16"), hook("y")];
     let expected = vec![
-        Change::Replace { from: old[1].clone(), to: new[1].clone() },
-        Change::Replace { from: old[2].clone(), to: new[2].clone() },
-        Change::Add(new[3].clone()),
-        Change::Remove(old[3].clone()),
+        StepChange::Replace { from: old[1].clone(), to: new[1].clone() },
+        StepChange::Replace { from: old[2].clone(), to: new[2].clone() },
+        StepChange::Add(new[3].clone()),
+        StepChange::Remove(old[3].clone()),
     ];
     assert_eq!(Difference::between(&old, &new).changes, expected);
     assert!(Difference::between(&old, &old).changes.is_empty());
@@ -149,12 +149,12 @@ fn an_ipv6_address_goes_before_it_comes_with_another_prefix_length() {
     let old = [address("10.0.0.1/24"), address("fd00::1/64"), address("fd00::3/64"), route("10.1.0.0/16")];
     let new = [address("10.0.0.1/32"), address("fd00::2/64"), address("fd00::1/128"), route("10.1.0.0/16")];
     let expected = vec![
-        Change::Add(new[0].clone()),
-        Change::Add(new[1].clone()),
-        Change::Remove(old[1].clone()),
-        Change::Add(new[2].clone()),
-        Change::Remove(old[2].clone()),
-        Change::Remove(old[0].clone()),
+        StepChange::Add(new[0].clone()),
+        StepChange::Add(new[1].clone()),
+        StepChange::Remove(old[1].clone()),
+        StepChange::Add(new[2].clone()),
+        StepChange::Remove(old[2].clone()),
+        StepChange::Remove(old[0].clone()),
     ];
     assert_eq!(Difference::between(&old, &new).changes, expected);
 }

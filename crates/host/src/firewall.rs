@@ -156,7 +156,6 @@ impl Family {
 pub struct Table {
     /// The family of the packets that it sees.
     pub family: Family,
-    /// Its name.
     pub name: String,
 }
 
@@ -169,10 +168,9 @@ impl fmt::Display for Table {
 /// The tables in force for an interface, whichever program made them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Present {
-    /// Its tables.
     pub tables: Vec<Table>,
-    /// The number of packets that the kill switch has blocked since it was last applied, 0 on Windows, which does
-    /// not count them; `None`: there is no kill switch.
+    /// The number of packets that the kill switch has blocked since it was last applied, 0 on Windows, which
+    /// does not count them; `None`: there is no kill switch.
     pub blocked: Option<u64>,
 }
 

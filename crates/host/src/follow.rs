@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::plan::{Facts, Plan};
+use super::plan::{Plan, SystemState};
 use super::{Applied, Host, HostError, Step};
 use crate::routes::{FoundRoute, Routing};
 
@@ -11,9 +11,9 @@ pub const FOLLOWS_ENDPOINTS: bool = cfg!(any(target_os = "macos", target_os = "f
 
 impl Host {
     /// Adapts what depends on the endpoints of the peers and on the system's routes to their present state:
-    /// the host routes of the endpoints, and the endpoints that a kill switch lets through. Does nothing where
-    /// the system routes by marks. Returns whether anything was changed. To be called after each change of the
-    /// network or of an endpoint.
+    /// the host routes of the endpoints, and the endpoints that a kill switch lets through. Does nothing
+    /// where the system routes by marks. Returns whether anything was changed. To be called after each change
+    /// of the network or of an endpoint.
     pub fn follow(&mut self, endpoints: &[SocketAddr]) -> Result<bool, HostError> {
         let Routing::Halves(found) = self.kernel.netlink.routing()? else { return Ok(false) };
         let plan = following(&self.plan, &mut self.applied, endpoints, found);
@@ -32,7 +32,8 @@ fn following(plan: &Plan, applied: &mut Applied, endpoints: &[SocketAddr], found
         _ => false,
     };
     let lost: Vec<Step> = applied.steps().iter().filter(|step| lost(step)).cloned().collect();
-    let facts = Facts { routing: Routing::Halves(found), ..Facts::default() }.without(applied.steps());
+    let facts =
+        SystemState { routing: Routing::Halves(found), ..SystemState::default() }.without(applied.steps());
     let others = if let Routing::Halves(others) = facts.routing { others } else { Vec::new() };
     let mut wanted = plan.following(endpoints, &others);
     // A step that another program's state made needless is not tried again at every change.

@@ -13,7 +13,7 @@ use super::HostError;
 /// Runs a command with our environment and our standard input, output and error, and waits for its end.
 pub(super) fn run(hook: &Hook, interface: &InterfaceName) -> Result<(), HostError> {
     let command = hook.command_for(interface);
-    tracing::info!(hook = hook.stage.key(), command = without_keys(&command), "running a command");
+    tracing::info!(hook = hook.phase.key(), command = without_keys(&command), "running a command");
     let failed =
         |outcome: String| HostError::Hook { place: hook.place(), command: without_keys(&command), outcome };
     let shell = shell();
@@ -48,13 +48,13 @@ fn shell() -> PathBuf {
 mod tests {
     use std::path::Path;
 
-    use weft_config::Stage;
+    use weft_config::HookPhase;
 
     use super::*;
 
     fn hook(command: &str) -> Hook {
         let file = Path::new("/etc/wireguard/wg0.conf").to_owned();
-        Hook { stage: Stage::PostUp, command: command.to_owned(), file, line: 7 }
+        Hook { phase: HookPhase::PostUp, command: command.to_owned(), file, line: 7 }
     }
 
     fn run_it(command: &str) -> Result<(), String> {

@@ -20,8 +20,8 @@
 //! ```
 //!
 //! When the service restarts, the old daemon calls [`Host::hand_over`] instead of the calls from
-//! `before_down` on, and the new daemon calls `Host::take_over` instead of `prepare`: steps that are still in
-//! force are not done again (`take_over.rs`).
+//! `before_down` on, and the new daemon calls `Host::adopt` instead of `prepare`: steps that are still in
+//! force are not done again (`adopt.rs`).
 //!
 //! A failure before `up` has returned undoes everything that was done. A kill switch in force survives every
 //! end of the daemon that the user did not ask for: `Host::down` keeps it then, and a failed start restores
@@ -35,16 +35,18 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use weft_config::device::DeviceState;
-use weft_config::{Config, Hook, InterfaceName, Location, Notice, Saved, Stage, Warning, exit};
+use weft_config::{Config, Hook, HookPhase, InterfaceName, Location, Notice, Saved, Warning, exit};
 use weft_ipc::runtime_dir::{self, runtime_dir};
 
 use crate::routes::{Family, Link, Netlink};
 
+mod adopt;
 mod clean_up;
 pub mod dns;
 mod error;
 mod execute;
-mod facts;
+#[cfg(test)]
+mod fault;
 pub mod firewall;
 mod follow;
 mod hooks;
@@ -60,26 +62,26 @@ pub mod routes;
 mod save;
 mod step;
 mod sysctl;
-mod take_over;
+mod system_state;
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 mod unsupported;
 
 pub use clean_up::{Keep, clean_up, take_back_dns};
 pub use error::HostError;
-pub use execute::{Applied, Change, Difference, Outcome, System};
+pub use execute::{Applied, Difference, Outcome, StepChange, System};
 pub use follow::FOLLOWS_ENDPOINTS;
 pub use outside::{remove_unrecorded_firewall, repair_dns};
-pub use plan::{FIRST_TABLE, Facts, Plan, SRC_VALID_MARK, told_backwards};
+pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;
 pub use record::{Owner, Record, record_path};
 pub use save::{SaveError, save};
 pub use step::{Firewall, FullTunnel, Step};
 
+use adopt::Continued;
 use kernel::Kernel;
-use take_over::Continued;
 
-/// Adds a warning to those of a configuration that was loaded from `target` if all users can read its file by an
-/// access list, as on Windows. Loading it warns of permission bits.
+/// Adds a warning to those of a configuration that was loaded from `target` if all users can read its file by
+/// an access list, as on Windows. Loading it warns of permission bits.
 pub fn warn_of_readers(target: &str, warnings: &mut Vec<Warning>) {
     let path = weft_config::path_of(target);
     if platform::is_open_to_all(&path) {
@@ -163,7 +165,7 @@ impl Host {
         }
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_ref().map(Owner::directory);
-        let facts = facts::gather(&kernel.netlink, config, endpoints, directory, 0)?;
+        let facts = system_state::gather(&kernel.netlink, config, endpoints, directory, 0)?;
         let plan = Plan::new(config, endpoints, &facts);
         // New name servers replace those that could not be undone.
         stuck.retain(|step| !matches!(step, Step::Dns(_)) || plan.dns().is_none());
@@ -325,7 +327,8 @@ impl Host {
 
     fn decide(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
         let directory = self.owner.as_ref().map(Owner::directory);
-        let mut facts = facts::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
+        let mut facts =
+            system_state::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
         if let Some(mtu) = self.mtu_by_hand {
             facts.default_mtu = mtu;
         }
@@ -349,7 +352,7 @@ impl Host {
 
     /// Runs PreDown. Failures are logged as warnings.
     pub fn before_down(&self) {
-        self.run_for_down(Stage::PreDown);
+        self.run_for_down(HookPhase::PreDown);
     }
 
     /// Undoes all steps except those that `keep` names, in reverse order. Failures are logged as warnings.
@@ -376,7 +379,7 @@ impl Host {
     /// Runs PostDown, after the device was removed. Failures are logged as warnings.
     pub fn after(mut self) {
         self.kernel.link = None;
-        self.run_for_down(Stage::PostDown);
+        self.run_for_down(HookPhase::PostDown);
     }
 
     /// Writes the state of the interface into its file, see [`save()`]. Returns whether the file was changed.
@@ -385,8 +388,8 @@ impl Host {
         save_with(&self.kernel.netlink, &self.plan.interface, file, device, chosen_mark)
     }
 
-    fn run_for_down(&self, stage: Stage) {
-        run_hooks(&self.plan.down, stage, &self.kernel);
+    fn run_for_down(&self, phase: HookPhase) {
+        run_hooks(&self.plan.down, phase, &self.kernel);
     }
 
     fn write(&self) -> Result<(), HostError> {
@@ -516,7 +519,7 @@ pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<Strin
 
 /// Returns the plan for a configuration in the present state of the system. Nothing is claimed or recorded.
 pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-    let facts = facts::gather(&Netlink::open()?, config, endpoints, Some(&runtime_dir()), 0)?;
+    let facts = system_state::gather(&Netlink::open()?, config, endpoints, Some(&runtime_dir()), 0)?;
     Ok(Plan::new(config, endpoints, &facts))
 }
 
@@ -543,8 +546,8 @@ fn claim(directory: &Path, interface: &InterfaceName) -> Result<Option<Owner>, H
     }
 }
 
-fn run_hooks(hooks: &[Hook], stage: Stage, kernel: &Kernel) {
-    for hook in hooks.iter().filter(|hook| hook.stage == stage) {
+fn run_hooks(hooks: &[Hook], phase: HookPhase, kernel: &Kernel) {
+    for hook in hooks.iter().filter(|hook| hook.phase == phase) {
         if let Err(error) = hooks::run(hook, &kernel.interface) {
             tracing::warn!("{error}");
         }

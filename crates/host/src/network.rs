@@ -63,7 +63,7 @@ pub use way::way_to;
 
 /// What changed since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct NetworkChange {
     /// Addresses of other interfaces were added or removed.
     pub addresses: bool,
     /// Routes other than those through weft's device, or rules, were added or removed.
@@ -84,7 +84,7 @@ pub struct Change {
     pub device_left: bool,
 }
 
-impl Change {
+impl NetworkChange {
     /// Reports whether nothing changed.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -37,8 +37,8 @@ pub(super) fn undo_dns(interface: &InterfaceName, record: &dns::Record) -> Resul
     dns::undo_recorded(interface, record).map_err(|error| HostError::Outside(Box::new(error.into())))
 }
 
-/// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left there. Returns
-/// their interfaces.
+/// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left there.
+/// Returns their interfaces.
 pub fn repair_dns() -> Vec<String> {
     let repaired = dns::System::default().repair().unwrap_or_else(|error| {
         tracing::warn!("{error}");
@@ -80,8 +80,8 @@ pub(super) fn remove_firewall(interface: &InterfaceName) -> Result<(), HostError
     }
 }
 
-/// Removes a kill switch of which there is no record, on systems where it outlives the machine. Returns whether there
-/// was one.
+/// Removes a kill switch of which there is no record, on systems where it outlives the machine. Returns
+/// whether there was one.
 ///
 /// # Errors
 /// The packet filter cannot be read or changed.

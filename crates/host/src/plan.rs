@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
 use ipnet::IpNet;
-use weft_config::{Config, Dns, Hook, InterfaceName, KillSwitch, Stage, Table};
+use weft_config::{Config, Dns, Hook, HookPhase, InterfaceName, KillSwitch, Table};
 
 use super::step::{Firewall, FullTunnel, Step};
 use crate::routes::{
@@ -21,7 +21,7 @@ pub const SRC_VALID_MARK: &str = "net.ipv4.conf.all.src_valid_mark";
 
 /// The state of the system before the plan is carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct SystemState {
     /// Tables that have routes, of either family.
     pub tables: BTreeSet<u32>,
     /// Marks that other interfaces use.
@@ -39,7 +39,7 @@ pub struct Facts {
     pub default_mtu: u16,
 }
 
-impl Facts {
+impl SystemState {
     /// Returns the state of the system as it would be without these steps, which are in force.
     #[must_use]
     pub fn without(mut self, steps: &[Step]) -> Self {
@@ -83,9 +83,9 @@ pub struct Plan {
 
 impl Plan {
     /// Plans the steps for a configuration. `endpoints` are the known addresses of the peers.
-    pub fn new(config: &Config, endpoints: &[SocketAddr], facts: &Facts) -> Self {
+    pub fn new(config: &Config, endpoints: &[SocketAddr], facts: &SystemState) -> Self {
         let interface = &config.interface;
-        let hooks = |stage| interface.host.hooks_of(stage).cloned();
+        let hooks = |phase| interface.host.hooks_of(phase).cloned();
         let default_routes = default_routes(config, &facts.routing);
         let mark = choose_mark(config, &default_routes, facts);
         let mtu = interface.mtu.unwrap_or(facts.default_mtu);
@@ -105,14 +105,14 @@ impl Plan {
             ..firewall
         });
         steps.extend(firewall.map(Step::Firewall));
-        steps.extend(hooks(Stage::PostUp).map(Step::Hook));
+        steps.extend(hooks(HookPhase::PostUp).map(Step::Hook));
         Self {
             interface: interface.name.clone(),
             mark,
             mtu,
-            before: hooks(Stage::PreUp).map(Step::Hook).collect(),
+            before: hooks(HookPhase::PreUp).map(Step::Hook).collect(),
             steps,
-            down: hooks(Stage::PreDown).chain(hooks(Stage::PostDown)).collect(),
+            down: hooks(HookPhase::PreDown).chain(hooks(HookPhase::PostDown)).collect(),
         }
     }
 
@@ -192,13 +192,13 @@ impl fmt::Display for Plan {
 
 /// Returns the lines that `weft down --dry-run` prints: the undoing of these steps, with the commands.
 pub fn told_backwards(name: &InterfaceName, steps: &[Step], down: &[Hook]) -> String {
-    let run = |stage: Stage| {
-        let hooks = down.iter().filter(move |hook| hook.stage == stage);
+    let run = |phase: HookPhase| {
+        let hooks = down.iter().filter(move |hook| hook.phase == phase);
         hooks.map(|hook| format!("{}\n", Step::Hook(hook.clone()).doing(name))).collect::<String>()
     };
     let undo = steps.iter().rev().filter(|step| step.has_undo());
     let undo: String = undo.map(|step| format!("{}\n", step.undoing(name))).collect();
-    run(Stage::PreDown) + &undo + &format!("remove device {name}\n") + &run(Stage::PostDown)
+    run(HookPhase::PreDown) + &undo + &format!("remove device {name}\n") + &run(HookPhase::PostDown)
 }
 
 /// Returns the families with a default route that needs a separate table.
@@ -212,7 +212,7 @@ fn default_routes(config: &Config, routing: &Routing) -> BTreeSet<Family> {
 
 /// Returns the configured mark. If there is none but a mark is needed, returns the mark in force, else the
 /// first number that is free both as a mark and as a table.
-fn choose_mark(config: &Config, default_routes: &BTreeSet<Family>, facts: &Facts) -> u32 {
+fn choose_mark(config: &Config, default_routes: &BTreeSet<Family>, facts: &SystemState) -> u32 {
     let configured = config.interface.settings.fw_mark;
     let has_marks = facts.routing == Routing::Rules;
     let is_needed =
@@ -230,7 +230,7 @@ fn choose_mark(config: &Config, default_routes: &BTreeSet<Family>, facts: &Facts
     (FIRST_TABLE..=u32::MAX).find(is_free).unwrap_or(FIRST_TABLE)
 }
 
-fn routes(config: &Config, default_routes: &BTreeSet<Family>, mark: u32, facts: &Facts) -> Vec<Step> {
+fn routes(config: &Config, default_routes: &BTreeSet<Family>, mark: u32, facts: &SystemState) -> Vec<Step> {
     let Some((table, prefixes)) = planned_routes(&config.interface, &config.peers) else { return Vec::new() };
     let needs_policy =
         |prefix: &IpNet| prefix.prefix_len() == 0 && default_routes.contains(&Family::of(*prefix));
@@ -283,7 +283,7 @@ fn past_the_tunnel(
 
 /// Returns the steps for a default route: a separate table, which all packets use except the tunnel's own.
 /// Destinations for which the main table has a more specific route still use that route.
-fn default_route(prefix: IpNet, mark: u32, facts: &Facts) -> Vec<Step> {
+fn default_route(prefix: IpNet, mark: u32, facts: &SystemState) -> Vec<Step> {
     let family = Family::of(prefix);
     let priority = next_priority(family, &facts.rules);
     let mut steps = Vec::new();

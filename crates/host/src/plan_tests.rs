@@ -25,17 +25,17 @@ fn usual_rules() -> Vec<FoundRule> {
         .collect()
 }
 
-fn facts() -> Facts {
-    Facts {
+fn facts() -> SystemState {
+    SystemState {
         tables: BTreeSet::from([254, 255]),
         rules: usual_rules(),
         src_valid_mark: Some("0".to_owned()),
         default_mtu: 1420,
-        ..Facts::default()
+        ..SystemState::default()
     }
 }
 
-fn plan(interface: &str, allowed_ips: &str, facts: &Facts) -> Plan {
+fn plan(interface: &str, allowed_ips: &str, facts: &SystemState) -> Plan {
     Plan::new(&config(interface, allowed_ips), &["192.0.2.1:51820".parse().unwrap()], facts)
 }
 
@@ -111,7 +111,7 @@ fn each_family_has_its_own_default_route() {
     assert!(v6.contains("ip6 rule") && !v6.contains("ip rule") && !v6.contains("src_valid_mark"), "{v6}");
     let v4 = plan("Address = 10.9.0.1", "0.0.0.0/0", &facts()).to_string();
     assert!(v4.contains("ip rule") && !v4.contains("ip6 rule") && v4.contains("src_valid_mark"), "{v4}");
-    let set = Facts { src_valid_mark: Some("1".to_owned()), ..facts() };
+    let set = SystemState { src_valid_mark: Some("1".to_owned()), ..facts() };
     assert!(!plan("", "0.0.0.0/0", &set).to_string().contains("src_valid_mark"), "it is set already");
 }
 
@@ -131,9 +131,9 @@ fn a_table_by_number_and_no_table_need_no_rules() {
 
 #[test]
 fn the_mark_is_the_configured_one_else_the_one_in_force_else_a_free_one() {
-    let mark = |interface: &str, facts: &Facts| plan(interface, "::/0", facts).mark;
+    let mark = |interface: &str, facts: &SystemState| plan(interface, "::/0", facts).mark;
     assert_eq!(mark("FwMark = 0x1234", &facts()), 0x1234);
-    assert_eq!(mark("", &Facts { mark_in_force: 77, ..facts() }), 77);
+    assert_eq!(mark("", &SystemState { mark_in_force: 77, ..facts() }), 77);
     let rule = |mark, table| FoundRule { family: Family::V4, priority: 9, mark, is_inverted: false, table };
     let mut busy = facts();
     busy.tables.insert(51_820);
@@ -169,11 +169,11 @@ fn a_kill_switch_knows_the_tunnels_own_packets_and_the_local_name_servers() {
 
 #[test]
 fn a_clamp_has_the_mtu_of_the_device_where_routes_have_none() {
-    let mtu = |text: &str, facts: &Facts| match plan(text, "0.0.0.0/0", facts).steps.last() {
+    let mtu = |text: &str, facts: &SystemState| match plan(text, "0.0.0.0/0", facts).steps.last() {
         Some(Step::Firewall(firewall)) => firewall.mtu,
         last => panic!("{last:?}"),
     };
-    let halves = Facts { routing: Routing::Halves(Vec::new()), default_mtu: 1390, ..facts() };
+    let halves = SystemState { routing: Routing::Halves(Vec::new()), default_mtu: 1390, ..facts() };
     assert_eq!(mtu("MTU = 1300\n# weft: MssClamp = on", &halves), Some(1300));
     assert_eq!(mtu("# weft: MssClamp = on", &halves), Some(1390));
     assert_eq!(mtu("# weft: KillSwitch = on", &halves), None);
@@ -185,7 +185,7 @@ fn planning_again_for_what_is_in_force_changes_nothing() {
     let config = config("Address = 10.9.0.1/24", "0.0.0.0/0, ::/0, 10.1.0.0/16");
     let first = Plan::new(&config, &[], &facts());
     // The state of the system with this plan in force.
-    let mut now = Facts { src_valid_mark: Some("1".to_owned()), mark_in_force: first.mark, ..facts() };
+    let mut now = SystemState { src_valid_mark: Some("1".to_owned()), mark_in_force: first.mark, ..facts() };
     now.tables.insert(first.mark);
     for step in &first.steps {
         let Step::Rule(rule) = step else { continue };
@@ -216,7 +216,7 @@ proptest! {
         tables in prop::collection::btree_set(51_820u32..51_830, 0..9),
         table in prop::sample::select(vec!["auto", "off", "7"]),
     ) {
-        let facts = Facts { tables, ..facts() };
+        let facts = SystemState { tables, ..facts() };
         let config = config(&format!("Table = {table}"), &prefixes.join(","));
         let plan = Plan::new(&config, &[], &facts);
         let routes: Vec<(IpNet, u32)> = plan.steps.iter().filter_map(|step| match step {

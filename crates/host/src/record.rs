@@ -102,11 +102,11 @@ impl Record {
     pub fn read(directory: &Path, interface: &InterfaceName) -> Result<Option<Self>, HostError> {
         let believed =
             |(record, is_others): (Self, bool)| if is_others { record.of_another_user() } else { record };
-        Ok(Self::look(directory, interface)?.map(believed))
+        Ok(Self::read_from(directory, interface)?.map(believed))
     }
 
     /// Reads the record as it stands there. Also returns whether it belongs to another user.
-    fn look(directory: &Path, interface: &InterfaceName) -> Result<Option<(Self, bool)>, HostError> {
+    fn read_from(directory: &Path, interface: &InterfaceName) -> Result<Option<(Self, bool)>, HostError> {
         let file = record_path(directory, interface);
         let advice =
             "see what it holds; if it is of no use, remove it, and the routes, rules and tables by hand";
@@ -167,7 +167,7 @@ impl Record {
         let entries = std::fs::read_dir(directory).into_iter().flatten();
         entries.filter_map(move |entry| {
             let name = entry.ok()?.file_name().to_str()?.parse().ok().filter(|name| name != interface)?;
-            let looked = Self::look(directory, &name);
+            let looked = Self::read_from(directory, &name);
             looked.inspect_err(|error| tracing::debug!("{error}")).ok()?.map(|(record, _)| record)
         })
     }

@@ -1,4 +1,4 @@
-use weft_config::Stage;
+use weft_config::HookPhase;
 
 use super::*;
 
@@ -52,7 +52,7 @@ fn a_record_comes_back_as_it_was_written_and_only_its_owner_may_read_it() {
 
 #[test]
 fn nothing_that_only_root_may_do_is_done_because_another_users_record_says_so() {
-    let hook = |stage| Hook { stage, command: "true".into(), file: "wg0.conf".into(), line: 1 };
+    let hook = |phase| Hook { phase, command: "true".into(), file: "wg0.conf".into(), line: 1 };
     let sysctl = |name: &str, before: &str| Step::Sysctl {
         name: name.into(),
         value: "1".into(),
@@ -60,14 +60,14 @@ fn nothing_that_only_root_may_do_is_done_because_another_users_record_says_so() 
     };
     let address = Step::Address("10.0.0.1/24".parse().unwrap());
     let mut record = Record::new(&name());
-    record.down = vec![hook(Stage::PostDown)];
+    record.down = vec![hook(HookPhase::PostDown)];
     record.file = Some("/etc/cron.d/job".into());
     record.steps = vec![
         address.clone(),
         sysctl("//.//.etc.passwd", "root::0:0:::"),
         sysctl(SRC_VALID_MARK, "root::0:0:::"),
         sysctl(SRC_VALID_MARK, "0"),
-        Step::Hook(hook(Stage::PostUp)),
+        Step::Hook(hook(HookPhase::PostUp)),
     ];
     let believed = record.of_another_user();
     assert_eq!((believed.down, believed.file), (vec![], None));

@@ -98,7 +98,6 @@ pub enum RouteError {
         action: String,
         /// The error of the kernel.
         error: io::Error,
-        /// The advice.
         advice: &'static str,
     },
     /// The address family is switched off.
@@ -176,7 +175,6 @@ pub struct Rule {
     pub family: Family,
     /// Its priority: rules are evaluated in ascending order.
     pub priority: u32,
-    /// Its effect.
     pub kind: RuleKind,
 }
 
@@ -185,12 +183,7 @@ pub struct Rule {
 #[serde(rename_all = "kebab-case")]
 pub enum RuleKind {
     /// Packets that do not have the mark use the table.
-    Unmarked {
-        /// The mark.
-        mark: u32,
-        /// The table.
-        table: u32,
-    },
+    Unmarked { mark: u32, table: u32 },
     /// Packets use the main table, except its default routes.
     MainWithoutDefault,
 }
@@ -209,7 +202,6 @@ impl fmt::Display for RuleKind {
 pub struct FoundRule {
     /// The family of the packets that it is for.
     pub family: Family,
-    /// Its priority.
     pub priority: u32,
     /// The mark that it matches, if any.
     pub mark: Option<u32>,

@@ -25,7 +25,6 @@ pub enum Step {
     Dns(Dns),
     /// A route through the device.
     Route {
-        /// The destination.
         prefix: IpNet,
         /// The number of the routing table.
         table: u32,
@@ -183,7 +182,7 @@ impl fmt::Display for Told<'_> {
             }
             Step::Firewall(firewall) => write!(f, "{verb} firewall {firewall} dev {dev}"),
             Step::Hook(hook) => {
-                write!(f, "run {}: {}", hook.stage.key(), without_keys(&hook.command_for(dev)))
+                write!(f, "run {}: {}", hook.phase.key(), without_keys(&hook.command_for(dev)))
             }
         }
     }
@@ -217,7 +216,7 @@ impl fmt::Display for Firewall {
 
 #[cfg(test)]
 mod tests {
-    use weft_config::Stage;
+    use weft_config::HookPhase;
 
     use super::*;
 
@@ -225,7 +224,7 @@ mod tests {
     fn steps_are_told_the_way_administrators_write_them() {
         let wg0: InterfaceName = "wg0".parse().unwrap();
         let hook = Hook {
-            stage: Stage::PostUp,
+            phase: HookPhase::PostUp,
             command: "echo %i yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=".into(),
             file: "a".into(),
             line: 1,

@@ -92,37 +92,30 @@ pub(crate) mod routes {
             match self.never {}
         }
 
-        /// Adds a rule.
         pub fn add_rule(&self, _: &Rule) -> Result<(), RouteError> {
             match self.never {}
         }
 
-        /// Removes a rule.
         pub fn remove_rule(&self, _: &Rule) -> Result<(), RouteError> {
             match self.never {}
         }
 
-        /// Returns all rules.
         pub fn rules(&self) -> Result<Vec<FoundRule>, RouteError> {
             match self.never {}
         }
 
-        /// Adds an address.
         pub fn add_address(&self, _: &Link, _: IpNet) -> Result<(), RouteError> {
             match self.never {}
         }
 
-        /// Removes an address.
         pub fn remove_address(&self, _: &Link, _: IpNet) -> Result<(), RouteError> {
             match self.never {}
         }
 
-        /// Adds a route.
         pub fn add_route(&self, _: &Link, _: IpNet, _: u32) -> Result<bool, RouteError> {
             match self.never {}
         }
 
-        /// Removes a route.
         pub fn remove_route(&self, _: &Link, _: IpNet, _: u32) -> Result<(), RouteError> {
             match self.never {}
         }
@@ -135,7 +128,7 @@ pub(crate) mod network {
     use std::io;
     use std::net::SocketAddr;
 
-    use crate::network::{Change, WatchError, Way};
+    use crate::network::{NetworkChange, WatchError, Way};
     use crate::routes::Link;
 
     /// Cannot be constructed.
@@ -146,7 +139,10 @@ pub(crate) mod network {
 
     impl Watch {
         /// Always an error.
-        pub fn start(_: Option<&Link>, _: impl FnMut(Change) + Send + 'static) -> Result<Self, WatchError> {
+        pub fn start(
+            _: Option<&Link>,
+            _: impl FnMut(NetworkChange) + Send + 'static,
+        ) -> Result<Self, WatchError> {
             Err(WatchError::Unsupported)
         }
     }

@@ -20,8 +20,9 @@ use crate::Source;
 use crate::pipe_rules::{self, PIPES, interface};
 use crate::security::{Descriptor, Owner, wide};
 
-/// SYSTEM and Administrators may connect, from processes of high integrity (SDDL, \[MS-DTYP\] 2.5.1). A service is
-/// SYSTEM and owns the pipe as such. An administrator may not give it away, so that his group owns it.
+/// SYSTEM and Administrators may connect, from processes of high integrity (SDDL, \[MS-DTYP\] 2.5.1). A
+/// service is SYSTEM and owns the pipe as such. An administrator may not give it away, so that his group owns
+/// it.
 const ACCESS: [&str; 2] = [
     "O:SYD:P(A;;GA;;;SY)(A;;GA;;;BA)S:(ML;;NWNRNX;;;HI)",
     "O:BAD:P(A;;GA;;;SY)(A;;GA;;;BA)S:(ML;;NWNRNX;;;HI)",
@@ -85,8 +86,8 @@ impl Pipe {
     /// Those of [`ListenError`].
     pub fn open(path: &Path) -> Result<Self, ListenError> {
         let path = path.to_owned();
-        // With the flag for the first instance the kernel refuses a second one as it refuses a user who may not
-        // create it, so that this tells the two apart.
+        // With the flag for the first instance the kernel refuses a second one as it refuses a user who may
+        // not create it, so that this tells the two apart.
         if exists(&path) {
             return Err(ListenError::Served { path });
         }
@@ -134,7 +135,8 @@ impl PipeListener {
     }
 }
 
-/// Reports whether SYSTEM or the group of administrators owns a pipe that a client has opened. Keys are for no other.
+/// Reports whether SYSTEM or the group of administrators owns a pipe that a client has opened. Keys are for
+/// no other.
 ///
 /// # Errors
 /// When the owner cannot be read.

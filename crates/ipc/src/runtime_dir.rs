@@ -25,8 +25,8 @@ pub use untrusted::{UntrustedError, Users};
 /// The environment variable that names another runtime directory.
 pub const VARIABLE: &str = "WEFT_RUNTIME_DIR";
 
-/// Returns the runtime directory: `WEFT_RUNTIME_DIR`, else `/run/weft`, on macOS and FreeBSD `/var/run/weft`, on
-/// Windows `%ProgramData%\weft\run`.
+/// Returns the runtime directory: `WEFT_RUNTIME_DIR`, else `/run/weft`, on macOS and FreeBSD `/var/run/weft`,
+/// on Windows `%ProgramData%\weft\run`.
 pub fn runtime_dir() -> PathBuf {
     chosen(std::env::var_os(VARIABLE))
 }

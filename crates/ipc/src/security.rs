@@ -1,4 +1,4 @@
-//! Who may use an object of Windows, and whose it is.
+//! The users that may use an object of Windows, and its owner.
 
 use std::io;
 use std::os::windows::io::{AsHandle, AsRawHandle as _, FromRawHandle as _, OwnedHandle};
@@ -90,7 +90,7 @@ impl Owner {
     }
 }
 
-/// Returns who may do what with an open object, as [`Descriptor::parse`] reads it.
+/// Returns the access rights of an open object, in the form that [`Descriptor::parse`] reads.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -161,7 +161,8 @@ unsafe fn is_own(sid: PSID) -> io::Result<bool> {
     let token = unsafe { OwnedHandle::from_raw_handle(token) };
     let mut user = User { user: TOKEN_USER::default(), sid: [0; SECURITY_MAX_SID_SIZE as usize] };
     let mut length = 0;
-    // SAFETY: the token is open, and the call writes no more than the length of the structure, which outlives it.
+    // SAFETY: the token is open, and the call writes no more than the length of the structure, which outlives
+    // it.
     let known = unsafe {
         GetTokenInformation(
             token.as_raw_handle(),

@@ -8,7 +8,7 @@ use weft_tunnel::DropReason;
 use crate::explain::explain;
 use crate::finding::{Finding, Level};
 use crate::format::{age, bytes};
-use crate::rules;
+use crate::rules::{self, SESSION_MS};
 use crate::status::{PeerReport, Rates, StatusReport};
 
 /// The number of peers that are named; the rest are counted.
@@ -18,8 +18,6 @@ const FIRST_ANSWER_MS: u64 = 10_000;
 /// The maximum age of a send failure that is reported. Handshakes are retried every 5 s for 90 s: an older
 /// failure did not recur.
 const SEND_FAILURE_MS: u64 = 60_000;
-/// A session in use is renewed after 120 s and expires after 180 s (whitepaper, section 6.1).
-const SESSION_MS: u64 = 180_000;
 /// An allowance for the retries of a renewal.
 const RETRIES_MS: u64 = 15_000;
 /// A clock that was set back by less harms handshakes for a short time only.
@@ -236,15 +234,9 @@ fn sending(report: &StatusReport, findings: &mut Vec<Finding>) {
 }
 
 fn clock(report: &StatusReport, findings: &mut Vec<Finding>) {
-    if report.unix_time_ms != 0 && rules::is_clock_wrong(report.unix_time_ms) {
-        findings.push(
-            Finding::new(
-                "clock_wrong",
-                Level::Problem,
-                "the clock shows a date before 2025: peers reject handshakes that are older than the last they received",
-            )
-            .advise("timedatectl set-ntp true"),
-        );
+    let wrong = rules::wrong_clock("clock_wrong", report.unix_time_ms);
+    if let Some(wrong) = wrong.filter(|_| report.unix_time_ms != 0) {
+        findings.push(wrong);
     } else if report.clock_shift_ms < -CLOCK_SHIFT_MS {
         findings.push(
             Finding::new(
@@ -372,8 +364,8 @@ fn handshake_load(report: &StatusReport, findings: &mut Vec<Finding>) {
     );
 }
 
-/// Reports that the kernel does not choose the packet threads, and a packet thread that is full: of the traffic of
-/// one peer, or of several, while another has room.
+/// Reports that the kernel does not choose the packet threads, and a packet thread that is full: of the
+/// traffic of one peer, or of several, while another has room.
 fn packet_threads(report: &StatusReport, findings: &mut Vec<Finding>) {
     let threads = &report.packet_threads;
     let are_several = threads.len() > 1;
@@ -382,7 +374,7 @@ fn packet_threads(report: &StatusReport, findings: &mut Vec<Finding>) {
             Finding::new(
                 "not_steered",
                 Level::Note,
-                "the kernel does not choose the packet thread of each datagram, so many are copied between threads: \
+                "the kernel does not choose the packet thread of each datagram, and most are copied between threads: \
                  slower",
             )
             .advise("a kernel from 4.5 on does (SO_ATTACH_REUSEPORT_CBPF); --packet-threads 1 needs no choice"),

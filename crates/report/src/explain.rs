@@ -45,7 +45,7 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
         ),
         HandshakeTimeout => (
             Warning,
-            "packets whose peer did not answer a handshake for 90 s",
+            "packets for a peer that did not answer a handshake for 90 s",
             "see that the peer runs, and that its endpoint and keys are right",
         ),
         ControlQueueFull => (
@@ -53,7 +53,7 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
             "handshakes and keepalives, because the socket took nothing",
             "see that the way out is not blocked (`tc -s qdisc`)",
         ),
-        TruncatedDatagram => (Warning, "datagrams larger than 64 KiB", "see who sends them"),
+        TruncatedDatagram => (Warning, "datagrams larger than 64 KiB", "find out what sends them"),
         InvalidMac => (
             Warning,
             "handshakes that were made for another public key",
@@ -79,7 +79,7 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
         }
         SourceNotAllowed => (
             Warning,
-            "packets from peers whose inner source address is not in their allowed-ips",
+            "packets with an inner source address that is not among the allowed-ips of the peer",
             "add the address to the peer's AllowedIPs here, or let the peer send from the right one",
         ),
         Overload => (

@@ -1,7 +1,11 @@
 //! Rules that `weft status` applies to a running interface and `weft doctor` to a machine.
 
-use crate::finding::Level;
+use weft_tunnel::REJECT_AFTER_TIME;
 
+use crate::finding::{Finding, Level};
+
+/// The age in milliseconds from which the last handshake of a peer belongs to no session.
+pub const SESSION_MS: u64 = REJECT_AFTER_TIME.as_secs() * 1000;
 /// Bytes of a socket buffer below which a burst of a fast link does not fit.
 const SMALL_BUFFER: u64 = 1 << 20;
 /// 2025-01-01 in milliseconds since 1970: weft did not exist before.
@@ -17,9 +21,11 @@ pub fn buffer_level(bytes: u64, wanted: u64) -> Option<Level> {
     }
 }
 
-/// Reports whether a wall clock, in milliseconds since 1970, is certainly wrong.
-pub fn is_clock_wrong(unix_ms: u64) -> bool {
-    unix_ms < BEFORE_WEFT_MS
+/// Returns a finding if a wall clock, in milliseconds since 1970, is certainly wrong.
+pub fn wrong_clock(code: &'static str, unix_ms: u64) -> Option<Finding> {
+    let says = "the clock shows a date before 2025: peers reject handshakes that are older than the last they received";
+    (unix_ms < BEFORE_WEFT_MS)
+        .then(|| Finding::new(code, Level::Problem, says).advise("timedatectl set-ntp true"))
 }
 
 #[cfg(test)]
@@ -38,6 +44,6 @@ mod tests {
 
     #[test]
     fn a_clock_of_the_last_century_is_wrong() {
-        assert!(is_clock_wrong(0) && !is_clock_wrong(1_800_000_000_000));
+        assert!(wrong_clock("clock", 0).is_some() && wrong_clock("clock", 1_800_000_000_000).is_none());
     }
 }

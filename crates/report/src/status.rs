@@ -73,7 +73,6 @@ pub struct TunReport {
     pub packets_read: u64,
     /// Packets read as the wire would see them: a super-packet counts its segments.
     pub segments_read: u64,
-    /// Bytes read.
     pub bytes_read: u64,
     /// Read system calls, including those that found nothing.
     pub read_calls: u64,
@@ -83,7 +82,6 @@ pub struct TunReport {
     pub packets_written: u64,
     /// Packets written as they came from the peers: a super-packet counts its segments.
     pub segments_written: u64,
-    /// Bytes written.
     pub bytes_written: u64,
     /// Packets that the kernel dropped since the device was created, because weft did not read them in time;
     /// a super-packet counts once.
@@ -100,13 +98,11 @@ pub struct TunQueueReport {
     pub packets_read: u64,
     /// Packets read as the wire would see them: a super-packet counts its segments.
     pub segments_read: u64,
-    /// Bytes read.
     pub bytes_read: u64,
     /// Packets written, a system call each; a super-packet counts once.
     pub packets_written: u64,
     /// Packets written as they came from the peers: a super-packet counts its segments.
     pub segments_written: u64,
-    /// Bytes written.
     pub bytes_written: u64,
     /// The rates at which the queue is read (sent to peers) and written (received from peers), if two reports
     /// could be compared.
@@ -144,7 +140,6 @@ pub struct UdpReport {
     pub receive_overflows: u64,
     /// Datagrams that the kernel dropped because they cannot be messages for this interface.
     pub junk_dropped: u64,
-    /// Datagrams received.
     pub datagrams_received: u64,
     /// Bytes of the datagrams received.
     pub bytes_received: u64,
@@ -189,7 +184,6 @@ pub struct TunnelReport {
     pub initiations_sent: u64,
     /// Handshake responses sent.
     pub responses_sent: u64,
-    /// Keepalives received.
     pub keepalives_received: u64,
     /// Cookie replies sent, because of a high handshake load.
     pub cookies_sent: u64,
@@ -240,7 +234,8 @@ pub struct TimesReport {
 pub struct StageReport {
     /// `outbound`, `inbound` or `both`.
     pub direction: String,
-    /// The stage of that direction: `read`, `encrypt`, `send`, `receive`, `decrypt`, `write`, `handshakes`, `commands`.
+    /// The stage of that direction: `read`, `encrypt`, `send`, `receive`, `decrypt`, `write`, `handshakes`,
+    /// `commands`.
     pub stage: String,
     pub times: HistogramReport,
 }
@@ -350,8 +345,8 @@ pub struct Rates {
 pub struct Recent {
     /// Milliseconds between the two reports.
     pub window_ms: u64,
-    /// The share of this time that the turns of the busiest packet thread took, from 0 to 1. A thread that has a core
-    /// to itself is full at 1.
+    /// The share of this time that the turns of the busiest packet thread took, from 0 to 1. A thread that
+    /// has a core to itself is full at 1.
     pub busy: f64,
     /// The rates of the whole interface.
     pub rates: Rates,

@@ -68,6 +68,7 @@ pub use peer::PeerSnapshot;
 pub use peer_id::PeerId;
 pub use peer_timers::WakeReason;
 pub use restore::Remembered;
+pub use session::REJECT_AFTER_TIME;
 pub use shard::Shard;
 pub use transmit::{
     Batch, ControlMessage, ControlQueue, Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, MAX_CONTROL_MESSAGE, Path,

@@ -43,8 +43,8 @@ impl Errno {
     }
 }
 
-/// Returns the error that a number in an answer stands for. wireguard-go answers with negative numbers, boringtun with
-/// positive ones.
+/// Returns the error that a number in an answer stands for. wireguard-go answers with negative numbers,
+/// boringtun with positive ones.
 #[cfg(feature = "sockets")]
 pub(crate) fn error_of(number: i32) -> io::Error {
     platform::error(number.saturating_abs())

@@ -16,12 +16,12 @@ use crate::values::hex;
 /// slowly.
 pub struct Answer {
     state: DeviceState,
-    next: Place,
+    next: Piece,
 }
 
 /// The part that is written next.
 #[derive(Clone, Copy)]
-enum Place {
+enum Piece {
     Interface,
     Peer(usize),
     AllowedIps { peer: usize, from: usize },
@@ -38,7 +38,7 @@ impl Answer {
 
     /// Creates the answer that reports this state.
     pub fn new(state: DeviceState) -> Self {
-        Self { state, next: Place::Interface }
+        Self { state, next: Piece::Interface }
     }
 
     /// Writes the next piece, which may contain keys. Returns false if there was none left.
@@ -47,39 +47,39 @@ impl Answer {
     /// Those of `out`.
     pub fn write_piece(&mut self, out: &mut impl Write) -> io::Result<bool> {
         self.next = match self.next {
-            Place::Interface => {
+            Piece::Interface => {
                 self.write_interface(out)?;
                 self.peer_or_end(0)
             }
-            Place::Peer(place) => {
+            Piece::Peer(place) => {
                 if let Some(peer) = self.state.peers.get(place) {
                     write_peer(peer, out)?;
                 }
-                Place::AllowedIps { peer: place, from: 0 }
+                Piece::AllowedIps { peer: place, from: 0 }
             }
-            Place::AllowedIps { peer, from } => {
+            Piece::AllowedIps { peer, from } => {
                 let rest = self.state.peers.get(peer).and_then(|peer| peer.allowed_ips.get(from..));
                 let rest = rest.unwrap_or_default();
                 for prefix in rest.iter().take(ALLOWED_IPS) {
                     write_line(out, Key::AllowedIp, prefix)?;
                 }
                 if rest.len() > ALLOWED_IPS {
-                    Place::AllowedIps { peer, from: from + ALLOWED_IPS }
+                    Piece::AllowedIps { peer, from: from + ALLOWED_IPS }
                 } else {
                     self.peer_or_end(peer + 1)
                 }
             }
-            Place::End => {
+            Piece::End => {
                 write_errno(Errno::Success, out)?;
-                Place::Done
+                Piece::Done
             }
-            Place::Done => return Ok(false),
+            Piece::Done => return Ok(false),
         };
         Ok(true)
     }
 
-    fn peer_or_end(&self, place: usize) -> Place {
-        if place < self.state.peers.len() { Place::Peer(place) } else { Place::End }
+    fn peer_or_end(&self, place: usize) -> Piece {
+        if place < self.state.peers.len() { Piece::Peer(place) } else { Piece::End }
     }
 
     fn write_interface(&self, out: &mut impl Write) -> io::Result<()> {

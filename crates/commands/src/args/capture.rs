@@ -31,16 +31,17 @@ pub struct CaptureArgs {
     /// Only packets of this peer: its public key, or what its configuration calls it.
     #[arg(long, value_name = "KEY|NAME")]
     pub peer: Option<String>,
-    /// Only packets inside the tunnel, or only WireGuard's datagrams around them; without it both, as two interfaces.
+    /// Only packets inside the tunnel, or only WireGuard's datagrams around them; without it both, as two
+    /// interfaces.
     #[arg(long, value_enum)]
     pub stage: Option<Layer>,
     /// Bytes to keep of each packet.
     #[arg(long, value_name = "BYTES", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(64..=65_535))]
     pub snaplen: u32,
-    /// End after so many packets.
+    /// End after this number of packets.
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// End after so many seconds.
+    /// End after this number of seconds.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=604_800))]
     pub seconds: Option<u32>,
 }

@@ -82,7 +82,7 @@ fn tun_offload(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
                 .advise("Linux 6.2 or newer has USO: UDP through the tunnel is faster with it")
         }
         Result::Ok(_) => found(Warning, "a TUN takes no super-packets: every packet costs a system call")
-            .advise("use a kernel whose TUN driver has TSO; see what sandbox or emulation this is"),
+            .advise("use a kernel with TSO in its TUN driver; find out which sandbox or emulation this is"),
         Err(reason) => {
             found(Note, &format!("whether a TUN takes super-packets could not be tried: {reason}"))
                 .advise("run as root")
@@ -321,10 +321,8 @@ fn resolver(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
 }
 
 fn clock(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
-    let advice = "timedatectl set-ntp true";
-    if rules::is_clock_wrong(facts.clock.unix_ms) {
-        let says = "the clock shows a date before 2025: peers reject handshakes that are older than the last they received";
-        return Some(Finding::new("clock", Problem, says).advise(advice));
+    if let Some(wrong) = rules::wrong_clock("clock", facts.clock.unix_ms) {
+        return Some(wrong);
     }
     Some(if facts.clock.is_synchronised? {
         Finding::new("clock", Ok, "the clock is synchronised")
@@ -334,7 +332,7 @@ fn clock(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
             Warning,
             "the clock is not synchronised: if it jumps back, peers reject handshakes until it catches up",
         )
-        .advise(advice)
+        .advise("timedatectl set-ntp true")
     })
 }
 

@@ -85,8 +85,8 @@ pub struct Kernel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gro {
     pub interface: String,
-    /// Whether datagrams that are forwarded are joined (rx-udp-gro-forwarding); `None`: not known to the kernel (before
-    /// Linux 5.12).
+    /// Whether datagrams that are forwarded are joined (rx-udp-gro-forwarding); `None`: not known to the
+    /// kernel (before Linux 5.12).
     pub joins_forwarded_udp: Option<bool>,
     /// Whether they become lists (rx-gro-list), which a TUN does not take: the kernel splits them again.
     pub makes_lists: bool,
@@ -97,7 +97,6 @@ pub struct Gro {
 pub enum Resolver {
     /// systemd-resolved.
     Resolved,
-    /// resolvconf(8).
     Resolvconf,
     /// The file /etc/resolv.conf.
     File {

@@ -40,7 +40,7 @@ pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
         ..MachineState::default()
     };
     #[cfg(target_os = "linux")]
-    linux::look(&mut facts, target);
+    linux::observe(&mut facts, target);
     facts
 }
 

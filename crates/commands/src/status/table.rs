@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use weft_report::finding::{self, Finding};
+use weft_report::rules::SESSION_MS;
 use weft_report::should_have_session;
 use weft_report::{LimitReport, PeerReport, StatusReport};
 use weft_report::{age, bucket_label, bytes, rate};
@@ -12,9 +13,6 @@ use weft_report::{age, bucket_label, bytes, rate};
 const SHOWN: usize = 6;
 /// The maximum number of peers that are shown.
 const SHOWN_PEERS: usize = 100;
-/// A session in use is renewed after 120 s. If the last handshake is older than this, the session is idle or
-/// has a problem.
-const FRESH_MS: u64 = 180_000;
 
 /// Formats the tables of an interface, and the findings.
 pub(super) fn render(report: &StatusReport, findings: &[Finding]) -> String {
@@ -262,7 +260,7 @@ fn peer_row(peer: &PeerReport) -> Vec<Cell> {
     };
     let trying = if should_have_session(peer) { Color::Red } else { Color::Yellow };
     let handshake = match peer.latest_handshake_ms {
-        Some(ms) if ms < FRESH_MS => Cell::new(format!("{} ago", age(ms))).fg(Color::Green),
+        Some(ms) if ms < SESSION_MS => Cell::new(format!("{} ago", age(ms))).fg(Color::Green),
         Some(ms) if peer.is_trying => Cell::new(format!("{} ago, trying", age(ms))).fg(trying),
         Some(ms) => Cell::new(format!("{} ago", age(ms))),
         None if peer.is_trying => Cell::new("none yet, trying").fg(trying),

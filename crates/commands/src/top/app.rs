@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use ratatui::style::{Color, Style};
 use weft_report::finding::Finding;
 use weft_report::{PeerReport, StatusReport, add_recent, diagnose};
 
@@ -92,6 +93,11 @@ impl App {
             is_reversed: false,
             is_paused: false,
         }
+    }
+
+    /// Returns a style with this colour, or without colour if colours are off.
+    pub(super) fn coloured(&self, colour: Color) -> Style {
+        if self.is_coloured { Style::new().fg(colour) } else { Style::new() }
     }
 
     /// Processes the result of a poll of the daemon, unless the view is paused.

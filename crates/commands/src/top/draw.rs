@@ -72,11 +72,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     frame.render_widget(Line::from(KEYS).style(Style::new().add_modifier(Modifier::DIM)), keys_area);
 }
 
-/// Returns a style with this colour, or without colour if colours are off.
-pub(super) fn coloured(app: &App, colour: Color) -> Style {
-    if app.is_coloured { Style::new().fg(colour) } else { Style::new() }
-}
-
 fn title(app: &App) -> Line<'static> {
     let mut text = String::new();
     if let Some(report) = &app.report {
@@ -96,7 +91,7 @@ fn title(app: &App) -> Line<'static> {
     let name = Span::from(app.name.clone()).style(Style::new().add_modifier(Modifier::BOLD));
     let mut spans = vec![name];
     if app.is_paused {
-        spans.push(Span::from("  paused").style(coloured(app, Color::Yellow)));
+        spans.push(Span::from("  paused").style(app.coloured(Color::Yellow)));
     }
     spans.push(Span::from(text));
     Line::from(spans)
@@ -120,7 +115,7 @@ fn draw_rates(frame: &mut Frame<'_>, app: &App, area: Rect) {
         let data = history.padded(width);
         let chart = Sparkline::default()
             .block(Block::bordered().title(title))
-            .style(coloured(app, colour))
+            .style(app.coloured(colour))
             .max(history.peak(width).max(1))
             .data(&data);
         frame.render_widget(chart, column);
@@ -131,7 +126,7 @@ fn rate_line(app: &App, name: &str, history: &History, colour: Color, width: u16
     let text = format!("{name:<3} {:>12} ", rate(history.last()));
     let room = usize::from(width).saturating_sub(text.chars().count());
     let line = history.line(room, history.peak(room));
-    Line::from(vec![Span::from(text), Span::from(line).style(coloured(app, colour))])
+    Line::from(vec![Span::from(text), Span::from(line).style(app.coloured(colour))])
 }
 
 /// Formats the lines about batches, queues and drops.
@@ -158,7 +153,7 @@ fn numbers_of(report: &StatusReport, app: &App) -> Vec<Line<'static>> {
         drops += &format!("  {} +{}", drop.reason, drop.packets);
     }
     let drops = Line::from(drops);
-    let drops = if recent.drops.is_empty() { drops } else { drops.style(coloured(app, Color::Yellow)) };
+    let drops = if recent.drops.is_empty() { drops } else { drops.style(app.coloured(Color::Yellow)) };
     vec![Line::from(batches), Line::from(waiting), drops]
 }
 
@@ -170,7 +165,7 @@ fn findings(app: &App) -> Vec<Line<'static>> {
             _ => Color::Cyan,
         };
         Line::from(vec![
-            Span::from(format!("{}: ", level.label())).style(coloured(app, colour)),
+            Span::from(format!("{}: ", level.label())).style(app.coloured(colour)),
             Span::from(text),
         ])
     };

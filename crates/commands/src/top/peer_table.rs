@@ -4,13 +4,10 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::widgets::{Cell, Row, Table};
+use weft_report::rules::SESSION_MS;
 use weft_report::{LimitReport, PeerReport, age, bytes, rate, should_have_session};
 
 use super::app::{App, Histories};
-use super::draw::coloured;
-
-/// The maximum age of the last handshake of a session in use, in milliseconds.
-const FRESH_MS: u64 = 180_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
@@ -124,11 +121,11 @@ fn cell(app: &App, column: Column, width: u16, peer: &PeerReport, history: &Hist
         LimitOut => Cell::from(limit(&peer.limit_to_peer)),
         HistoryIn => {
             let line = history.inbound.line(width, history.inbound.peak(width));
-            Cell::from(line).style(coloured(app, Color::Green))
+            Cell::from(line).style(app.coloured(Color::Green))
         }
         HistoryOut => {
             let line = history.outbound.line(width, history.outbound.peak(width));
-            Cell::from(line).style(coloured(app, Color::Blue))
+            Cell::from(line).style(app.coloured(Color::Blue))
         }
         Endpoint => Cell::from(peer.endpoint.clone().unwrap_or_else(|| "not known".to_owned())),
         TotalIn => Cell::from(bytes(peer.rx_bytes)),
@@ -149,11 +146,11 @@ fn limit(limit: &Option<LimitReport>) -> String {
 fn handshake(app: &App, peer: &PeerReport) -> Cell<'static> {
     let trying = if should_have_session(peer) { Color::Red } else { Color::Yellow };
     let (text, colour) = match peer.latest_handshake_ms {
-        Some(ms) if ms < FRESH_MS => (age(ms), Color::Green),
+        Some(ms) if ms < SESSION_MS => (age(ms), Color::Green),
         Some(ms) if peer.is_trying => (age(ms), trying),
         Some(ms) => (age(ms), Color::Reset),
         None if peer.is_trying => ("trying".to_owned(), trying),
         None => ("none yet".to_owned(), Color::Yellow),
     };
-    Cell::from(text).style(coloured(app, colour))
+    Cell::from(text).style(app.coloured(colour))
 }

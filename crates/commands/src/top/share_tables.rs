@@ -1,4 +1,5 @@
-//! The tables of packet threads and of TUN queues, where there are several: they show how these share the work.
+//! The tables of packet threads and of TUN queues, where there are several: they show how these share the
+//! work.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -7,7 +8,6 @@ use ratatui::widgets::{Cell, Row, Table};
 use weft_report::rate;
 
 use super::app::{App, Histories};
-use super::draw::coloured;
 use super::history::History;
 
 /// The number of lines reserved for the peers.
@@ -50,14 +50,13 @@ pub(super) fn draw_threads(frame: &mut Frame<'_>, app: &App, area: Rect) {
             Cell::from(format!("thread {number}")),
             Cell::from(report.packet_threads[number].peers.to_string()),
             Cell::from(format!("{} %", busy.last() / 10)),
-            Cell::from(busy.line(history.into(), 1000)).style(coloured(app, Color::Cyan)),
+            Cell::from(busy.line(history.into(), 1000)).style(app.coloured(Color::Cyan)),
         ]
     };
     let columns = [("thread", NAME), ("peers", PEERS), ("busy", BUSY), ("", history)];
     draw(frame, area, columns, app.threads.len(), row);
 }
 
-/// Draws the queues.
 pub(super) fn draw_queues(frame: &mut Frame<'_>, app: &App, area: Rect) {
     // Four gaps of one column.
     let history = history_width(area.width.saturating_sub(NAME + 2 * RATE + 4) / 2);
@@ -69,7 +68,7 @@ pub(super) fn draw_queues(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let row = |number: usize| {
         let queue = &app.queues[number];
         let line = |history_of: &History, peak, colour| {
-            Cell::from(history_of.line(history.into(), peak)).style(coloured(app, colour))
+            Cell::from(history_of.line(history.into(), peak)).style(app.coloured(colour))
         };
         [
             Cell::from(format!("queue {number}")),
@@ -87,8 +86,8 @@ fn history_width(room: u16) -> u16 {
     if room < SHORTEST { 0 } else { room }
 }
 
-/// Draws a table of `count` lines, with the heading and the width of each column. The last line counts those that
-/// do not fit.
+/// Draws a table of `count` lines, with the heading and the width of each column. The last line counts those
+/// that do not fit.
 fn draw<const N: usize>(
     frame: &mut Frame<'_>,
     area: Rect,

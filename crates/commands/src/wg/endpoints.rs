@@ -20,8 +20,8 @@ impl From<EndpointError> for Error {
     }
 }
 
-/// Resolves the names of endpoints. As wg(8) does, retries while name servers cannot be reached, but not if the
-/// name does not exist.
+/// Resolves the names of endpoints. As wg(8) does, retries while name servers cannot be reached, but not if
+/// the name does not exist.
 pub(super) fn resolve(change: DeviceChange<Endpoint>) -> Result<DeviceChange, EndpointError> {
     let (retries, cancel) = (Retries::from_environment(), Cancel::default());
     let address = |endpoint: Endpoint| match &endpoint {

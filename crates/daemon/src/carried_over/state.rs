@@ -10,15 +10,15 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weft_config::device::DeviceState;
 use weft_config::{Config, InterfaceName, Peer};
-use weft_tunnel::{PeerLimits, PeerSettings, PresharedKey, PrivateKey, PublicKey, Remembered};
+use weft_tunnel::{
+    PeerLimits, PeerSettings, PresharedKey, PrivateKey, PublicKey, REJECT_AFTER_TIME, Remembered,
+};
 use zeroize::Zeroizing;
 
 use super::text;
 
 /// The format's version. State of any other version is rejected.
 const VERSION: u32 = 1;
-/// A session ends after this time (whitepaper, section 6.1, Reject-After-Time).
-const SESSION: Duration = Duration::from_secs(180);
 
 /// The state of an interface at the end of a daemon.
 #[derive(Debug, Serialize, Deserialize)]
@@ -257,7 +257,7 @@ impl State {
                 source: peer.source,
                 sent_bytes: peer.sent_bytes,
                 received_bytes: peer.received_bytes,
-                has_session: age.is_some_and(|age| age < SESSION),
+                has_session: age.is_some_and(|age| age < REJECT_AFTER_TIME),
             };
             (peer.public_key, remembered)
         };

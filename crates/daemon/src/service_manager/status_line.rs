@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use weft_report::finding::{Finding, Level};
+use weft_report::rules::SESSION_MS;
 use weft_report::{StatusReport, diagnose};
 
 use super::notify;
@@ -14,8 +15,6 @@ const PAUSE: Duration = Duration::from_secs(10);
 const MANY_PEERS: usize = 1000;
 /// Minimum interval with that many peers.
 const LONG_PAUSE: Duration = Duration::from_secs(60);
-/// A session in use is renewed after 120 s and ends after 180 s (whitepaper, section 6.1).
-const SESSION_MS: u64 = 180_000;
 /// Maximum characters of the line. `systemctl` prints it in one line.
 const LONGEST: usize = 300;
 

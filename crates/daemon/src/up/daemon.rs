@@ -9,7 +9,7 @@ use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_config::exit;
 use weft_config::settings::InterfaceSettingsChange;
 use weft_dataplane::{Controller, DataplaneError, OnEvent, Snapshot};
-use weft_host::network::{Change, Watch, WatchError};
+use weft_host::network::{NetworkChange, Watch, WatchError};
 use weft_host::{Host, HostError, Keep, Recording};
 use weft_tunnel::{PublicKey, Remembered};
 use weft_uapi::{Control as _, ControlError};
@@ -158,12 +158,15 @@ impl Daemon {
 
     /// Watches the network of this thread's namespace for changes that concern the interface. Pass each
     /// change to [`Self::network_changed`].
-    pub fn watch_network(&self, on_change: impl FnMut(Change) + Send + 'static) -> Result<Watch, WatchError> {
+    pub fn watch_network(
+        &self,
+        on_change: impl FnMut(NetworkChange) + Send + 'static,
+    ) -> Result<Watch, WatchError> {
         Watch::start(self.host.as_ref().and_then(Host::link), on_change)
     }
 
     /// Reacts to a change of the network. Call it in the namespace that the interface was started in.
-    pub fn network_changed(&mut self, change: &Change) -> Result<(), ControlError> {
+    pub fn network_changed(&mut self, change: &NetworkChange) -> Result<(), ControlError> {
         if change.concerns_ways() {
             self.endpoints_changed()?;
         }

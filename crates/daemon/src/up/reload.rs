@@ -9,7 +9,7 @@ use weft_config::exit::Code;
 use weft_config::settings::{PeerSettingsChange, ReportSettingsChange};
 use weft_config::{self as config, Config, Endpoint, Peer};
 use weft_dataplane::Controller;
-use weft_host::{Change, Difference, HostError};
+use weft_host::{Difference, HostError, StepChange};
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_tunnel::PublicKey;
 use weft_uapi::{Control as _, ControlError};
@@ -55,8 +55,8 @@ pub(super) fn reload(
     let own = &wanted.interface.name;
     report.steps = told(config, &wanted, &state);
     report.steps.extend(steps.changes.iter().map(|change| match change {
-        Change::Add(step) | Change::Replace { to: step, .. } => step.doing(own).to_string(),
-        Change::Remove(step) => step.undoing(own).to_string(),
+        StepChange::Add(step) | StepChange::Replace { to: step, .. } => step.doing(own).to_string(),
+        StepChange::Remove(step) => step.undoing(own).to_string(),
     }));
     if plan.mark != state.settings.fw_mark {
         report.steps.push(format!("set mark {:#x}", plan.mark));

@@ -48,7 +48,7 @@ pub(super) fn run(
     signals::watch(move |received| drop(signal.send(Message::Signal(received)))).map_err(UpError::Signals)?;
     let recording = Recording::In(runtime_dir());
     let prepare = if handover.has_device() {
-        Host::take_over
+        Host::adopt
     } else {
         // Removes the socket of a crashed daemon before anything can fail: a start that fails leaves none.
         if let Err(error) = uapi::remove_dead(&config.interface.name) {

@@ -16,7 +16,7 @@ use weft_config::device::{DeviceChange, PeerChange};
 use weft_config::{Config, Endpoint};
 use weft_dataplane::Controller;
 use weft_host::Host;
-use weft_host::network::{Change, Watch};
+use weft_host::network::{NetworkChange, Watch};
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_tunnel::{Event, PublicKey};
 use weft_uapi::{self as uapi, Control as _, ControlError};
@@ -153,7 +153,7 @@ impl Supervisor {
             Err(error) => tracing::warn!("{error}"),
         }
         // Catches changes from before the watch began. Names were looked up a moment ago.
-        self.react(&Change { missed: true, ..Change::default() });
+        self.react(&NetworkChange { missed: true, ..NetworkChange::default() });
     }
 
     fn watch_names(&self, in_vain: &[InVain], current: impl Fn(usize, &PublicKey) -> Option<SocketAddr>) {
@@ -244,7 +244,7 @@ impl Supervisor {
         self.end(end, file)
     }
 
-    fn network_changed(&mut self, change: &Change) {
+    fn network_changed(&mut self, change: &NetworkChange) {
         if change.concerns_ways() {
             self.names.network_changed();
         }
@@ -252,7 +252,7 @@ impl Supervisor {
     }
 
     /// Has the interface react to a change of the network. Does not look up names of peers.
-    fn react(&mut self, change: &Change) {
+    fn react(&mut self, change: &NetworkChange) {
         if let Err(error) = self.daemon.network_changed(change) {
             // Packets have stopped: the message that ends the daemon follows.
             tracing::debug!(%error, "cannot follow the network");
@@ -290,7 +290,7 @@ impl Supervisor {
         if let Some(leaving) = &self.leaving {
             leaving.changed();
         }
-        self.react(&Change { routes: true, ..Change::default() });
+        self.react(&NetworkChange { routes: true, ..NetworkChange::default() });
     }
 
     fn reload(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {

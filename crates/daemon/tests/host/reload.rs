@@ -2,7 +2,7 @@
 
 use weft::up::{Daemon, Options};
 use weft_config::{Config, parse};
-use weft_host::Change;
+use weft_host::StepChange;
 
 use crate::support::{End, NAME, Network, Picture, peer};
 
@@ -16,11 +16,11 @@ impl Ends {
     }
 }
 
-fn told(changes: &[Change]) -> Vec<String> {
+fn told(changes: &[StepChange]) -> Vec<String> {
     let wg0 = NAME.parse().unwrap();
-    let tell = |change: &Change| match change {
-        Change::Add(step) | Change::Replace { to: step, .. } => step.doing(&wg0).to_string(),
-        Change::Remove(step) => step.undoing(&wg0).to_string(),
+    let tell = |change: &StepChange| match change {
+        StepChange::Add(step) | StepChange::Replace { to: step, .. } => step.doing(&wg0).to_string(),
+        StepChange::Remove(step) => step.undoing(&wg0).to_string(),
     };
     changes.iter().map(tell).collect()
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use weft_host::network::Change;
+use weft_host::network::NetworkChange;
 use weft_lab::routed::{End, Routed};
 use weft_lab::until;
 
@@ -19,7 +19,7 @@ fn after_a_long_sleep_a_new_session_is_there_before_anybody_asks() {
     let pair = Pair::start(&lab.client, &lab.server, Routed::v4(End::Server, 2), None, &options());
     talk(&lab.client, &lab.server).finish();
     assert_eq!(pair.client.handshakes(), 1);
-    pair.client.tell(Change { slept: Some(Duration::from_secs(3600)), ..Change::default() });
+    pair.client.tell(NetworkChange { slept: Some(Duration::from_secs(3600)), ..NetworkChange::default() });
     until("there is a new session", || pair.client.handshakes() == 2 && pair.server.handshakes() == 2);
     talk(&lab.client, &lab.server).finish();
 }
@@ -30,12 +30,15 @@ fn a_clock_that_is_put_right_costs_no_packet_and_the_next_handshake_comes_throug
     let pair = Pair::start(&lab.client, &lab.server, Routed::v4(End::Server, 2), None, &options());
     let conversation = talk(&lab.client, &lab.server);
     for end in [&pair.client, &pair.server] {
-        end.tell(Change { clock_set_forward: Some(Duration::from_secs(3600)), ..Change::default() });
+        end.tell(NetworkChange {
+            clock_set_forward: Some(Duration::from_secs(3600)),
+            ..NetworkChange::default()
+        });
         conversation.wait_for_more(MIB);
     }
     // The old session is used until a new one is needed.
     assert_eq!((pair.client.handshakes(), pair.server.handshakes()), (1, 1));
-    pair.client.tell(Change { slept: Some(Duration::from_secs(3600)), ..Change::default() });
+    pair.client.tell(NetworkChange { slept: Some(Duration::from_secs(3600)), ..NetworkChange::default() });
     until("there is a new session", || pair.client.handshakes() == 2 && pair.server.handshakes() == 2);
     conversation.wait_for_more(MIB);
     conversation.finish();

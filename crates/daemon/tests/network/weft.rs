@@ -11,7 +11,7 @@ use weft::up::{Daemon, Options};
 use weft_config as config;
 use weft_config::TunThreads;
 use weft_dataplane::Snapshot;
-use weft_host::network::{Change, Watch};
+use weft_host::network::{NetworkChange, Watch};
 use weft_lab::routed::Routed;
 use weft_lab::{Namespace, here, wait_until_ok};
 use weft_tunnel::{PeerSnapshot, PrivateKey};
@@ -97,7 +97,7 @@ pub(crate) struct Weft {
     daemon: Arc<Mutex<Daemon>>,
     // It ends the control thread, which is why it goes first.
     watch: Option<Watch>,
-    end: Sender<Option<Change>>,
+    end: Sender<Option<NetworkChange>>,
     control: Option<JoinHandle<std::io::Result<()>>>,
 }
 
@@ -128,7 +128,7 @@ impl Weft {
     }
 
     /// Tells its control thread of a change that cannot be made here.
-    pub(crate) fn tell(&self, change: Change) {
+    pub(crate) fn tell(&self, change: NetworkChange) {
         self.end.send(Some(change)).unwrap();
     }
 

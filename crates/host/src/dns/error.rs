@@ -38,9 +38,7 @@ pub enum DnsError {
     Refused {
         /// The action that failed.
         action: String,
-        /// Its error.
         reason: String,
-        /// The advice.
         advice: &'static str,
     },
     /// systemd-resolved runs in another network namespace, where interface indices have another meaning.
@@ -101,7 +99,6 @@ pub enum DnsError {
     RuleExists {
         /// The name of the rule, a GUID.
         rule: String,
-        /// The domain.
         name: String,
     },
     /// A program could not be started.
@@ -160,7 +157,6 @@ pub enum DnsError {
          them asked for every name"
     )]
     Split {
-        /// The method.
         method: Method,
         /// The routing domains.
         domains: String,

@@ -17,12 +17,12 @@ use weft_ipc::runtime_dir::{Access, open_untrusted};
 
 use super::super::{DnsError, Places};
 use layers::{Layer, Layers};
-use thing::Thing;
+use state::FileState;
 
 mod layers;
 mod owner;
+mod state;
 mod text;
-mod thing;
 
 /// Other processes of weft hold the lock for a few file operations.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ pub(super) fn repair(places: &Places) -> Result<Vec<String>, DnsError> {
 }
 
 fn is_untouched(places: &Places) -> Result<bool, DnsError> {
-    Ok(Layers::load(places)?.is_none() && !look(&places.resolv_conf)?.is_marked())
+    Ok(Layers::load(places)?.is_none() && !read(&places.resolv_conf)?.is_marked())
 }
 
 /// Drops the layers of processes that have ended, makes a change (which returns whether it changed anything),
@@ -69,7 +69,7 @@ fn update(places: &Places, change: impl FnOnce(&mut Layers) -> bool) -> Result<V
     let before = saved.unwrap_or_default();
     let mut layers = before.clone();
     let dropped = layers.drop_dead();
-    let present = look(&places.resolv_conf)?;
+    let present = read(&places.resolv_conf)?;
     if !change(&mut layers) && dropped.is_empty() && !is_lost {
         return Ok(dropped);
     }
@@ -88,7 +88,7 @@ fn update(places: &Places, change: impl FnOnce(&mut Layers) -> bool) -> Result<V
         Layers::clear(places)?;
         return Ok(dropped);
     }
-    let original = look(&Layers::backup(places))?;
+    let original = read(&Layers::backup(places))?;
     if layers.is_empty() {
         put(&places.resolv_conf, &original)?;
         Layers::clear(places)?;
@@ -103,12 +103,12 @@ fn update(places: &Places, change: impl FnOnce(&mut Layers) -> bool) -> Result<V
     written.map(|()| dropped)
 }
 
-fn look(path: &Path) -> Result<Thing, DnsError> {
-    Thing::look(path).map_err(|error| failure("read", path, error))
+fn read(path: &Path) -> Result<FileState, DnsError> {
+    FileState::read(path).map_err(|error| failure("read", path, error))
 }
 
-fn put(path: &Path, thing: &Thing) -> Result<(), DnsError> {
-    thing.put(path).map_err(|error| failure("write", path, error))
+fn put(path: &Path, state: &FileState) -> Result<(), DnsError> {
+    state.put(path).map_err(|error| failure("write", path, error))
 }
 
 fn failure(action: &'static str, path: &Path, error: io::Error) -> DnsError {

@@ -1,5 +1,5 @@
-//! Sets DNS in the registry of Windows: the servers and the search list of the adapter (`adapter.rs`), and rules
-//! of the name resolution policy table, which say whose servers are asked for which names (`rules.rs`).
+//! Sets DNS in the registry of Windows: the servers and the search list of the adapter (`adapter.rs`), and
+//! rules of the name resolution policy table, which select the name servers of a name (`rules.rs`).
 //!
 //! What is changed is decided from what the registry has, so that each call can be repeated, and so that any
 //! process can undo what another has done a part of: `system.rs` makes the changes.
@@ -43,7 +43,7 @@ impl Value {
 
 /// A change of the registry, below HKEY_LOCAL_MACHINE. It is no error to make it twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum ValueChange {
     /// Creates a key below one that exists. `lasts`: it is still there when the machine has restarted.
     Create { key: String, lasts: bool },
     /// Sets a value of a key, which exists.
@@ -54,7 +54,7 @@ pub(super) enum Change {
     Remove { key: String },
 }
 
-impl Change {
+impl ValueChange {
     fn set(key: &str, name: &'static str, value: Value) -> Self {
         Self::Set { key: key.to_owned(), name, value }
     }
@@ -83,7 +83,7 @@ pub(super) trait Table {
     fn value(&self, key: &str, name: &str) -> io::Result<Option<Value>>;
 
     /// Makes a change.
-    fn make(&self, change: &Change) -> io::Result<()>;
+    fn make(&self, change: &ValueChange) -> io::Result<()>;
 
     /// Has the DNS client read its settings again and forget its answers. `with_policy`: also those of Group
     /// Policy.
@@ -105,15 +105,15 @@ impl Found {
     }
 
     /// Returns the changes that bring the settings in force, in place of earlier ones.
-    fn changes_to(&self, settings: &Dns, owner: &str) -> Vec<Change> {
+    fn changes_to(&self, settings: &Dns, owner: &str) -> Vec<ValueChange> {
         let mut changes = self.adapters.changes_to(settings, owner);
         changes.extend(self.rules.changes_to(settings, owner));
         changes
     }
 
-    /// Returns the changes that undo those of [`Self::changes_to`], for each key by itself. The rules are first: they
-    /// reach beyond the adapter.
-    fn undoing(&self) -> Vec<Vec<Change>> {
+    /// Returns the changes that undo those of [`Self::changes_to`], for each key by itself. The rules are
+    /// first: they reach beyond the adapter.
+    fn undoing(&self) -> Vec<Vec<ValueChange>> {
         let mut changes = self.rules.undoing();
         changes.extend(self.adapters.undoing());
         changes
@@ -164,7 +164,7 @@ pub(super) fn remove(table: &impl Table, interface: &str) -> Result<(), DnsError
     removed
 }
 
-/// Removes the settings of all interfaces whose process has ended. Returns the interfaces.
+/// Removes the settings of all interfaces without a running process. Returns the interfaces.
 pub(super) fn repair(
     table: &impl Table,
     is_alive: impl Fn(Process) -> bool,
@@ -198,7 +198,7 @@ fn read_owner(owner: &str) -> Option<(InterfaceName, Process)> {
     Some((interface, Process { id: words.next()?.parse().ok()?, started: words.next()?.parse().ok()? }))
 }
 
-fn make(table: &impl Table, change: &Change) -> Result<(), DnsError> {
+fn make(table: &impl Table, change: &ValueChange) -> Result<(), DnsError> {
     table.make(change).map_err(|error| refused(change.action(), error))
 }
 

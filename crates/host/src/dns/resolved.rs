@@ -105,7 +105,7 @@ impl Session {
         Ok(())
     }
 
-    /// Flushes the DNS cache, whose answers may have changed. A failure is ignored: the new answers come
+    /// Flushes the DNS cache: the answers may have changed. A failure is ignored: the new answers come
     /// later then.
     fn flush(&self) {
         if let Err(failure) = self.call("flush the DNS cache", "FlushCaches", &()) {

@@ -11,7 +11,7 @@ struct Machine {
     places: Places,
 }
 
-/// A machine whose scutil runs `complaint` after it has written down its input.
+/// A machine with a scutil that writes down its input and then runs `complaint`.
 fn machine(complaint: &str) -> Machine {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);

@@ -15,7 +15,6 @@ pub enum FirewallError {
         action: String,
         /// The name of the program.
         program: &'static str,
-        /// The advice.
         advice: &'static str,
     },
     /// The program could not be run.
@@ -41,7 +40,6 @@ pub enum FirewallError {
     Permission {
         /// The action that failed.
         action: String,
-        /// The advice.
         advice: &'static str,
     },
     /// The kernel has no nftables, or not all that the rules are made of.
@@ -91,7 +89,6 @@ pub enum FirewallError {
     NotEvaluated {
         /// The action that failed.
         action: String,
-        /// The anchor.
         anchor: String,
         /// The line of pf.conf(5) that evaluates it.
         line: String,
@@ -104,7 +101,6 @@ pub enum FirewallError {
     Passed {
         /// The action that failed.
         action: String,
-        /// The rule.
         rule: String,
         /// The line of pf.conf(5) that evaluates the anchor.
         line: String,
@@ -117,12 +113,11 @@ pub enum FirewallError {
     Skipped {
         /// The action that failed.
         action: String,
-        /// The interface.
         interface: String,
     },
     /// pf would take the name of the interface for something else.
     #[error(
-        "cannot {action}: rules of pf need an interface whose name begins with a letter and ends in a digit, such as \
+        "cannot {action}: rules of pf need a name of an interface that begins with a letter and ends in a digit, such as \
          tun7, since other names may be groups of interfaces; give it another name"
     )]
     Name {

@@ -122,7 +122,7 @@ impl<P: Pfctl> Pf<P> {
     /// effect.
     ///
     /// pf is enabled before the rules are loaded, so that one transaction brings the rules and the token that
-    /// disables pf again. A process that is killed in between leaves pf enabled, without rules of its own.
+    /// disables pf again. A process that is killed in between leaves pf enabled, without rules.
     ///
     /// # Errors
     /// Those of [`FirewallError`]; the rules are unchanged then.

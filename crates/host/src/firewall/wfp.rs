@@ -1,8 +1,8 @@
 //! Sets filters of the Windows Filtering Platform (WFP).
 //!
-//! The filters of an interface are in a sublayer of their own, and all sublayers belong to one provider. All of them
-//! are persistent: they stay when the process ends, and when the machine starts again. Each call is one transaction,
-//! which the system takes back if the process ends within it.
+//! The filters of an interface are in a separate sublayer, and all sublayers belong to one provider. All of
+//! them are persistent: they stay when the process ends, and when the machine starts again. Each call is one
+//! transaction, which the system takes back if the process ends within it.
 //!
 //! Everything but [`system`] is the same on any system, and is tested against an engine in memory.
 
@@ -91,7 +91,8 @@ fn check(engine: &impl Engine, rules: &Rules) -> Result<(), FirewallError> {
     in_transaction(engine, &action, Engine::abort, || replace(engine, rules, &action))
 }
 
-/// Removes the filters of the interface, and the provider with the last of them. It is no error if there is nothing.
+/// Removes the filters of the interface, and the provider with the last of them. It is no error if there is
+/// nothing.
 fn remove(engine: &impl Engine, interface: &InterfaceName) -> Result<(), FirewallError> {
     let action = format!("remove the firewall rules of {interface}");
     let of = |error| failed(&action, error);
@@ -146,8 +147,8 @@ fn table(sublayer: Sublayer) -> Table {
     Table { family: Family::Inet, name: sublayer.name }
 }
 
-/// Reports whether there is anything to set. A full tunnel needs no filters: Windows does not accept packets to the
-/// address of another interface.
+/// Reports whether there is anything to set. A full tunnel needs no filters: Windows does not accept packets
+/// to the address of another interface.
 fn has_any(rules: &Rules) -> bool {
     rules.kill_switch.is_some() || rules.mss_clamp
 }

@@ -1,5 +1,5 @@
-//! MemAvailable (proc_meminfo(5)), or the limit of the cgroup if that is lower. Where /proc shows processes only, half of
-//! the machine's memory stands in for what is available.
+//! MemAvailable (proc_meminfo(5)), or the limit of the cgroup if that is lower. Where /proc shows processes
+//! only, half of the machine's memory stands in for what is available.
 
 use std::fs;
 use std::path::Path;

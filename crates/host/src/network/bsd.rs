@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use super::{Change, WatchError, rtsock};
+use super::{NetworkChange, WatchError, rtsock};
 use crate::routes::Link;
 use crate::routes::bsd::LAYOUT;
 use crate::routes::bsd::message::messages;
@@ -34,7 +34,7 @@ impl Source {
     }
 
     /// Reads a message, if there is one.
-    pub(super) fn read(&mut self, _ready: &[bool], mut note: impl FnMut(Change)) -> io::Result<()> {
+    pub(super) fn read(&mut self, _ready: &[bool], mut note: impl FnMut(NetworkChange)) -> io::Result<()> {
         match self.socket.read(&mut self.buffer) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(length) => {
@@ -44,7 +44,7 @@ impl Source {
                 Ok(())
             }
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                note(Change { missed: true, ..Change::default() });
+                note(NetworkChange { missed: true, ..NetworkChange::default() });
                 Ok(())
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Change;
+use super::NetworkChange;
 
 /// A change is reported when no further event came for this long.
 const QUIET: Duration = Duration::from_millis(200);
@@ -17,14 +17,14 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Changes that were not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Coalescer {
-    pending: Change,
+    pending: NetworkChange,
     /// When its first and its last event happened.
     since: Option<(Instant, Instant)>,
 }
 
 impl Coalescer {
     /// Records a change; an empty change is ignored.
-    pub(super) fn note(&mut self, change: Change, now: Instant) {
+    pub(super) fn note(&mut self, change: NetworkChange, now: Instant) {
         if change.is_empty() {
             return;
         }
@@ -44,7 +44,7 @@ impl Coalescer {
     }
 
     /// Returns the pending change if it is to be reported now.
-    pub(super) fn take(&mut self, now: Instant) -> Option<Change> {
+    pub(super) fn take(&mut self, now: Instant) -> Option<NetworkChange> {
         self.due().filter(|due| *due <= now)?;
         self.since = None;
         Some(std::mem::take(&mut self.pending))
@@ -55,11 +55,11 @@ impl Coalescer {
 mod tests {
     use super::*;
 
-    const ROUTES: Change = change(false, true);
-    const ADDRESSES: Change = change(true, false);
+    const ROUTES: NetworkChange = change(false, true);
+    const ADDRESSES: NetworkChange = change(true, false);
 
-    const fn change(addresses: bool, routes: bool) -> Change {
-        Change {
+    const fn change(addresses: bool, routes: bool) -> NetworkChange {
+        NetworkChange {
             addresses,
             routes,
             links: false,
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn nothing_is_told_of_nothing() {
         let (mut coalescer, now) = (Coalescer::default(), Instant::now());
-        coalescer.note(Change::default(), now);
+        coalescer.note(NetworkChange::default(), now);
         assert_eq!((coalescer.due(), coalescer.take(now + ms(5000))), (None, None));
     }
 
@@ -111,15 +111,15 @@ mod tests {
     #[test]
     fn a_device_that_is_gone_is_told_at_once() {
         let (mut coalescer, now) = (Coalescer::default(), Instant::now());
-        coalescer.note(Change { device_gone: true, ..ROUTES }, now);
+        coalescer.note(NetworkChange { device_gone: true, ..ROUTES }, now);
         assert!(coalescer.take(now).is_some_and(|change| change.device_gone && change.routes));
     }
 
     #[test]
     fn the_last_mtu_counts_and_sleeps_add_up() {
         let (mut coalescer, now) = (Coalescer::default(), Instant::now());
-        coalescer.note(Change { device_mtu: Some(1300), slept: Some(ms(1)), ..ROUTES }, now);
-        coalescer.note(Change { device_mtu: Some(1400), slept: Some(ms(2)), ..ROUTES }, now);
+        coalescer.note(NetworkChange { device_mtu: Some(1300), slept: Some(ms(1)), ..ROUTES }, now);
+        coalescer.note(NetworkChange { device_mtu: Some(1400), slept: Some(ms(2)), ..ROUTES }, now);
         let change = coalescer.take(now + ms(200)).unwrap();
         assert_eq!((change.device_mtu, change.slept), (Some(1400), Some(ms(3))));
     }

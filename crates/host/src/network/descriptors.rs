@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::platform::Source;
-use super::{Change, WatchError};
+use super::{NetworkChange, WatchError};
 use crate::routes::Link;
 
 /// The descriptors of the platform, and one that ends the waiting.
@@ -38,7 +38,7 @@ impl Events {
     }
 
     /// Waits for changes, at most until `due`. Returns whether the watch has ended.
-    pub(super) fn wait(&mut self, due: Option<Instant>, note: impl FnMut(Change)) -> io::Result<bool> {
+    pub(super) fn wait(&mut self, due: Option<Instant>, note: impl FnMut(NetworkChange)) -> io::Result<bool> {
         let timeout = match due {
             None => PollTimeout::NONE,
             Some(due) => {

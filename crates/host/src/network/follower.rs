@@ -14,7 +14,7 @@ use std::time::Duration;
 use weft_config::{MAX_MTU, MIN_MTU, MIN_MTU_IPV6, OVERHEAD};
 use weft_tunnel::PublicKey;
 
-use super::{Change, way_to};
+use super::{NetworkChange, way_to};
 
 /// The route to an address, according to the routing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,6 @@ pub struct Way {
 /// What determines the device's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MtuPolicy {
-    /// The configuration.
     Fixed,
     /// The routes to the peers.
     Automatic {
@@ -42,7 +41,7 @@ pub enum MtuPolicy {
 /// The reaction to a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reaction {
-    /// Peers whose route has changed.
+    /// Peers with a changed route.
     pub moved: Vec<PublicKey>,
     /// How long the machine slept, if it did: every peer then has to hear from this end.
     pub slept: Option<Duration>,
@@ -59,7 +58,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Makes a follower for an interface whose packets have this mark (0: none).
+    /// Creates a follower for an interface that marks its packets so (0: no mark).
     pub fn new(fw_mark: u32, mtu: MtuPolicy) -> Self {
         Self { fw_mark, mtu, ways: HashMap::new() }
     }
@@ -75,20 +74,20 @@ impl Follower {
     }
 
     /// Looks up the routes for the first time.
-    pub fn look(&mut self, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
-        self.react(&Change::default(), peers)
+    pub fn observe(&mut self, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
+        self.react(&NetworkChange::default(), peers)
     }
 
     /// Looks up the routes to the endpoints of all peers, in the network namespace of this thread. This takes
     /// some microseconds per endpoint.
-    pub fn react(&mut self, change: &Change, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
+    pub fn react(&mut self, change: &NetworkChange, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
         let fw_mark = self.fw_mark;
         self.react_with(change, peers, |endpoint| way_to(endpoint, fw_mark))
     }
 
     fn react_with(
         &mut self,
-        change: &Change,
+        change: &NetworkChange,
         peers: &[(PublicKey, SocketAddr)],
         mut look: impl FnMut(SocketAddr) -> io::Result<Way>,
     ) -> Reaction {
@@ -129,7 +128,7 @@ mod tests {
     use super::*;
 
     const AUTOMATIC: MtuPolicy = MtuPolicy::Automatic { current: 1420, ipv6: true };
-    const ROUTES: Change = Change {
+    const ROUTES: NetworkChange = NetworkChange {
         addresses: false,
         routes: true,
         links: false,
@@ -156,7 +155,7 @@ mod tests {
     /// A follower that has seen peers 1 and 2, reached from address 1 over 1500 bytes.
     fn settled(mtu: MtuPolicy) -> Follower {
         let mut follower = Follower::new(0, mtu);
-        let first = follower.react_with(&Change::default(), &[peer(1), peer(2)], |_| Ok(way(1, 1500)));
+        let first = follower.react_with(&NetworkChange::default(), &[peer(1), peer(2)], |_| Ok(way(1, 1500)));
         assert_eq!(first, Reaction::default());
         follower
     }
@@ -226,7 +225,8 @@ mod tests {
     fn a_sleep_is_passed_on() {
         let mut follower = settled(AUTOMATIC);
         let slept = Some(Duration::from_secs(60));
-        let reaction = follower.react_with(&Change { slept, ..ROUTES }, &[peer(1)], |_| Ok(way(1, 1500)));
+        let reaction =
+            follower.react_with(&NetworkChange { slept, ..ROUTES }, &[peer(1)], |_| Ok(way(1, 1500)));
         assert_eq!(reaction, Reaction { slept, ..Reaction::default() });
     }
 }

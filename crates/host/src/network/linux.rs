@@ -12,7 +12,7 @@ use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
 
 use self::events::Observer;
 use self::sleep::{Jump, SleepTimer};
-use super::{Change, WatchError};
+use super::{NetworkChange, WatchError};
 use crate::routes::Link;
 
 #[path = "linux/events.rs"]
@@ -77,11 +77,11 @@ impl Source {
     }
 
     /// Reads what is pending; `ready` says which of the descriptors are readable.
-    pub(super) fn read(&mut self, ready: &[bool], mut note: impl FnMut(Change)) -> io::Result<()> {
+    pub(super) fn read(&mut self, ready: &[bool], mut note: impl FnMut(NetworkChange)) -> io::Result<()> {
         let &[netlink, clock] = ready else { return Ok(()) };
         if clock {
             let Jump { slept, set_forward } = self.sleep.jumped();
-            note(Change { slept, clock_set_forward: set_forward, ..Change::default() });
+            note(NetworkChange { slept, clock_set_forward: set_forward, ..NetworkChange::default() });
         }
         if !netlink {
             return Ok(());
@@ -99,7 +99,7 @@ impl Source {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    note(Change { missed: true, ..Change::default() });
+                    note(NetworkChange { missed: true, ..NetworkChange::default() });
                 }
                 Err(error) => return Err(error),
             }
@@ -107,8 +107,8 @@ impl Source {
         Ok(())
     }
 
-    fn parse(&mut self) -> Change {
-        let mut change = Change::default();
+    fn parse(&mut self) -> NetworkChange {
+        let mut change = NetworkChange::default();
         let mut rest = self.datagram.as_slice();
         while let Some(len) = rest.first_chunk::<4>().map(|len| u32::from_ne_bytes(*len) as usize) {
             match NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {

@@ -1,11 +1,11 @@
-//! What the system notifies of on threads of its own (Windows): a queue for the thread that watches, and what a
-//! notice means to the tunnel.
+//! Notices that Windows sends on its threads: a queue for the thread that watches, and the meaning of a
+//! notice for the tunnel.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::Change;
+use super::NetworkChange;
 use super::clocks::Ahead;
 use crate::routes::tables::Refusal;
 
@@ -53,7 +53,11 @@ impl<M: Machine> Notices<M> {
     }
 
     /// Waits for changes, at most until `due`. Returns whether the watch has ended.
-    pub(super) fn wait(&mut self, due: Option<Instant>, mut note: impl FnMut(Change)) -> io::Result<bool> {
+    pub(super) fn wait(
+        &mut self,
+        due: Option<Instant>,
+        mut note: impl FnMut(NetworkChange),
+    ) -> io::Result<bool> {
         let notice = match due {
             None => self.received.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(due) => self.received.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -67,25 +71,25 @@ impl<M: Machine> Notices<M> {
     }
 
     /// Returns the change that a notice tells of. Addresses and routes of weft's device are weft's affair.
-    fn change(&mut self, notice: Notice) -> Change {
-        let nothing = Change::default();
+    fn change(&mut self, notice: Notice) -> NetworkChange {
+        let nothing = NetworkChange::default();
         match (notice, self.device) {
             (Notice::Address(index) | Notice::Route(index), Some(device)) if index == device => nothing,
-            (Notice::Address(_), _) => Change { addresses: true, ..nothing },
-            (Notice::Route(_), _) => Change { routes: true, ..nothing },
+            (Notice::Address(_), _) => NetworkChange { addresses: true, ..nothing },
+            (Notice::Route(_), _) => NetworkChange { routes: true, ..nothing },
             (Notice::Interface(index), Some(device)) if index == device => {
                 match self.machine.device_mtu(device) {
-                    Ok(Some(mtu)) => Change { device_mtu: Some(mtu), ..nothing },
-                    Ok(None) => Change { device_gone: true, ..nothing },
-                    Err(_) => Change { missed: true, ..nothing },
+                    Ok(Some(mtu)) => NetworkChange { device_mtu: Some(mtu), ..nothing },
+                    Ok(None) => NetworkChange { device_gone: true, ..nothing },
+                    Err(_) => NetworkChange { missed: true, ..nothing },
                 }
             }
-            (Notice::Interface(_), _) => Change { links: true, ..nothing },
-            (Notice::Unknown, _) => Change { missed: true, ..nothing },
+            (Notice::Interface(_), _) => NetworkChange { links: true, ..nothing },
+            (Notice::Unknown, _) => NetworkChange { missed: true, ..nothing },
             // The clocks may not see a sleep in which the machine was not off: it has no length then.
             (Notice::Resumed, _) => {
                 let slept = self.asleep.now(self.machine.time_asleep()).unwrap_or_default();
-                Change { slept: Some(slept), ..nothing }
+                NetworkChange { slept: Some(slept), ..nothing }
             }
             (Notice::Stop, _) => nothing,
         }
@@ -123,7 +127,7 @@ mod tests {
         notices: &mut Notices<&Simulated>,
         of: Notice,
         to: &Sender<Notice>,
-    ) -> Change {
+    ) -> NetworkChange {
         let mut changes = Vec::new();
         to.send(of).unwrap();
         assert!(!notices.wait(None, |change| changes.push(change)).unwrap(), "{machine:p}");
@@ -135,16 +139,16 @@ mod tests {
     fn other_interfaces_matter_and_the_own_one_only_by_its_mtu_and_its_end() {
         let machine = Simulated::default();
         let (sender, mut notices) = Notices::new(&machine, Some(DEVICE));
-        let none = Change::default();
+        let none = NetworkChange::default();
         let cases = [
-            (Notice::Route(4), Some(1420), Change { routes: true, ..none }),
-            (Notice::Address(4), Some(1420), Change { addresses: true, ..none }),
-            (Notice::Interface(4), Some(1420), Change { links: true, ..none }),
-            (Notice::Unknown, Some(1420), Change { missed: true, ..none }),
+            (Notice::Route(4), Some(1420), NetworkChange { routes: true, ..none }),
+            (Notice::Address(4), Some(1420), NetworkChange { addresses: true, ..none }),
+            (Notice::Interface(4), Some(1420), NetworkChange { links: true, ..none }),
+            (Notice::Unknown, Some(1420), NetworkChange { missed: true, ..none }),
             (Notice::Route(DEVICE), Some(1420), none),
             (Notice::Address(DEVICE), Some(1420), none),
-            (Notice::Interface(DEVICE), Some(1380), Change { device_mtu: Some(1380), ..none }),
-            (Notice::Interface(DEVICE), None, Change { device_gone: true, ..none }),
+            (Notice::Interface(DEVICE), Some(1380), NetworkChange { device_mtu: Some(1380), ..none }),
+            (Notice::Interface(DEVICE), None, NetworkChange { device_gone: true, ..none }),
         ];
         for (notice, mtu, expected) in cases {
             machine.mtu.set(mtu);
@@ -159,7 +163,8 @@ mod tests {
         let (sender, mut notices) = Notices::new(&machine, None);
         machine.asleep.set(Duration::from_secs(160));
         let mut slept = || noted(&machine, &mut notices, Notice::Resumed, &sender);
-        let seconds = |seconds| Change { slept: Some(Duration::from_secs(seconds)), ..Change::default() };
+        let seconds =
+            |seconds| NetworkChange { slept: Some(Duration::from_secs(seconds)), ..NetworkChange::default() };
         assert_eq!(slept(), seconds(60));
         assert_eq!(slept(), seconds(0));
         assert!(seconds(0).concerns_ways());

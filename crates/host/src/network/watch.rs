@@ -8,7 +8,7 @@ use weft_tun::thread_guard::EndProcessOnPanic;
 
 use super::coalesce::Coalescer;
 use super::events::{Events, Stop};
-use super::{Change, WatchError};
+use super::{NetworkChange, WatchError};
 use crate::routes::Link;
 
 /// A thread that watches the network until it is dropped.
@@ -19,15 +19,16 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches the network from now on, on Linux that of the namespace of this thread. `device` is weft's device:
-    /// changes of its routes and addresses are not reported. `on_change` is called on the watching thread, at most
-    /// once in 200 ms, and at most a second after the change; it should only pass the change on.
+    /// Watches the network from now on, on Linux that of the namespace of this thread. `device` is weft's
+    /// device: changes of its routes and addresses are not reported. `on_change` is called on the watching
+    /// thread, at most once in 200 ms, and at most a second after the change; it should only pass the change
+    /// on.
     ///
     /// # Errors
     /// When the system refuses a socket, a timer, a notification or a thread.
     pub fn start(
         device: Option<&Link>,
-        on_change: impl FnMut(Change) + Send + 'static,
+        on_change: impl FnMut(NetworkChange) + Send + 'static,
     ) -> Result<Self, WatchError> {
         let (stop, events) = Events::open(device)?;
         let thread = std::thread::Builder::new()
@@ -55,7 +56,7 @@ impl Drop for Watch {
     }
 }
 
-fn watch(mut events: Events, mut on_change: impl FnMut(Change)) -> io::Result<()> {
+fn watch(mut events: Events, mut on_change: impl FnMut(NetworkChange)) -> io::Result<()> {
     let mut coalescer = Coalescer::default();
     while !events.wait(coalescer.due(), |change| coalescer.note(change, Instant::now()))? {
         if let Some(change) = coalescer.take(Instant::now()) {

@@ -1,5 +1,5 @@
-//! Finds the route to an address with a socket that is connected to it and never sends, on systems whose
-//! routing does not look at marks.
+//! Finds the route to an address with a socket that is connected to it and never sends, on systems
+//! that do not route by marks.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

@@ -1,5 +1,5 @@
-//! Asks IP Helper and the power manager to report changes. They call on threads of the system, which only put a
-//! notice into a queue.
+//! Asks IP Helper and the power manager to report changes. They call on threads of the system, which only put
+//! a notice into a queue.
 
 use std::ffi::c_void;
 use std::io;
@@ -21,7 +21,7 @@ use windows_sys::Win32::System::WindowsProgramming::QueryUnbiasedInterruptTime;
 use windows_sys::Win32::UI::WindowsAndMessaging::{DEVICE_NOTIFY_CALLBACK, PBT_APMRESUMEAUTOMATIC};
 
 use super::notices::{Machine, Notice, Notices};
-use super::{Change, WatchError};
+use super::{NetworkChange, WatchError};
 use crate::routes::Link;
 use crate::routes::tables::Refusal;
 use crate::routes::windows::{IpHelper, Machine as _, System};
@@ -49,7 +49,7 @@ impl Events {
     }
 
     /// Waits for changes, at most until `due`. Returns whether the watch has ended.
-    pub(super) fn wait(&mut self, due: Option<Instant>, note: impl FnMut(Change)) -> io::Result<bool> {
+    pub(super) fn wait(&mut self, due: Option<Instant>, note: impl FnMut(NetworkChange)) -> io::Result<bool> {
         self.0.wait(due, note)
     }
 }
@@ -89,8 +89,8 @@ impl Registered {
         let mut this = Self { queue: Box::new(queue), network: Vec::new(), power: std::ptr::null_mut() };
         let context: *const Sender<Notice> = &raw const *this.queue;
         let context: *const c_void = context.cast();
-        // SAFETY: the context lives, where it is, until the handle is given back, and so does the handle's place
-        // until after the call.
+        // SAFETY: the context lives, where it is, until the handle is given back, and so does the handle's
+        // place until after the call.
         this.notify("be notified of addresses", |handle| unsafe {
             NotifyUnicastIpAddressChange(AF_UNSPEC, Some(on_address), context, false, handle)
         })?;

@@ -1,7 +1,7 @@
 //! Access lists of Windows as text (SDDL, \[MS-DTYP\] 2.5.1).
 
-/// Groups that every user is in, or every user of a kind: everyone, anonymous, authenticated users, users, guests,
-/// interactive and network users.
+/// Groups that every user is in, or every user of a kind: everyone, anonymous, authenticated users, users,
+/// guests, interactive and network users.
 const ALL: [&str; 7] = ["WD", "AN", "AU", "BU", "BG", "IU", "NU"];
 /// The generic rights to everything and to read, and the right to a file's content.
 const READ: u32 = 0x1000_0000 | 0x8000_0000 | 0x1;

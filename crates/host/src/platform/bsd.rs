@@ -1,5 +1,5 @@
-//! Ends another process on macOS and FreeBSD, which have no handle of a process: a kqueue tells whether it has
-//! ended.
+//! Ends another process on macOS and FreeBSD, which have no handle of a process: a kqueue tells whether it
+//! has ended.
 
 use std::io;
 use std::time::{Duration, Instant};

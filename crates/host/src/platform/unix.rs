@@ -28,7 +28,7 @@ pub(crate) fn try_lock(file: &File) -> Result<(), TryLockError> {
     file.try_lock()
 }
 
-/// Locks a file together with others who do so, unless another process has locked it alone.
+/// Takes a shared lock on a file, unless another process has the exclusive lock.
 pub(crate) fn try_lock_shared(file: &File) -> Result<(), TryLockError> {
     file.try_lock_shared()
 }

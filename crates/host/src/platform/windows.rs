@@ -23,13 +23,14 @@ use super::access_list::lets_all_read;
 /// SYSTEM, the administrators and the owner may do everything, others nothing; nothing is inherited from the
 /// directory (SDDL, \[MS-DTYP\] 2.5.1).
 const PRIVATE: &str = "D:P(A;;FA;;;SY)(A;;FA;;;BA)(A;;FA;;;OW)";
-/// Stands for any user but those who may own the files of weft: users have no numbers here.
+/// The number of every user that may not own the files of weft: users have no numbers on Windows.
 const ANOTHER: u32 = u32::MAX;
-/// The byte that is locked. A locked byte cannot be read by other processes, so it is behind all of the content.
+/// The byte that is locked. A locked byte cannot be read by other processes, so it is behind all of the
+/// content.
 const LOCKED: u64 = 1 << 62;
 
-/// Returns a number if an open file belongs neither to SYSTEM, nor to the administrators, nor to the user of this
-/// process.
+/// Returns a number if an open file belongs neither to SYSTEM, nor to the administrators, nor to the user of
+/// this process.
 pub(crate) fn other_owner(file: &File) -> Option<u32> {
     match Owner::of(file) {
         Ok(Owner::System | Owner::Administrators | Owner::Own) => None,
@@ -67,7 +68,7 @@ pub(crate) fn try_lock(file: &File) -> Result<(), TryLockError> {
     lock(file, LOCKFILE_EXCLUSIVE_LOCK)
 }
 
-/// Locks a file together with others who do so, unless another process has locked it alone.
+/// Takes a shared lock on a file, unless another process has the exclusive lock.
 pub(crate) fn try_lock_shared(file: &File) -> Result<(), TryLockError> {
     lock(file, 0)
 }
@@ -91,8 +92,8 @@ fn lock(file: &File, kind: u32) -> Result<(), TryLockError> {
     }
 }
 
-/// Writes a new file that only its owner and administrators may read, in place of an existing file, and waits for
-/// the disk.
+/// Writes a new file that only its owner and administrators may read, in place of an existing file, and waits
+/// for the disk.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,8 +1,9 @@
 //! Decides when to look up the names of endpoints again, and what an answer changes. Pure: reads no clock,
 //! makes no lookups.
 //!
-//! A peer whose handshakes succeed keeps its endpoint: it may have roamed there, and its name may be stale. A
-//! peer that fell silent follows its name, and tries the addresses of the name in turn if there are several.
+//! A peer with successful handshakes keeps its endpoint: it may have roamed there, and its name may be stale.
+//! A peer that fell silent follows its name, and tries the addresses of the name in turn if there are
+//! several.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -33,18 +34,17 @@ const RESTLESS_PAUSE: Duration = Duration::from_secs(5);
 /// A name to look up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {
-    /// The host.
     pub host: String,
     /// The UDP port that goes with its addresses.
     pub port: u16,
 }
 
-/// A peer whose endpoint may be a name.
+/// A peer with an endpoint that may be a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     /// The public key of the peer.
     pub peer: PublicKey,
-    /// The endpoint as configured; a peer whose endpoint is an address is not watched.
+    /// The endpoint as configured; a peer with an address as its endpoint is not watched.
     pub endpoint: Endpoint,
     /// The address that the tunnel sends to now; `None`: the name is not resolved yet.
     pub current: Option<SocketAddr>,

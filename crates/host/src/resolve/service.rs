@@ -99,8 +99,8 @@ impl Drop for Resolver {
 }
 
 impl Handle {
-    /// Replaces the watched peers. Peers whose endpoint is an address are ignored. A name without a current
-    /// address is looked up at once, and again until it has an address.
+    /// Replaces the watched peers. Peers with an address as their endpoint are ignored. A name without a
+    /// current address is looked up at once, and again until it has an address.
     pub fn set_peers(&self, peers: Vec<Watched>) {
         self.tell(|told| told.peers = Some(peers));
     }
@@ -176,7 +176,7 @@ struct Worker<L, C> {
     names: Names,
     look_up: L,
     on_change: C,
-    /// Names whose last lookup failed, with the error: the same error is logged once.
+    /// Names with the error of their last lookup, if it failed: the same error is logged once.
     failing: HashMap<Name, String>,
 }
 

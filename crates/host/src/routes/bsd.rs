@@ -1,4 +1,5 @@
-//! The tables of macOS and FreeBSD: read from the kernel's routing table, changed by ifconfig(8) and route(8).
+//! The tables of macOS and FreeBSD: read from the kernel's routing table, changed by ifconfig(8) and
+//! route(8).
 //!
 //! Everything but [`Machine`] is the same on any system, and is tested against tables in memory.
 

@@ -1,6 +1,6 @@
 //! Keeps the tunnel's own packets out of a default route on systems whose routing does not look at marks
-//! (macOS, FreeBSD, Windows): the default route is two halves, which are more specific than the system's, and each
-//! endpoint has a host route along the way that it had without the tunnel.
+//! (macOS, FreeBSD, Windows): the default route is two halves, which are more specific than the system's, and
+//! each endpoint has a host route along the way that it had without the tunnel.
 //!
 //! Decides only: `plan.rs` makes steps of it.
 
@@ -37,7 +37,6 @@ impl Routing {
 /// A route as found in the system, whichever program added it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FoundRoute {
-    /// The destination.
     pub prefix: IpNet,
     /// Where its packets go.
     pub via: Via,
@@ -58,12 +57,11 @@ impl FoundRoute {
 pub enum Via {
     /// To a gateway on an interface.
     Gateway {
-        /// Its address.
         address: IpAddr,
         /// The name of the interface.
         interface: String,
     },
-    /// To an interface, whose network has the destination.
+    /// To an interface: its network contains the destination.
     Interface(String),
     /// Nowhere.
     Blackhole,

@@ -7,7 +7,7 @@ use weft_config::Config;
 use super::*;
 use crate::HostError;
 use crate::execute::{Applied, Outcome};
-use crate::plan::{Facts, Plan};
+use crate::plan::{Plan, SystemState};
 use crate::routes::bsd::tests::Simulated as Bsd;
 use crate::routes::tests::config;
 use crate::routes::windows::simulation::Simulated as Windows;
@@ -102,7 +102,7 @@ pub(crate) fn of_device<T: Simulation>(interface: &str, allowed_ips: &str) -> Co
 }
 
 pub(crate) fn plan<T: Simulation>(config: &Config, machine: &Configurator<T>, in_force: &[Step]) -> Plan {
-    let facts = Facts { routing: machine.routing().unwrap(), ..Facts::default() };
+    let facts = SystemState { routing: machine.routing().unwrap(), ..SystemState::default() };
     Plan::new(config, &endpoints(), &facts.without(in_force))
 }
 

@@ -55,7 +55,6 @@ pub trait Machine {
     fn delete_address(&self, luid: u64, address: IpAddr) -> Result<(), Refusal>;
 }
 
-/// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adapter {
     pub luid: u64,
@@ -83,8 +82,8 @@ pub struct Settings {
     pub asks_routers: bool,
 }
 
-/// A route. There may be several to one prefix: the one with the smallest metric is used, to which that of the
-/// interface is added.
+/// A route. There may be several to one prefix: the one with the smallest metric is used, to which that of
+/// the interface is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
     pub luid: u64,
@@ -273,7 +272,8 @@ impl<M: Machine> IpHelper<M> {
         if !is_half(row.prefix) {
             return Ok(());
         }
-        // Windows asks the name servers of the interface with the smallest metric first, and prefers its routes.
+        // Windows asks the name servers of the interface with the smallest metric first, and prefers its
+        // routes.
         self.set_metric(row, Some(0)).inspect_err(|_| warn_of(self.machine.delete_route(row)))
     }
 

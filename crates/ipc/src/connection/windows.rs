@@ -107,8 +107,8 @@ impl Connection {
         Ok(Self { pipe: self.pipe.try_clone()? })
     }
 
-    /// Begins an overlapped call and waits for its end, which is its cancellation at the deadline. Returns the
-    /// number of bytes that it has moved.
+    /// Begins an overlapped call and waits for its end, which is its cancellation at the deadline. Returns
+    /// the number of bytes that it has moved.
     fn transfer(
         &self,
         deadline: Instant,

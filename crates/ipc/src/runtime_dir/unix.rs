@@ -52,8 +52,8 @@ pub(super) fn interfaces(directory: &Path) -> io::Result<Vec<InterfaceName>> {
     Ok(names.filter(may_run).collect())
 }
 
-/// Returns the default directory. macOS has no /run and does not let it be created; both systems empty /var/run when the
-/// machine starts.
+/// Returns the default directory. macOS has no /run and does not let it be created; both systems empty
+/// /var/run when the machine starts.
 pub(super) fn default() -> PathBuf {
     PathBuf::from(match cfg!(any(target_os = "macos", target_os = "freebsd")) {
         true => "/var/run/weft",

@@ -1,5 +1,5 @@
-//! The runtime directory on Windows: only SYSTEM, the administrators and its owner may use it and what is in it. The
-//! control sockets are named pipes outside of it.
+//! The runtime directory on Windows: only SYSTEM, the administrators and its owner may use it and what is in
+//! it. The control sockets are named pipes outside of it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -41,9 +41,9 @@ pub(super) fn user() -> u32 {
     0
 }
 
-/// Users may make files below `%ProgramData%`, so the directory has access rights of its own: SYSTEM, the
-/// administrators and its owner may do everything, others nothing; what is in it inherits that (SDDL, \[MS-DTYP\]
-/// 2.5.1).
+/// Users may make files below `%ProgramData%`, so the directory has separate access rights: SYSTEM, the
+/// administrators and its owner may do everything, others nothing; what is in it inherits that (SDDL,
+/// \[MS-DTYP\] 2.5.1).
 const PRIVATE: &str = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW)";
 
 pub(super) fn default() -> PathBuf {

@@ -252,7 +252,7 @@ impl PacketStream {
     /// When the connection breaks.
     pub fn read(&mut self, bytes: &mut Vec<u8>, patience: Duration) -> Result<Received, ClientError> {
         let mut chunk = [0; READ_BYTES];
-        // A call whose deadline has passed would not read what is there.
+        // A call after its deadline would not read the bytes that have arrived.
         let deadline = Instant::now() + patience.max(Duration::from_millis(1));
         match self.client.connection.read(&mut chunk, deadline) {
             Ok(0) => Ok(Received::End),

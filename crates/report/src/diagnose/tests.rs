@@ -1,7 +1,7 @@
 use super::*;
 use crate::{DropReport, PacketThreadReport, Recent, SendFailureReport};
 
-/// A healthy interface, with a peer whose last handshake was a minute ago.
+/// A healthy interface, with a peer that completed a handshake a minute ago.
 fn well() -> StatusReport {
     let mut report = StatusReport {
         interface: "wg0".to_owned(),
@@ -329,8 +329,8 @@ fn one_peer_that_fills_the_packet_thread_is_told_with_the_way_out() {
     assert_eq!(busy(0.8, 900_000), [], "the thread has room");
 }
 
-/// Returns the findings about packet threads with these shares of their time, and peers with these rates, each with the
-/// number of its thread.
+/// Returns the findings about packet threads with these shares of their time, and peers with these rates,
+/// each with the number of its thread.
 fn with_threads(
     busy: &[f64],
     peers: &[(usize, u64)],

@@ -23,7 +23,8 @@ const ACTIVE: usize = 2;
 /// More features than any kernel has.
 const MAX_FEATURES: usize = 1024;
 
-/// Returns what the network cards do that are up; in a container, which has none, what its Ethernet interfaces do.
+/// Returns what the network cards do that are up; in a container, which has none, what its Ethernet
+/// interfaces do.
 pub(super) fn all() -> Option<Vec<Gro>> {
     let directory = Path::new("/sys/class/net");
     let names = fs::read_dir(directory).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -91,8 +92,8 @@ fn ethtool(socket: &OwnedFd, interface: &str, request: &mut [u32]) -> io::Result
         *to = *from as libc::c_char;
     }
     parameters.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
-    // SAFETY: the ioctl reads an ifreq, which points to a request. The kernel writes no more than the lengths in the
-    // request allow, which are those of the slice.
+    // SAFETY: the ioctl reads an ifreq, which points to a request. The kernel writes no more than the lengths
+    // in the request allow, which are those of the slice.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

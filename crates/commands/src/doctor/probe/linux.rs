@@ -20,7 +20,7 @@ const CAP_NET_ADMIN: u32 = 12;
 /// Directories of programs for root, searched in addition to PATH.
 const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
-pub(super) fn look(facts: &mut MachineState, target: &DoctorTarget) {
+pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget) {
     let capabilities = capabilities();
     let may = |number: u32| Some(capabilities? >> number & 1 == 1);
     facts.tun_device = Some(tun_device());

@@ -134,8 +134,8 @@ fn queues_leave_room_for_the_peers_and_say_how_many_are_out_of_sight() {
     assert!(!text.contains("queue") && text.contains("phone"), "{text}");
 }
 
-/// Returns a view with two queues and `count` packet threads: the first was busy for a quarter of the time, the others
-/// for all of it. It shows two peers: the second is served by the last thread.
+/// Returns a view with two queues and `count` packet threads: the first was busy for a quarter of the time,
+/// the others for all of it. It shows two peers: the second is served by the last thread.
 fn with_threads(count: u64) -> App {
     let at = |second: u64| {
         let mut report = report(1000 * second, &[("office", 1000 * second, 100 * second), ("phone", 0, 148)]);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::SyncSender;
 
 use weft_commands::signals::Signal;
-use weft_host::network::Change;
+use weft_host::network::NetworkChange;
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_tunnel::{Event, PublicKey};
 
@@ -23,7 +23,7 @@ pub(in crate::up) enum Message {
     /// Packets have stopped.
     Ended,
     /// The network changed.
-    Network(Change),
+    Network(NetworkChange),
     /// Something happened to a peer.
     Peer(Event),
     /// The name of a peer's endpoint has a new address.

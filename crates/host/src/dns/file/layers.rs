@@ -10,7 +10,7 @@ use weft_ipc::runtime_dir::read_untrusted;
 
 use super::super::super::{DnsError, Places};
 use super::owner::Owner;
-use super::thing::Thing;
+use super::state::FileState;
 
 /// The largest file that is read: room for a thousand interfaces with a kilobyte of name servers and domains
 /// each.
@@ -64,7 +64,7 @@ impl Layers {
         let path = Self::path(places);
         let text = serde_json::to_vec_pretty(self)
             .map_err(|error| super::failure("write", &path, io::Error::other(error)))?;
-        Thing::file(text).put(&path).map_err(|error| super::failure("write", &path, error))
+        FileState::file(text).put(&path).map_err(|error| super::failure("write", &path, error))
     }
 
     /// Removes the layers and the backup.

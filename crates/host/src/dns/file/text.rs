@@ -4,7 +4,7 @@ use weft_config::Domain;
 
 use super::super::super::{Places, list};
 use super::layers::Layers;
-use super::thing::{MARK, Thing};
+use super::state::{FileState, MARK};
 
 /// How many servers the C library asks (resolv.h, MAXNS).
 const MAX_SERVERS: usize = 3;
@@ -12,7 +12,7 @@ const MAX_SERVERS: usize = 3;
 /// Composes the file from what was there before and the layers. The servers are those of the topmost layer
 /// that has servers. The search domains are those of all layers; the former search domains are kept only if
 /// the former servers are.
-pub(super) fn compose(places: &Places, original: &Thing, layers: &Layers) -> Thing {
+pub(super) fn compose(places: &Places, original: &FileState, layers: &Layers) -> FileState {
     let text = String::from_utf8_lossy(original.content()).into_owned();
     let interfaces = list(layers.top_down().map(|layer| &layer.interface));
     let mut lines = vec![
@@ -88,7 +88,7 @@ mod tests {
             let search = search.iter().map(|domain| domain.parse().unwrap()).collect();
             all.put(Layer::ours(interface, &Dns { servers, search, routing: Vec::new() }));
         }
-        let original = Thing::file(BEFORE.as_bytes().to_vec());
+        let original = FileState::file(BEFORE.as_bytes().to_vec());
         let composed = compose(&Places::default(), &original, &all);
         assert!(composed.is_marked());
         String::from_utf8(composed.without_mark().content().to_vec()).unwrap()

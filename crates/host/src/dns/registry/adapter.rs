@@ -1,5 +1,5 @@
-//! The servers and the search list of the adapter, for IPv4 and IPv6. What the adapter had before is kept beside
-//! them.
+//! The servers and the search list of the adapter, for IPv4 and IPv6. What the adapter had before is kept
+//! beside them.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use weft_config::Dns;
 use weft_tun::guid_of;
 
 use super::super::DnsError;
-use super::{Change, OWNER, Table, Value, braced};
+use super::{OWNER, Table, Value, ValueChange, braced};
 use crate::routes::Family;
 
 /// The keys that have a key for each adapter: of IPv4, and of IPv6.
@@ -15,7 +15,7 @@ pub(super) const PARENTS: [&str; 2] = [
     r"SYSTEM\CurrentControlSet\Services\Tcpip\Parameters\Interfaces",
     r"SYSTEM\CurrentControlSet\Services\Tcpip6\Parameters\Interfaces",
 ];
-/// Keys whose search list replaces that of the adapter.
+/// Keys with a search list that replaces the list of the adapter.
 const STRONGER: [&str; 2] = [
     r"SOFTWARE\Policies\Microsoft\Windows NT\DNSClient",
     r"SYSTEM\CurrentControlSet\Services\Tcpip\Parameters",
@@ -95,17 +95,17 @@ impl Adapters {
         Ok(())
     }
 
-    pub(super) fn changes_to(&self, settings: &Dns, owner: &str) -> Vec<Change> {
+    pub(super) fn changes_to(&self, settings: &Dns, owner: &str) -> Vec<ValueChange> {
         self.keys.iter().flat_map(|key| key.changes_to(settings, owner)).collect()
     }
 
-    pub(super) fn undoing(&self) -> Vec<Vec<Change>> {
+    pub(super) fn undoing(&self) -> Vec<Vec<ValueChange>> {
         self.keys.iter().map(AdapterKey::undoing).filter(|changes| !changes.is_empty()).collect()
     }
 }
 
 impl AdapterKey {
-    fn changes_to(&self, settings: &Dns, owner: &str) -> Vec<Change> {
+    fn changes_to(&self, settings: &Dns, owner: &str) -> Vec<ValueChange> {
         let mut changes = Vec::new();
         for setting in &self.values {
             let Some(text) = wanted(settings, self.family, setting.name) else {
@@ -113,22 +113,22 @@ impl AdapterKey {
                 continue;
             };
             if changes.is_empty() {
-                changes.push(Change::set(&self.key, OWNER, Value::Text(owner.to_owned())));
+                changes.push(ValueChange::set(&self.key, OWNER, Value::Text(owner.to_owned())));
             }
             if setting.former.is_none() {
                 let former = setting.now.clone().unwrap_or(Value::Text(String::new()));
-                changes.push(Change::set(&self.key, setting.former_name, former));
+                changes.push(ValueChange::set(&self.key, setting.former_name, former));
             }
-            changes.push(Change::set(&self.key, setting.name, Value::Text(text)));
+            changes.push(ValueChange::set(&self.key, setting.name, Value::Text(text)));
         }
         changes
     }
 
-    fn undoing(&self) -> Vec<Change> {
-        let mut changes: Vec<Change> =
+    fn undoing(&self) -> Vec<ValueChange> {
+        let mut changes: Vec<ValueChange> =
             self.values.iter().flat_map(|setting| setting.undoing(&self.key)).collect();
         if self.has_owner {
-            changes.push(Change::unset(&self.key, OWNER));
+            changes.push(ValueChange::unset(&self.key, OWNER));
         }
         changes
     }
@@ -136,13 +136,13 @@ impl AdapterKey {
 
 impl Setting {
     /// Restores what was there. What was there is forgotten last.
-    fn undoing(&self, key: &str) -> Vec<Change> {
+    fn undoing(&self, key: &str) -> Vec<ValueChange> {
         let Some(former) = &self.former else { return Vec::new() };
         let restored = match is_empty(former) {
-            true => Change::unset(key, self.name),
-            false => Change::set(key, self.name, former.clone()),
+            true => ValueChange::unset(key, self.name),
+            false => ValueChange::set(key, self.name, former.clone()),
         };
-        vec![restored, Change::unset(key, self.former_name)]
+        vec![restored, ValueChange::unset(key, self.former_name)]
     }
 }
 

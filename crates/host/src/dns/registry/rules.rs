@@ -1,5 +1,5 @@
-//! Rules of the name resolution policy table (NRPT, \[MS-GPNRPT\]): for which names the servers of the tunnel are
-//! asked, and no others.
+//! Rules of the name resolution policy table (NRPT, \[MS-GPNRPT\]): for which names the servers of the tunnel
+//! are asked, and no others.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use weft_config::Dns;
 use weft_tun::guid_of;
 
 use super::super::DnsError;
-use super::{Change, OWNER, Table, Value, braced};
+use super::{OWNER, Table, Value, ValueChange, braced};
 
-/// The table of this machine, and that of Group Policy. Where the latter exists, even if it is empty, Windows reads
-/// no other.
+/// The table of this machine, and that of Group Policy. Where the latter exists, even if it is empty, Windows
+/// reads no other.
 pub(super) const TABLES: [&str; 2] = [
     r"SYSTEM\CurrentControlSet\Services\Dnscache\Parameters\DnsPolicyConfig",
     r"SOFTWARE\Policies\Microsoft\Windows NT\DNSClient\DnsPolicyConfig",
@@ -51,8 +51,8 @@ impl Rules {
         self.tables.len() > 1
     }
 
-    /// Fails if a rule of someone else is for one of the domains. Several rules may be for every name: those of
-    /// other tunnels, say.
+    /// Fails if a rule of someone else is for one of the domains. Several rules may be for every name: those
+    /// of other tunnels, say.
     pub(super) fn check(&self, table: &impl Table, settings: &Dns) -> Result<(), DnsError> {
         let wanted = names(settings);
         // The last one is that which Windows reads.
@@ -75,46 +75,47 @@ impl Rules {
         Ok(())
     }
 
-    pub(super) fn changes_to(&self, settings: &Dns, owner: &str) -> Vec<Change> {
+    pub(super) fn changes_to(&self, settings: &Dns, owner: &str) -> Vec<ValueChange> {
         let names = names(settings);
         let servers: Vec<_> = settings.servers.iter().map(ToString::to_string).collect();
         let mut changes = self.removing(names.chunks(NAMES_OF_RULE).count());
         for table in &self.tables {
             if !table.exists && !names.is_empty() {
                 // Others could make no rule that lasts below a key that does not.
-                changes.push(Change::Create { key: table.path.to_owned(), lasts: true });
+                changes.push(ValueChange::Create { key: table.path.to_owned(), lasts: true });
             }
             for (number, names) in names.chunks(NAMES_OF_RULE).enumerate() {
                 let key = format!(r"{}\{}", table.path, key_of(&self.interface, number));
                 let text = |text: String| Value::Text(text);
                 changes.extend([
                     // A rule of a tunnel that is no more would leave the machine without names.
-                    Change::Create { key: key.clone(), lasts: false },
-                    Change::set(&key, OWNER, text(owner.to_owned())),
-                    Change::set(&key, "DisplayName", text(format!("weft {}", self.interface))),
-                    Change::set(&key, NAME, Value::List(names.to_vec())),
-                    Change::set(&key, "GenericDNSServers", text(servers.join("; "))),
-                    Change::set(&key, "Version", Value::Number(VERSION)),
+                    ValueChange::Create { key: key.clone(), lasts: false },
+                    ValueChange::set(&key, OWNER, text(owner.to_owned())),
+                    ValueChange::set(&key, "DisplayName", text(format!("weft {}", self.interface))),
+                    ValueChange::set(&key, NAME, Value::List(names.to_vec())),
+                    ValueChange::set(&key, "GenericDNSServers", text(servers.join("; "))),
+                    ValueChange::set(&key, "Version", Value::Number(VERSION)),
                     // Without it, the rule does nothing.
-                    Change::set(&key, "ConfigOptions", Value::Number(ONLY_SERVERS)),
+                    ValueChange::set(&key, "ConfigOptions", Value::Number(ONLY_SERVERS)),
                 ]);
             }
         }
         changes
     }
 
-    pub(super) fn undoing(&self) -> Vec<Vec<Change>> {
+    pub(super) fn undoing(&self) -> Vec<Vec<ValueChange>> {
         self.removing(0).into_iter().map(|change| vec![change]).collect()
     }
 
     /// Removes the rules of the interface, but for the first ones.
-    fn removing(&self, stay: usize) -> Vec<Change> {
+    fn removing(&self, stay: usize) -> Vec<ValueChange> {
         let staying: Vec<String> = (0..stay).map(|number| key_of(&self.interface, number)).collect();
         let mut changes = Vec::new();
         for table in &self.tables {
             let own = table.rules.iter().filter(|rule| self.is_own(rule));
             let surplus = own.filter(|rule| !staying.iter().any(|key| key.eq_ignore_ascii_case(rule)));
-            changes.extend(surplus.map(|rule| Change::Remove { key: format!(r"{}\{rule}", table.path) }));
+            changes
+                .extend(surplus.map(|rule| ValueChange::Remove { key: format!(r"{}\{rule}", table.path) }));
         }
         changes
     }

@@ -1,10 +1,11 @@
 //! A registry in memory, on which a call goes wrong or is the last of its process.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 
-use super::{Change, Table, Value};
+use super::{Table, Value, ValueChange};
+use crate::fault::{Fault, Process};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Key {
@@ -15,23 +16,10 @@ pub(super) struct Key {
 /// The keys below HKEY_LOCAL_MACHINE by their paths.
 pub(super) type World = BTreeMap<String, Key>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The call does nothing and fails.
-    Refuses,
-    /// The call does its work and fails.
-    IsUnheard,
-    /// The call does its work, and its caller is killed.
-    IsTheLast,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Simulated {
     pub(super) world: RefCell<World>,
-    calls: RefCell<Vec<String>>,
-    /// The number of the call that goes wrong, from 0.
-    fault: Cell<Option<(usize, Fault)>>,
-    is_killed: Cell<bool>,
+    process: Process<String>,
     /// What the DNS client has read last, and whether Group Policy was read too.
     announced: RefCell<Option<(World, bool)>>,
 }
@@ -43,15 +31,13 @@ impl Simulated {
 
     /// Begins a process, of which this call goes wrong.
     pub(super) fn process(&self, fault: Option<(usize, Fault)>) -> &Self {
-        self.fault.set(fault);
-        self.calls.take();
-        self.is_killed.set(false);
+        self.process.start(fault);
         self
     }
 
     /// The calls of the process.
     pub(super) fn calls(&self) -> Vec<String> {
-        self.calls.borrow().clone()
+        self.process.calls()
     }
 
     pub(super) fn world(&self) -> World {
@@ -69,19 +55,8 @@ impl Simulated {
     }
 
     fn call<T>(&self, call: String, work: impl FnOnce(&mut World) -> io::Result<T>) -> io::Result<T> {
-        let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
-        if self.is_killed.get() {
-            return Err(refused());
-        }
-        let number = self.calls.borrow().len();
-        self.calls.borrow_mut().push(call);
-        let fault = self.fault.get().filter(|(at, _)| *at == number).map(|(_, fault)| fault);
-        if fault == Some(Fault::Refuses) {
-            return Err(refused());
-        }
-        let done = work(&mut self.world.borrow_mut());
-        self.is_killed.set(fault == Some(Fault::IsTheLast));
-        if fault.is_some() { Err(refused()) } else { done }
+        let refused = |_| io::ErrorKind::PermissionDenied.into();
+        self.process.call(call, refused, || work(&mut self.world.borrow_mut()))
     }
 }
 
@@ -90,24 +65,24 @@ pub(super) fn key<const N: usize>(values: [(&str, Value); N]) -> Key {
     Key { values: values.map(|(name, value)| (name.to_owned(), value)).into(), lasts: true }
 }
 
-fn make(world: &mut World, change: &Change) -> io::Result<()> {
+fn make(world: &mut World, change: &ValueChange) -> io::Result<()> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
     match change {
-        Change::Create { key, lasts } => {
+        ValueChange::Create { key, lasts } => {
             let (parent, _) = key.rsplit_once('\\').unwrap();
             let parent = world.get(parent).ok_or_else(missing)?;
             assert!(parent.lasts || !lasts, "{key} cannot last below a key that does not");
             world.entry(key.clone()).or_insert_with(|| Key { lasts: *lasts, ..Key::default() });
         }
-        Change::Set { key, name, value } => {
+        ValueChange::Set { key, name, value } => {
             world.get_mut(key).ok_or_else(missing)?.values.insert((*name).to_owned(), value.clone());
         }
-        Change::Unset { key, name } => {
+        ValueChange::Unset { key, name } => {
             if let Some(key) = world.get_mut(key) {
                 key.values.remove(*name);
             }
         }
-        Change::Remove { key } => {
+        ValueChange::Remove { key } => {
             let below = format!("{key}\\");
             assert!(!world.keys().any(|other| other.starts_with(&below)), "{key} has keys");
             world.remove(key);
@@ -132,7 +107,7 @@ impl Table for Simulated {
         })
     }
 
-    fn make(&self, change: &Change) -> io::Result<()> {
+    fn make(&self, change: &ValueChange) -> io::Result<()> {
         self.call(change.action(), |world| make(world, change))
     }
 

@@ -16,7 +16,7 @@ use winreg::enums::{
 };
 use winreg::types::FromRegValue as _;
 
-use super::{Change, Table, Value};
+use super::{Table, Value, ValueChange};
 
 #[link(name = "dnsapi", kind = "raw-dylib")]
 unsafe extern "system" {
@@ -44,10 +44,10 @@ impl Table for System {
         }))
     }
 
-    fn make(&self, change: &Change) -> io::Result<()> {
+    fn make(&self, change: &ValueChange) -> io::Result<()> {
         match change {
-            Change::Create { key, lasts } => create(key, *lasts),
-            Change::Set { key, name, value } => {
+            ValueChange::Create { key, lasts } => create(key, *lasts),
+            ValueChange::Set { key, name, value } => {
                 let key = HKLM.open_subkey_with_flags(key, KEY_SET_VALUE)?;
                 match value {
                     Value::Text(text) => key.set_value(name, text),
@@ -55,13 +55,13 @@ impl Table for System {
                     Value::Number(number) => key.set_value(name, number),
                 }
             }
-            Change::Unset { key, name } => {
+            ValueChange::Unset { key, name } => {
                 let Some(key) = found(HKLM.open_subkey_with_flags(key, KEY_SET_VALUE))? else {
                     return Ok(());
                 };
                 found(key.delete_value(name)).map(drop)
             }
-            Change::Remove { key } => found(HKLM.delete_subkey(key)).map(drop),
+            ValueChange::Remove { key } => found(HKLM.delete_subkey(key)).map(drop),
         }
     }
 
@@ -79,7 +79,8 @@ impl Table for System {
 }
 
 fn create(key: &str, lasts: bool) -> io::Result<()> {
-    // The call would create the keys above it too: an empty table of Group Policy takes all others out of force.
+    // The call would create the keys above it too: an empty table of Group Policy takes all others out of
+    // force.
     let (parent, name) = key.rsplit_once('\\').ok_or(io::ErrorKind::InvalidInput)?;
     let parent = HKLM.open_subkey_with_flags(parent, KEY_CREATE_SUB_KEY)?;
     let options = if lasts { REG_OPTION_NON_VOLATILE } else { REG_OPTION_VOLATILE };

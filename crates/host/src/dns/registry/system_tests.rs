@@ -21,7 +21,7 @@ fn settings_are_in_the_registry_and_are_removed_from_it() {
     let had = System.keys(local).unwrap().unwrap_or_default();
     HKLM.create_subkey(&adapter).unwrap();
     System
-        .make(&Change::Set {
+        .make(&ValueChange::Set {
             key: adapter.clone(),
             name: "NameServer",
             value: Value::Text("192.0.2.99".to_owned()),
@@ -68,7 +68,7 @@ fn settings_are_in_the_registry_and_are_removed_from_it() {
 
 #[test]
 fn a_key_whose_parent_is_missing_is_not_made() {
-    let change = Change::Create { key: r"SOFTWARE\weft-test-none\below".to_owned(), lasts: false };
+    let change = ValueChange::Create { key: r"SOFTWARE\weft-test-none\below".to_owned(), lasts: false };
     assert_eq!(System.make(&change).unwrap_err().kind(), io::ErrorKind::NotFound);
     assert_eq!(System.keys(r"SOFTWARE\weft-test-none").unwrap(), None);
 }

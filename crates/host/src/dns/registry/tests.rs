@@ -1,11 +1,12 @@
-//! Settings in a registry in memory, of whose calls each goes wrong once.
+//! Settings in a registry in memory. Each of its calls fails once.
 
 use weft_config::exit;
 
-use super::simulation::{Fault, Key, Simulated, World, key};
+use super::simulation::{Key, Simulated, World, key};
 use super::*;
+use crate::fault::Fault;
 
-const FAULTS: [Fault; 3] = [Fault::Refuses, Fault::IsUnheard, Fault::IsTheLast];
+const FAULTS: [Fault; 3] = [Fault::Refuses, Fault::IsUnheard, Fault::IsKilledAfter];
 const US: Process = Process { id: 7, started: 70 };
 const ADAPTER: &str = "{9B4C6BBE-CCB4-8647-80EE-1202F35A198A}";
 const FOREIGN: &str = "{DA9B5C9B-5E6D-4B8C-9D5C-0F2B8C3A1E77}";
@@ -244,7 +245,7 @@ fn a_call_that_goes_wrong_changes_nothing_or_is_undone_by_another_process() {
                     Ok(()) if call == "announce" => assert_eq!(after, done, "{call}"),
                     // Whether a rule is another's is not known.
                     Ok(()) => assert!(is_about_others || call.starts_with("read SearchList"), "{call}"),
-                    Err(_) if fault == Fault::IsTheLast => {
+                    Err(_) if fault == Fault::IsKilledAfter => {
                         remove(machine.process(None), "wg0").unwrap();
                         assert_eq!(machine.world(), before, "{call}");
                     }

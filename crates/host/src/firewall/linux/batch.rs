@@ -12,7 +12,7 @@ use super::super::{Family, Table};
 
 /// The place of a base chain, and its policy for packets that reach its end.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ChainHook {
     pub(super) hook: NfHook,
     /// Lower priorities come first (nft(8), "priority").
     pub(super) priority: i32,
@@ -42,7 +42,7 @@ impl Batch {
     }
 
     /// Adds a base chain, which packets enter from a hook.
-    pub(super) fn base_chain(&mut self, table: &Table, name: &'static str, place: Place) {
+    pub(super) fn base_chain(&mut self, table: &Table, name: &'static str, place: ChainHook) {
         self.add(NfListObject::Chain(Chain {
             _type: Some(NfChainType::Filter),
             hook: Some(place.hook),
@@ -74,7 +74,7 @@ impl Batch {
         }));
     }
 
-    /// Adds an empty set, whose elements are concatenations of these fields.
+    /// Adds an empty set of concatenations of these fields.
     pub(super) fn set(&mut self, table: &Table, name: &'static str, fields: &'static [SetType]) {
         self.add(NfListObject::Set(Box::new(set(table, name, fields))));
     }

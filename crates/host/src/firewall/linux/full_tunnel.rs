@@ -6,7 +6,7 @@ use nftables::types::{NfChainPolicy, NfHook};
 use weft_config::InterfaceName;
 
 use super::super::{FullTunnel, full_tunnel_table};
-use super::batch::{Batch, Place};
+use super::batch::{Batch, ChainHook};
 use super::vocabulary::{address, ct, drop, field, header_of, is, is_not, l4proto_is, meta, text};
 
 /// Before connection tracking (nft(8): `raw`).
@@ -30,7 +30,7 @@ pub(super) fn add(batch: &mut Batch, interface: &InterfaceName, full: &FullTunne
 fn add_family(batch: &mut Batch, interface: &InterfaceName, full: &FullTunnel, is_ipv6: bool) {
     let table = full_tunnel_table(interface, is_ipv6);
     batch.table(&table);
-    let place = |hook, priority| Place { hook, priority, policy: NfChainPolicy::Accept };
+    let place = |hook, priority| ChainHook { hook, priority, policy: NfChainPolicy::Accept };
     batch.base_chain(&table, PRERAW, place(NfHook::Prerouting, RAW));
     batch.base_chain(&table, PREMANGLE, place(NfHook::Prerouting, MANGLE));
     batch.base_chain(&table, POSTMANGLE, place(NfHook::Postrouting, MANGLE));

@@ -20,7 +20,7 @@ use weft_config::InterfaceName;
 
 use super::super::local::{local_networks, v6};
 use super::super::{KillSwitch, Local, OwnPackets, Table};
-use super::batch::{Batch, Place};
+use super::batch::{Batch, ChainHook};
 use super::vocabulary::{
     accept, address, any_number, any_of, any_text, count, ct, drop, field, header_of, in_through, is, jump,
     l4proto_is, meta, out_through, prefix, text,
@@ -60,7 +60,7 @@ pub(super) fn add(batch: &mut Batch, table: &Table, interface: &InterfaceName, s
     }
     let bases = [(OUTPUT, NfHook::Output), (FORWARD, NfHook::Forward), (POSTROUTING, NfHook::Postrouting)];
     for (name, hook) in bases {
-        batch.base_chain(table, name, Place { hook, priority: FILTER, policy: NfChainPolicy::Drop });
+        batch.base_chain(table, name, ChainHook { hook, priority: FILTER, policy: NfChainPolicy::Drop });
     }
     add_sent(batch, table, interface, switch);
     add_forwarded(batch, table, interface, switch);

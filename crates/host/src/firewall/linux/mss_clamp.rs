@@ -7,7 +7,7 @@ use nftables::types::{NfChainPolicy, NfHook};
 use weft_config::InterfaceName;
 
 use super::super::Table;
-use super::batch::{Batch, Place};
+use super::batch::{Batch, ChainHook};
 use super::vocabulary::{field, in_through, is, out_through, text};
 
 const CHAIN: &str = "mss";
@@ -16,7 +16,7 @@ const PRIORITY: i32 = -150;
 
 /// Adds the chain to the table.
 pub(super) fn add(batch: &mut Batch, table: &Table, interface: &InterfaceName) {
-    let place = Place { hook: NfHook::Forward, priority: PRIORITY, policy: NfChainPolicy::Accept };
+    let place = ChainHook { hook: NfHook::Forward, priority: PRIORITY, policy: NfChainPolicy::Accept };
     batch.base_chain(table, CHAIN, place);
     let name = interface.as_str();
     batch.rule(table, CHAIN, "into the tunnel", [out_through(name), is_syn(), clamp()]);

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::error::FirewallError;
 use super::super::program::Ended;
 use super::{Flavor, Pf, Pfctl};
+use crate::fault::{Fault, Process};
 
 /// What the kernel knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,24 +37,11 @@ impl World {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// pfctl changes nothing and fails.
-    Refuses,
-    /// pfctl does its work, and its caller gives up waiting.
-    IsUnheard,
-    /// pfctl does its work, and its caller is killed.
-    OutlivesItsCaller,
-}
-
 #[derive(Debug)]
 pub(super) struct Simulated {
     pub(super) flavor: Flavor,
     pub(super) world: RefCell<World>,
-    /// The number of the call that goes wrong, from 0.
-    pub(super) fault: Cell<Option<(usize, Fault)>>,
-    calls: RefCell<Vec<String>>,
-    is_killed: Cell<bool>,
+    process: Process<String>,
     /// Whether the kill switch of this anchor was in force after each call.
     watched: RefCell<Option<(String, bool)>>,
     next_token: Cell<u64>,
@@ -64,9 +52,7 @@ impl Simulated {
         Self {
             flavor,
             world: RefCell::new(world),
-            fault: Cell::default(),
-            calls: RefCell::default(),
-            is_killed: Cell::default(),
+            process: Process::default(),
             watched: RefCell::default(),
             next_token: Cell::new(1_000),
         }
@@ -74,15 +60,13 @@ impl Simulated {
 
     /// A new process, of which this call goes wrong.
     pub(super) fn process(&self, fault: Option<(usize, Fault)>) -> Pf<&Self> {
-        self.fault.set(fault);
-        self.calls.take();
-        self.is_killed.set(false);
+        self.process.start(fault);
         Pf { flavor: self.flavor, pfctl: self }
     }
 
     /// The calls of the process.
     pub(super) fn calls(&self) -> Vec<String> {
-        self.calls.borrow().clone()
+        self.process.calls()
     }
 
     pub(super) fn world(&self) -> World {
@@ -173,36 +157,25 @@ fn checked(flavor: Flavor, is_old: bool, rules: &str) -> Result<(), String> {
 
 impl Pfctl for &Simulated {
     fn run(&self, arguments: &[&str], input: &str, action: &str) -> Result<Ended, FirewallError> {
-        let timeout = || FirewallError::Timeout { action: action.to_owned(), program: "pfctl" };
-        if self.is_killed.get() {
-            return Err(timeout());
-        }
-        let number = self.calls.borrow().len();
-        self.calls.borrow_mut().push(arguments.join(" "));
-        let fault = self.fault.get().filter(|(at, _)| *at == number).map(|(_, fault)| fault);
-        let result = match fault {
-            Some(Fault::Refuses) => Err("pfctl: DIOCXBEGIN: Device busy".to_owned()),
-            _ => self.act(arguments, input),
+        let failed = |fault| match fault {
+            Fault::Refuses => Ok("pfctl: DIOCXBEGIN: Device busy".to_owned()),
+            // The caller gives up waiting, or is killed, and pfctl goes on.
+            _ => Err(FirewallError::Timeout { action: action.to_owned(), program: "pfctl" }),
         };
-        if let Some((anchor, was_closed)) = &mut *self.watched.borrow_mut() {
+        let was_killed = self.process.is_killed();
+        let result =
+            self.process.call(arguments.join(" "), failed, || self.act(arguments, input).map_err(Ok));
+        if let Some((anchor, was_closed)) = self.watched.borrow_mut().as_mut().filter(|_| !was_killed) {
             *was_closed &= self.world.borrow().enforces(self.flavor, anchor);
         }
-        match fault {
-            Some(Fault::OutlivesItsCaller) => {
-                self.is_killed.set(true);
-                return Err(timeout());
-            }
-            Some(Fault::IsUnheard) => return Err(timeout()),
-            Some(Fault::Refuses) | None => {}
-        }
         let altq = "No ALTQ support in kernel\nALTQ related functions disabled\n";
-        Ok(match result {
-            Ok(answer) => Ended { is_success: true, answer: answer.into(), complaint: altq.into() },
-            Err(message) => Ended {
+        match result {
+            Ok(answer) => Ok(Ended { is_success: true, answer: answer.into(), complaint: altq.into() }),
+            Err(message) => Ok(Ended {
                 is_success: false,
                 answer: Vec::new(),
-                complaint: format!("{altq}{message}\n").into(),
-            },
-        })
+                complaint: format!("{altq}{}\n", message?).into(),
+            }),
+        }
     }
 }

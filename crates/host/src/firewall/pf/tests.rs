@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use weft_config::{InterfaceName, exit};
 
 use super::super::{KillSwitch, Local, OwnPackets, Rules};
-use super::simulation::{Fault, Simulated, World};
+use super::simulation::{Simulated, World};
 use super::*;
+use crate::fault::Fault;
 
 const FLAVORS: [Flavor; 2] = [Flavor::MacOs, Flavor::FreeBsd];
-const FAULTS: [Fault; 3] = [Fault::Refuses, Fault::IsUnheard, Fault::OutlivesItsCaller];
+const FAULTS: [Fault; 3] = [Fault::Refuses, Fault::IsUnheard, Fault::IsKilledAfter];
 
 fn tunnel() -> InterfaceName {
     "utun7".parse().unwrap()
@@ -114,7 +115,7 @@ fn a_start_in_which_any_call_goes_wrong_changes_nothing() {
                 Fault::Refuses => assert_eq!(after, found(flavor), "{call}"),
                 Fault::IsUnheard => assert_eq!(without_lost_token(after, call), found(flavor), "{call}"),
                 // The next process takes it back, or goes on.
-                Fault::OutlivesItsCaller => {
+                Fault::IsKilledBefore | Fault::IsKilledAfter => {
                     machine.process(None).remove(&tunnel()).unwrap();
                     assert_eq!(without_lost_token(machine.world(), call), found(flavor), "{call}");
                     machine.world.replace(after);

@@ -60,8 +60,8 @@ impl Packet {
         }
     }
 
-    /// Whether the packet has a value that the condition asks for. A condition on a field that the layer does not have
-    /// would not be accepted by the engine.
+    /// Whether the packet has a value that the condition asks for. A condition on a field that the layer does
+    /// not have would not be accepted by the engine.
     fn meets(&self, condition: &Condition) -> bool {
         let has_ports = [TCP, UDP].contains(&self.protocol);
         let is_icmp = [ICMP, ICMPV6].contains(&self.protocol);

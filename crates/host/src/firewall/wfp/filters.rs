@@ -1,9 +1,9 @@
 //! Decides which filters a kill switch consists of.
 //!
-//! The layers that authorize connections (ALE) see the first packet of each flow, of any protocol, and of known flows
-//! the next packet after a change of the filters. Of the filters of a sublayer that match, the one with the highest
-//! weight decides. Answers belong to the flow of what they answer, so that what comes in is held back too: the answers
-//! would leave.
+//! The layers that authorize connections (ALE) see the first packet of each flow, of any protocol, and of
+//! known flows the next packet after a change of the filters. Of the filters of a sublayer that match, the
+//! one with the highest weight decides. Answers belong to the flow of what they answer, so that what comes in
+//! is held back too: the answers would leave.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -160,7 +160,8 @@ impl List {
         }));
     }
 
-    /// DHCP and DHCPv6, of a client. Every program may use these ports, so that requests go to near servers only.
+    /// DHCP and DHCPv6, of a client. Every program may use these ports, so that requests go to near servers
+    /// only.
     fn add_address_configuration(&mut self) {
         let ports = |local, remote| {
             vec![Condition::Protocol(UDP), Condition::LocalPort(local), Condition::RemotePort(remote)]

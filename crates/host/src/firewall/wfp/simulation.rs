@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::evaluation::{DATAGRAM, Packet, SYN, V6, WEFT, passes};
 use super::filters::Filter;
 use super::{CallError, Engine, Sublayer};
+use crate::fault::{Fault, Process};
 
 pub(super) const NOT_FOUND: u32 = 0x8032_0008;
 pub(super) const ALREADY_EXISTS: u32 = 0x8032_0009;
@@ -45,27 +46,12 @@ impl World {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The call does nothing and fails.
-    Refuses,
-    /// The call does its work, and says that it failed.
-    IsUnheard,
-    /// The process is killed before the call.
-    IsKilledBefore,
-    /// The process is killed after the call.
-    IsKilledAfter,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Simulated {
     pub(super) world: RefCell<World>,
     /// What the transaction makes of it.
     transaction: RefCell<Option<World>>,
-    /// The number of the call that goes wrong, from 0.
-    fault: Cell<Option<(usize, Fault)>>,
-    calls: RefCell<Vec<&'static str>>,
-    is_killed: Cell<bool>,
+    process: Process<&'static str>,
     /// Whether the kill switch was in force after each call.
     was_closed: Cell<bool>,
 }
@@ -78,15 +64,13 @@ impl Simulated {
     /// A new process, of which this call goes wrong. The session of the one before has ended.
     pub(super) fn process(&self, fault: Option<(usize, Fault)>) -> &Self {
         self.transaction.take();
-        self.fault.set(fault);
-        self.calls.take();
-        self.is_killed.set(false);
+        self.process.start(fault);
         self
     }
 
     /// The calls of the process.
     pub(super) fn calls(&self) -> Vec<&'static str> {
-        self.calls.borrow().clone()
+        self.process.calls()
     }
 
     pub(super) fn world(&self) -> World {
@@ -108,26 +92,16 @@ impl Simulated {
 
     fn act<T>(&self, call: &'static str, work: impl FnOnce() -> Result<T, u32>) -> Result<T, CallError> {
         let error = |code| CallError { call, code };
-        if self.is_killed.get() {
-            return Err(error(0));
-        }
-        let number = self.calls.borrow().len();
-        self.calls.borrow_mut().push(call);
-        let fault = self.fault.get().filter(|(at, _)| *at == number).map(|(_, fault)| fault);
-        if fault == Some(Fault::IsKilledBefore) {
-            self.is_killed.set(true);
+        let work = || {
+            let result = work().map_err(error);
+            self.was_closed.set(self.was_closed.get() && self.world.borrow().is_closed());
+            result
+        };
+        let result = self.process.call(call, |_| error(31), work);
+        if self.process.is_killed() {
             self.transaction.take();
         }
-        if matches!(fault, Some(Fault::Refuses | Fault::IsKilledBefore)) {
-            return Err(error(31));
-        }
-        let result = work().map_err(error);
-        if fault == Some(Fault::IsKilledAfter) {
-            self.is_killed.set(true);
-            self.transaction.take();
-        }
-        self.was_closed.set(self.was_closed.get() && self.world.borrow().is_closed());
-        if fault.is_some() { Err(error(31)) } else { result }
+        result
     }
 
     /// Acts on the objects: in the transaction, or at once without one.

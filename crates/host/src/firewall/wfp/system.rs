@@ -101,7 +101,8 @@ impl Session {
         let mut name = wide("weft");
         let session = FWPM_SESSION0 { displayData: display(&mut name), ..FWPM_SESSION0::default() };
         let mut handle = ptr::null_mut();
-        // SAFETY: the session and its name live until after the call, and null means this machine and this user.
+        // SAFETY: the session and its name live until after the call, and null means this machine and this
+        // user.
         let code = unsafe {
             FwpmEngineOpen0(
                 ptr::null(),
@@ -115,7 +116,8 @@ impl Session {
         Ok(Self(handle))
     }
 
-    /// Reads all objects of a kind, by its calls: one that begins, one that reads the next objects, one that ends.
+    /// Reads all objects of a kind, by its calls: one that begins, one that reads the next objects, one that
+    /// ends.
     fn read<T>(
         &self,
         call: &'static str,
@@ -133,7 +135,8 @@ impl Session {
                 break told(call, code);
             }
             for place in 0..count as usize {
-                // SAFETY: after a success there are `count` pointers to objects, which live until they are freed.
+                // SAFETY: after a success there are `count` pointers to objects, which live until they are
+                // freed.
                 each(unsafe { &**entries.add(place) });
             }
             if !entries.is_null() {
@@ -213,8 +216,8 @@ impl Engine for Session {
             flags: FWPM_PROVIDER_FLAG_PERSISTENT,
             ..FWPM_PROVIDER0::default()
         };
-        // SAFETY: the session is open, the provider and its name live until after the call, and null means the default
-        // access: of administrators.
+        // SAFETY: the session is open, the provider and its name live until after the call, and null means
+        // the default access: of administrators.
         told("FwpmProviderAdd0", unsafe { FwpmProviderAdd0(self.0, &raw const provider, ptr::null_mut()) })
     }
 
@@ -235,8 +238,8 @@ impl Engine for Session {
             // SAFETY: the session is open, and the handle is not used again.
             |reading| unsafe { FwpmSubLayerDestroyEnumHandle0(self.0, reading) },
             |sublayer: &FWPM_SUBLAYER0| {
-                // SAFETY: the key of a provider is null or points to a GUID, and the name is null or ends with a zero,
-                // as long as the sublayer lives.
+                // SAFETY: the key of a provider is null or points to a GUID, and the name is null or ends
+                // with a zero, as long as the sublayer lives.
                 let (is_own, name) =
                     unsafe { (is_own(sublayer.providerKey), text(sublayer.displayData.name)) };
                 if is_own && name.starts_with(PREFIX) {

@@ -5,8 +5,9 @@ use weft_config::exit;
 use super::super::{FullTunnel, KillSwitch, Local, OwnPackets};
 use super::evaluation::{DATAGRAM, ETHERNET, Packet, SYN, TUNNEL, WEFT};
 use super::filters::{Condition, Layer};
-use super::simulation::{Fault, Simulated, World};
+use super::simulation::{Simulated, World};
 use super::*;
+use crate::fault::Fault;
 
 const FAULTS: [Fault; 4] = [Fault::Refuses, Fault::IsUnheard, Fault::IsKilledBefore, Fault::IsKilledAfter];
 
@@ -246,7 +247,8 @@ fn errors_say_what_failed_and_what_to_do() {
     for code in NO_SERVICE {
         assert!(told(code).to_string().ends_with("start it with `sc.exe start BFE`"));
     }
-    // A system without an engine has nothing to remove; one whose engine does not run may have filters.
+    // A system without an engine has nothing to remove; a system with an engine that does not run may have
+    // filters.
     assert!(if_any::<()>(Err(told(1764))).unwrap().is_none());
     assert!(if_any::<()>(Err(told(1062))).is_err());
     let error = told(0x8032_0012).to_string();

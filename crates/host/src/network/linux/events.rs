@@ -6,10 +6,11 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::network::Change;
+use crate::network::NetworkChange;
 use crate::routes::Link;
 
-/// The number of interfaces whose state is remembered. Every event of a further interface counts as a change.
+/// The maximum number of interfaces with a remembered state. Every event of a further interface counts as a
+/// change.
 const MAX_LINKS: usize = 4096;
 /// The kernel's table with the routes of local addresses, which change with the addresses (rt_tables:
 /// RT_TABLE_LOCAL).
@@ -37,17 +38,17 @@ impl Observer {
     }
 
     /// Returns what a message changes.
-    pub(super) fn see(&mut self, message: &RouteNetlinkMessage) -> Change {
-        let nothing = Change::default();
+    pub(super) fn see(&mut self, message: &RouteNetlinkMessage) -> NetworkChange {
+        let nothing = NetworkChange::default();
         match message {
             RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address) => {
-                Change { addresses: !self.is_own(address.header.index), ..nothing }
+                NetworkChange { addresses: !self.is_own(address.header.index), ..nothing }
             }
             RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
-                Change { routes: self.is_of_interest(route), ..nothing }
+                NetworkChange { routes: self.is_of_interest(route), ..nothing }
             }
             RouteNetlinkMessage::NewRule(_) | RouteNetlinkMessage::DelRule(_) => {
-                Change { routes: true, ..nothing }
+                NetworkChange { routes: true, ..nothing }
             }
             RouteNetlinkMessage::NewLink(link) => self.link_is(link),
             RouteNetlinkMessage::DelLink(link) => self.link_goes(link),
@@ -76,10 +77,10 @@ impl Observer {
         devices.next().is_none_or(|first| !self.is_own(first) || devices.any(|other| !self.is_own(other)))
     }
 
-    fn link_is(&mut self, link: &LinkMessage) -> Change {
+    fn link_is(&mut self, link: &LinkMessage) -> NetworkChange {
         // Bridges report their ports in a separate address family.
         if link.header.interface_family != AddressFamily::Unspec {
-            return Change::default();
+            return NetworkChange::default();
         }
         let index = link.header.index;
         let mtu = link.attributes.iter().find_map(|attribute| match attribute {
@@ -89,23 +90,23 @@ impl Observer {
         if self.is_own(index) {
             let is_new = mtu.is_some() && mtu != self.own_mtu;
             self.own_mtu = mtu.or(self.own_mtu);
-            return Change { device_mtu: mtu.filter(|_| is_new), ..Change::default() };
+            return NetworkChange { device_mtu: mtu.filter(|_| is_new), ..NetworkChange::default() };
         }
         let is_running = link.header.flags.contains(LinkFlags::Up | LinkFlags::Running);
         let state = State { is_running, mtu };
         if self.links.len() >= MAX_LINKS && !self.links.contains_key(&index) {
-            return Change { links: true, ..Change::default() };
+            return NetworkChange { links: true, ..NetworkChange::default() };
         }
-        Change { links: self.links.insert(index, state) != Some(state), ..Change::default() }
+        NetworkChange { links: self.links.insert(index, state) != Some(state), ..NetworkChange::default() }
     }
 
-    fn link_goes(&mut self, link: &LinkMessage) -> Change {
+    fn link_goes(&mut self, link: &LinkMessage) -> NetworkChange {
         if link.header.interface_family != AddressFamily::Unspec {
-            return Change::default();
+            return NetworkChange::default();
         }
         if !self.is_own(link.header.index) {
             self.links.remove(&link.header.index);
-            return Change { links: true, ..Change::default() };
+            return NetworkChange { links: true, ..NetworkChange::default() };
         }
         // In the namespace that it leaves, a device that moves looks like a deleted device, except for the
         // attribute with the new namespace.
@@ -113,7 +114,7 @@ impl Observer {
             link.attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::NewNetnsId(_)));
         // Another device may have its index from now on.
         self.own = None;
-        Change { device_gone: !has_moved, device_left: has_moved, ..Change::default() }
+        NetworkChange { device_gone: !has_moved, device_left: has_moved, ..NetworkChange::default() }
     }
 }
 
@@ -158,7 +159,7 @@ mod tests {
             let mut address = AddressMessage::default();
             address.header.index = index;
             let change = observer().see(&RouteNetlinkMessage::DelAddress(address));
-            assert_eq!(change, Change { addresses: counts, ..Change::default() });
+            assert_eq!(change, NetworkChange { addresses: counts, ..NetworkChange::default() });
         }
     }
 
@@ -172,7 +173,11 @@ mod tests {
             (vec![], true),
         ] {
             let change = observer().see(&RouteNetlinkMessage::NewRoute(route(attributes.clone())));
-            assert_eq!(change, Change { routes: counts, ..Change::default() }, "{attributes:?}");
+            assert_eq!(
+                change,
+                NetworkChange { routes: counts, ..NetworkChange::default() },
+                "{attributes:?}"
+            );
         }
         let mut local = route(vec![RouteAttribute::Oif(OTHER)]);
         local.header.table = LOCAL_TABLE;
@@ -202,9 +207,12 @@ mod tests {
         let mut observer = observer();
         let own = |mtu| RouteNetlinkMessage::NewLink(link(OWN, LinkFlags::Up, mtu));
         assert!(observer.see(&own(1420)).is_empty());
-        assert_eq!(observer.see(&own(1380)), Change { device_mtu: Some(1380), ..Change::default() });
+        assert_eq!(
+            observer.see(&own(1380)),
+            NetworkChange { device_mtu: Some(1380), ..NetworkChange::default() }
+        );
         let gone = RouteNetlinkMessage::DelLink(link(OWN, LinkFlags::empty(), 1380));
-        assert_eq!(observer.see(&gone), Change { device_gone: true, ..Change::default() });
+        assert_eq!(observer.see(&gone), NetworkChange { device_gone: true, ..NetworkChange::default() });
         assert!(!observer.see(&gone).device_gone, "what has its number now is another device");
     }
 
@@ -213,7 +221,7 @@ mod tests {
         let mut moved = link(OWN, LinkFlags::empty(), 1420);
         moved.attributes.push(LinkAttribute::NewNetnsId(3));
         let change = observer().see(&RouteNetlinkMessage::DelLink(moved));
-        assert_eq!(change, Change { device_left: true, ..Change::default() });
+        assert_eq!(change, NetworkChange { device_left: true, ..NetworkChange::default() });
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn joined() -> Option<(Namespace, Namespace)> {
     Some((a, b))
 }
 
-fn watch(namespace: &Namespace, device: Option<&Link>) -> (Watch, Receiver<Change>) {
+fn watch(namespace: &Namespace, device: Option<&Link>) -> (Watch, Receiver<NetworkChange>) {
     let (sender, changes) = channel();
     let watch = namespace.run(|| {
         Watch::start(device, move |change| {
@@ -37,7 +37,7 @@ fn watch(namespace: &Namespace, device: Option<&Link>) -> (Watch, Receiver<Chang
 
 /// Waits for a change of that kind; others may come before it.
 #[track_caller]
-fn until(changes: &Receiver<Change>, is_so: impl Fn(&Change) -> bool) -> Change {
+fn until(changes: &Receiver<NetworkChange>, is_so: impl Fn(&NetworkChange) -> bool) -> NetworkChange {
     let start = Instant::now();
     loop {
         let left = PATIENCE.saturating_sub(start.elapsed());

@@ -7,8 +7,8 @@ pub(super) fn known(id: libc::pid_t) -> Option<Known> {
     let mut length = size_of::<libc::kinfo_proc>();
     let name = [libc::CTL_KERN, libc::KERN_PROC, libc::KERN_PROC_PID, id];
     let words = libc::c_uint::try_from(name.len()).ok()?;
-    // SAFETY: the kernel reads `words` numbers of the name, writes at most `length` bytes to `found` and their
-    // number to `length`, and all three live until after the call.
+    // SAFETY: the kernel reads `words` numbers of the name, writes at most `length` bytes to `found` and
+    // their number to `length`, and all three live until after the call.
     let result = unsafe {
         libc::sysctl(name.as_ptr(), words, found.as_mut_ptr().cast(), &raw mut length, std::ptr::null(), 0)
     };

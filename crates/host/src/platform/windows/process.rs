@@ -1,5 +1,5 @@
-//! Waits for another process on Windows, which has no signal by which it could be told to end. To end it by force
-//! would leave its routes, name servers and filters behind.
+//! Waits for another process on Windows, which has no signal by which it could be told to end. To end it by
+//! force would leave its routes, name servers and filters behind.
 
 use std::io;
 use std::os::windows::io::{AsRawHandle as _, FromRawHandle as _, OwnedHandle};

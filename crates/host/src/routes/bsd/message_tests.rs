@@ -137,7 +137,7 @@ fn what_is_cut_off_or_unknown_ends_nothing_but_itself() {
     let route = message(MACOS, RTM_ADD, 4, 0x807, &[inet([192, 0, 2, 1]), inet([10, 0, 0, 1])]);
     for length in 0..route.len() {
         assert_eq!(messages(&route[..length], MACOS), [], "{length}");
-        // A message whose own length is too short for its addresses.
+        // A message with a length that is too short for its addresses.
         let mut short = route[..length].to_vec();
         if length >= 4 {
             short[..2].copy_from_slice(&u16::try_from(length).unwrap().to_ne_bytes());

@@ -227,7 +227,7 @@ fn read<T, R: Copy>(
         return Ok(Vec::new());
     }
     let (count, first) = rows(table);
-    // SAFETY: the table has so many rows, and lives until it is freed below.
+    // SAFETY: the table has this number of rows, and lives until it is freed below.
     let found = unsafe { std::slice::from_raw_parts(first, count as usize) }.to_vec();
     // SAFETY: the system has allocated the table, and nothing points to it any more.
     unsafe { FreeMibTable(table.cast()) };

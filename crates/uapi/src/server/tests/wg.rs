@@ -4,36 +4,23 @@ use std::num::NonZeroU16;
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
 
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use weft_config::device::AllowedIpChange;
-use weft_lab as lab;
+use weft_lab::{here, mounts};
 use weft_tunnel::{PeerSettings, PresharedKey, PrivateKey};
 
 use super::*;
 use crate::SOCKET_DIRECTORY;
 
 /// Runs `test` with a private socket directory for this thread.
-fn with_own_sockets(name: &str, test: impl FnOnce() + Send) {
-    if Command::new("wg").arg("--version").output().is_err() {
-        return lab::not_run(name, "wg is not installed");
+fn with_own_sockets(test: impl FnOnce() + Send) {
+    if !here::installed(&["wg"]) {
+        return;
     }
-    let ready = || -> io::Result<()> {
+    let prepare = || {
         std::fs::create_dir_all(SOCKET_DIRECTORY)?;
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        let none = None::<&Path>;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-        Ok(mount(Some("tmpfs"), SOCKET_DIRECTORY, Some("tmpfs"), MsFlags::empty(), none)?)
+        mounts::empty(SOCKET_DIRECTORY)
     };
-    std::thread::scope(|scope| {
-        let outcome = scope.spawn(|| match ready() {
-            Ok(()) => test(),
-            Err(error) => lab::not_run(name, &format!("cannot mount a directory for sockets: {error}")),
-        });
-        if let Err(panic) = outcome.join() {
-            std::panic::resume_unwind(panic);
-        }
-    });
+    mounts::run_separate(prepare, test);
 }
 
 fn wg(arguments: &[&str], input: &str) -> Output {
@@ -51,7 +38,7 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn wg_shows_and_changes_what_is_served() {
-    with_own_sockets("wg_shows_and_changes_what_is_served", || {
+    with_own_sockets(|| {
         let fake = Arc::<Fake>::default();
         let (_server, _gone) = serve(Listener::open(&name()).unwrap(), &fake, Limits::default());
         let (first, second) = (peer_number(1), peer_number(2));
@@ -101,7 +88,7 @@ fn wg_shows_and_changes_what_is_served() {
 
 #[test]
 fn wg_syncconf_says_what_is_different() {
-    with_own_sockets("wg_syncconf_says_what_is_different", || {
+    with_own_sockets(|| {
         let fake = Arc::<Fake>::default();
         let (_server, _gone) = serve(Listener::open(&name()).unwrap(), &fake, Limits::default());
         *fake.peers.lock().unwrap() = vec![state_of(1), state_of(2)];
@@ -117,7 +104,7 @@ fn wg_syncconf_says_what_is_different() {
 
 #[test]
 fn wg_tells_why_a_change_was_refused() {
-    with_own_sockets("wg_tells_why_a_change_was_refused", || {
+    with_own_sockets(|| {
         let fake = Arc::<Fake>::default();
         let (_server, _gone) = serve(Listener::open(&name()).unwrap(), &fake, Limits::default());
         fake.errors.lock().unwrap().push_back(ControlError::PortInUse(String::new()));

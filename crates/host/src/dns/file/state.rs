@@ -11,23 +11,29 @@ pub(super) const MARK: &str = "# Written by weft for ";
 
 /// The state of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Thing {
-    /// A file.
-    File { content: Vec<u8>, mode: u32, owner: Option<(u32, u32)> },
+pub(super) enum FileState {
+    File {
+        content: Vec<u8>,
+        mode: u32,
+        owner: Option<(u32, u32)>,
+    },
     /// A symbolic link, which may be dangling, and the content of its target.
-    Link { target: PathBuf, content: Vec<u8> },
+    Link {
+        target: PathBuf,
+        content: Vec<u8>,
+    },
     /// Nothing.
     Missing,
 }
 
-impl Thing {
+impl FileState {
     /// Makes a file of this process's user, readable by all users.
     pub(super) fn file(content: Vec<u8>) -> Self {
         Self::File { content, mode: 0o644, owner: None }
     }
 
     /// Reads the state of a path.
-    pub(super) fn look(path: &Path) -> io::Result<Self> {
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
         let metadata = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Missing),

@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use weft_config::{Config, Hook, Stage};
+use weft_config::{Config, Hook, HookPhase};
 
 use super::execute::System as _;
 use super::kernel::Kernel;
 use super::record::{Owner, Record};
 use super::step::Step;
-use super::{Applied, Host, HostError, Plan, Recording, clean_up, facts, owner, run_hooks};
+use super::{Applied, Host, HostError, Plan, Recording, clean_up, owner, run_hooks, system_state};
 use crate::routes::Netlink;
 
 /// How to continue with a device that existed before this daemon.
@@ -32,7 +32,7 @@ impl Host {
     ///
     /// # Errors
     /// Those of [`Host::prepare`]; also if there is no such device.
-    pub fn take_over(
+    pub fn adopt(
         config: &Config,
         source: Option<&Path>,
         endpoints: &[SocketAddr],
@@ -52,7 +52,7 @@ impl Host {
             left => {
                 let mut host = Self::begin(kernel, owner, left, config, source, endpoints)?;
                 host.kernel.link = Some(link);
-                // It is unknown who added these to the device; they disappear with it.
+                // It is unknown what added these to the device; they disappear with it.
                 let its_own = |step: &Step| matches!(step, Step::Address(_) | Step::Route { .. });
                 let own: Vec<Step> = host.plan.steps.iter().filter(|step| its_own(step)).cloned().collect();
                 let in_force = Applied::recorded(host.kernel.in_force(&own)?);
@@ -80,7 +80,7 @@ impl Host {
 
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_ref().map(Owner::directory);
-        let facts = facts::gather(&kernel.netlink, config, endpoints, directory, left.mark)?;
+        let facts = system_state::gather(&kernel.netlink, config, endpoints, directory, left.mark)?;
         let plan = Plan::new(config, endpoints, &facts.without(&in_force)).keeping_places_of(&in_force);
         let continued =
             Continued { runs_commands: !are_the_same(&plan.up_hooks(), &left.ran), down: left.down.clone() };
@@ -107,8 +107,8 @@ impl Host {
     pub(super) fn begins_anew(&self) -> bool {
         let Some(continued) = &self.continued else { return true };
         if continued.runs_commands {
-            for stage in [Stage::PreDown, Stage::PostDown] {
-                run_hooks(&continued.down, stage, &self.kernel);
+            for phase in [HookPhase::PreDown, HookPhase::PostDown] {
+                run_hooks(&continued.down, phase, &self.kernel);
             }
         }
         continued.runs_commands
@@ -180,6 +180,6 @@ impl Host {
 
 /// Reports whether both are the same commands, regardless of their places in the file.
 fn are_the_same(some: &[Hook], others: &[Hook]) -> bool {
-    let command = |hook: &Hook| (hook.stage, hook.command.clone());
+    let command = |hook: &Hook| (hook.phase, hook.command.clone());
     some.iter().map(command).eq(others.iter().map(command))
 }

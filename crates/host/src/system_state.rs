@@ -5,7 +5,7 @@ use std::path::Path;
 
 use weft_config::Config;
 
-use super::plan::{Facts, SRC_VALID_MARK};
+use super::plan::{SRC_VALID_MARK, SystemState};
 use super::record::Record;
 use super::{HostError, sysctl};
 use crate::routes::{FoundRule, Netlink};
@@ -18,7 +18,7 @@ pub(super) fn gather(
     endpoints: &[SocketAddr],
     directory: Option<&Path>,
     mark_in_force: u32,
-) -> Result<Facts, HostError> {
+) -> Result<SystemState, HostError> {
     let interface = &config.interface;
     let mark = if interface.settings.fw_mark == 0 { mark_in_force } else { interface.settings.fw_mark };
     let marks = directory.map(|directory| Record::marks_of_others(directory, &interface.name));
@@ -26,7 +26,7 @@ pub(super) fn gather(
     let mut rules = netlink.rules()?;
     rules.extend(planned.iter().flatten().map(FoundRule::from));
     rules.sort_by_key(|rule| (rule.family, rule.priority));
-    Ok(Facts {
+    Ok(SystemState {
         tables: netlink.tables_in_use()?,
         marks: marks.unwrap_or_default(),
         rules,
