@@ -99,6 +99,7 @@ struct Entry {
 
 /// Remembers for each flow the queue that it was last read from, and the writer that may still hold packets
 /// of it. The size is fixed; an entry without packets in flight is evicted first.
+#[derive(Clone)]
 pub struct FlowTable {
     entries: Box<[Entry]>,
     /// The queues of the flows that were never read.
@@ -162,6 +163,42 @@ impl FlowTable {
         }
         entry.item = next_item(entry.writer);
         entry.writer
+    }
+
+    /// Takes over the queues of the flows that `other` knows, the table of another packet thread of the device.
+    /// Flows move between these threads, and must stay on their queues. Where both tables know a flow, the thread
+    /// that wrote it knows best, or the one that used it last. `completed` is that of [`Self::stage`].
+    ///
+    /// What `other` has staged must be written.
+    pub fn inherit(&mut self, other: &Self, completed: impl Fn(u16) -> u64) {
+        for (number, theirs) in other.entries.iter().enumerate().filter(|(_, theirs)| theirs.flow != 0) {
+            let by_writer = if theirs.item == 0 { 0 } else { theirs.writer + 1 };
+            let read_from = if theirs.read_from == 0 { by_writer } else { theirs.read_from };
+            let place = number / WAYS * WAYS;
+            let ways = &mut self.entries[place..place + WAYS];
+            let age = other.clock.wrapping_sub(theirs.used);
+            let used = self.clock.wrapping_sub(age);
+            let own_age = |entry: &Entry| self.clock.wrapping_sub(entry.used);
+            if let Some(own) = ways.iter_mut().find(|own| own.flow == theirs.flow) {
+                let is_newer = if (own.item == 0) == (theirs.item == 0) {
+                    own.read_from == 0 || age < own_age(own)
+                } else {
+                    own.item == 0
+                };
+                if is_newer && read_from != 0 {
+                    own.read_from = read_from;
+                    own.used = used;
+                }
+                continue;
+            }
+            let idle = ways.iter_mut().filter(|own| own.flow == 0 || own.item <= completed(own.writer));
+            let victim = idle.max_by_key(|own| if own.flow == 0 { u32::MAX } else { own_age(own) });
+            if let Some(victim) = victim.filter(|own| own.flow == 0 || own_age(own) > age)
+                && read_from != 0
+            {
+                *victim = Entry { flow: theirs.flow, item: 0, used, read_from, writer: 0 };
+            }
+        }
     }
 
     fn place(&self, flow: FlowHash) -> usize {
@@ -299,6 +336,46 @@ mod tests {
         assert_eq!(table.stage(flow(6), stay, |_| 6, |_| 4), 2);
         assert_eq!(table.stage(flow(6), stay, |_| 7, |_| 5), 2);
         assert_eq!(table.stage(flow(6), stay, |_| 8, |_| 7), 3);
+    }
+
+    #[test]
+    fn a_table_takes_over_the_queues_of_another_one() {
+        let (mut table, mut other) = (FlowTable::new(0..2), FlowTable::new(2..4));
+        // Read, written and never read, and read here long ago.
+        other.note_read(flow(1), 3, |_| 0);
+        let written = other.stage(flow(2), stay, |_| 1, |_| 1);
+        table.note_read(flow(3), 0, |_| 0);
+        other.stage(flow(3), stay, |_| 1, |_| 1);
+        other.note_read(flow(3), 2, |_| 1);
+        // Written here, and only read there.
+        table.stage(flow(4), stay, |_| 1, |_| 1);
+        table.note_read(flow(4), 1, |_| 1);
+        other.note_read(flow(4), 3, |_| 1);
+        // Only read, last by the other.
+        table.note_read(flow(5), 0, |_| 1);
+        table.tick();
+        other.note_read(flow(5), 2, |_| 1);
+        table.inherit(&other, |_| 1);
+        let queue_of = |table: &mut FlowTable, value| table.stage(flow(value), stay, |_| 2, |_| 1);
+        assert_eq!(queue_of(&mut table, 1), 3);
+        assert_eq!((written, queue_of(&mut table, 2)), (2, 2));
+        assert_eq!([3, 4, 5].map(|value| queue_of(&mut table, value)), [2, 1, 2]);
+    }
+
+    #[test]
+    fn a_full_place_takes_over_the_younger_flows() {
+        let (mut table, mut other) = (FlowTable::new(0..2), FlowTable::new(2..4));
+        for id in 1..=WAYS as u64 {
+            table.note_read(flow(id), 1, |_| 0);
+            table.tick();
+        }
+        // As old as the first of these, and younger than all.
+        other.note_read(flow(101), 2, |_| 0);
+        (0..WAYS).for_each(|_| other.tick());
+        other.note_read(flow(100), 3, |_| 0);
+        table.inherit(&other, |_| 0);
+        assert_eq!([1, 2].map(|id| table.read_queue(flow(id))), [None, Some(1)]);
+        assert_eq!([100, 101].map(|id| table.read_queue(flow(id)).is_some()), [true, false]);
     }
 
     #[test]

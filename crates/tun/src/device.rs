@@ -12,6 +12,7 @@ use weft_tunnel::{PlainSlab, Plaintext};
 use crate::Tun;
 use crate::batch::TunBatch;
 use crate::config::{OpenError, TunOffload};
+use crate::flows::FlowQueues;
 use crate::stats::TunStats;
 
 #[cfg(unix)]
@@ -197,6 +198,34 @@ impl<Q: Queue> Tun for Device<Q> {
         match &mut self.mode {
             Mode::Inline(inline) => inline.hand_over(batches, shard_of),
             Mode::Threads(_) | Mode::Closed(_) => 0,
+        }
+    }
+
+    fn recv_rest(&mut self, cx: &mut Context<'_>, out: &mut VecDeque<TunBatch>, max_bytes: usize) -> usize {
+        match &mut self.mode {
+            Mode::Inline(inline) => inline.recv_rest(cx, out, max_bytes),
+            Mode::Threads(_) | Mode::Closed(_) => 0,
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        match &self.mode {
+            Mode::Inline(inline) => inline.is_drained(),
+            Mode::Threads(_) | Mode::Closed(_) => true,
+        }
+    }
+
+    fn flow_queues(&self) -> Option<FlowQueues> {
+        match &self.mode {
+            Mode::Inline(inline) => inline.flow_queues(),
+            Mode::Threads(_) | Mode::Closed(_) => None,
+        }
+    }
+
+    fn inherit_flow_queues(&mut self, queues: &FlowQueues) {
+        match &mut self.mode {
+            Mode::Inline(inline) => inline.inherit_flow_queues(queues),
+            Mode::Threads(_) | Mode::Closed(_) => {}
         }
     }
 

@@ -15,6 +15,10 @@ use queue_overload::QueueOverload;
 pub(crate) use reorder_guard::Pipelines;
 use reorder_guard::ReorderGuard;
 
+/// The queue of each flow that a packet thread knows, for another one that its flows move to.
+#[derive(Debug)]
+pub struct FlowQueues(FlowTable);
+
 /// The flows of a device.
 pub(crate) struct Flows {
     table: FlowTable,
@@ -88,6 +92,16 @@ impl Flows {
     ) -> u16 {
         let overload = &self.overload;
         self.table.stage(flow, |wanted| overload.instead_of(wanted, flow), next_item, completed)
+    }
+
+    /// Returns the queues of the flows.
+    pub(crate) fn queues(&self) -> FlowQueues {
+        FlowQueues(self.table.clone())
+    }
+
+    /// Takes over the queues of the flows of another packet thread, as [`FlowTable::inherit`].
+    pub(crate) fn inherit(&mut self, queues: &FlowQueues, completed: impl Fn(u16) -> u64) {
+        self.table.inherit(&queues.0, completed);
     }
 
     /// Starts a new batch of packets to write: flows used in earlier batches count as older.

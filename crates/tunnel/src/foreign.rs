@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use crate::foreign_peers::ForeignPeer;
 use crate::ip::IpHeader;
 use crate::key::PublicKey;
+use crate::peer::Peer;
 use crate::peer_id::PeerId;
 use crate::tunnel::Tunnel;
 
@@ -42,6 +43,13 @@ impl Tunnel {
         self.set_foreign_endpoint(id, endpoint);
         self.set_allowed_ips(id, allowed_ips);
         true
+    }
+
+    /// Makes the place of a peer that moves to another shard that of a foreign peer, which keeps its prefixes and
+    /// its address.
+    pub(crate) fn foreign_in_place_of(&mut self, id: PeerId, peer: &Peer, shard: u16) {
+        let address = peer.endpoint.map(|endpoint| endpoint.address.ip());
+        self.foreign.insert(id, ForeignPeer { address, prefixes: peer.prefixes, shard });
     }
 
     /// Sets or clears the endpoint of a foreign peer. Returns false if the peer is not foreign.

@@ -20,6 +20,7 @@ use crate::peer_id::PeerId;
 use crate::peer_index::Route;
 use crate::peer_timers::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT};
 use crate::session::{Content, DATA_OVERHEAD, REJECT_AFTER_TIME, SessionContext};
+use crate::shard::Shard;
 use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, RecvMeta};
 use crate::tunnel::Tunnel;
 
@@ -82,8 +83,8 @@ impl Tunnel {
     }
 
     /// Handles a datagram that another shard received and handed over, as [`Self::handle_datagram`] does. An
-    /// initiation is answered without asking the gate: it was admitted where it was received. Nothing is
-    /// handed over again: the result is never [`Inbound::Elsewhere`].
+    /// initiation is answered without asking the gate: it was admitted where it was received. The result is
+    /// [`Inbound::Elsewhere`] only if the peer moved on to another shard meanwhile.
     ///
     /// # Errors
     /// The datagram was dropped, and is counted under the reason that is returned.
@@ -101,7 +102,9 @@ impl Tunnel {
             self.handle_control(meta, datagram, now, control, Arrival::HandedOver)
         };
         let result = match result {
-            Ok(Inbound::Elsewhere(_)) => Err(DropReason::UnknownReceiverIndex),
+            Ok(Inbound::Elsewhere(_)) if !self.is_for_known_peer(datagram) => {
+                Err(DropReason::UnknownReceiverIndex)
+            }
             result => result,
         };
         if let Err(reason) = result {
@@ -128,8 +131,10 @@ impl Tunnel {
             let shard = self.by_index.other_shard_of(index).ok_or(DropReason::UnknownReceiverIndex)?;
             return Ok(Inbound::Elsewhere(shard));
         };
-        let peer = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut);
-        let peer = peer.ok_or(DropReason::UnknownReceiverIndex)?;
+        let Some(peer) = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut) else {
+            // The peer moved to another shard with this session.
+            return self.foreign.shard_of(id).map(Inbound::Elsewhere).ok_or(DropReason::UnknownReceiverIndex);
+        };
         let spare = plain.spare_mut();
         if spare.len() < datagram.len() {
             return Err(DropReason::TruncatedDatagram);
@@ -216,10 +221,28 @@ impl Tunnel {
         }
     }
 
-    /// Returns the shard of the index at offset `at` of a message, if it is another shard. The message has
-    /// cost nothing of the budget yet.
+    /// Returns the shard that has the peer of the index at offset `at` of a message, if it is another shard. The
+    /// message has cost nothing of the budget yet.
     fn other_shard_at(&self, datagram: &[u8], at: usize) -> Option<u16> {
-        self.by_index.other_shard_of(index_at(datagram, at)?)
+        if self.shard() == Shard::ONLY {
+            return None;
+        }
+        let index = index_at(datagram, at)?;
+        match self.by_index.route(index) {
+            Some(Route { peer, .. }) => self.foreign.shard_of(peer),
+            None => self.by_index.other_shard_of(index),
+        }
+    }
+
+    /// Reports whether a message that is for another shard is for a peer that is known to be there, and not only
+    /// for an index that is not ours.
+    fn is_for_known_peer(&self, datagram: &[u8]) -> bool {
+        let at = match datagram.first() {
+            Some(1) => return true,
+            Some(2) => 8,
+            _ => 4,
+        };
+        index_at(datagram, at).is_some_and(|index| self.by_index.route(index).is_some())
     }
 
     /// Checks that the budget has time for a handshake message, and `control` has room for an answer.
@@ -258,9 +281,7 @@ impl Tunnel {
         self.gate.budget.spend(Work::Identify);
         let key = self.identity.identify(datagram)?;
         let id = self.by_key.get(&key).copied().ok_or(DropReason::UnknownPeer)?;
-        if arrival == Arrival::Received
-            && let Some(shard) = self.foreign.shard_of(id)
-        {
+        if let Some(shard) = self.foreign.shard_of(id) {
             return Ok(Inbound::Elsewhere(shard));
         }
         let mut answer = [0; MAX_CONTROL_MESSAGE];
@@ -359,6 +380,10 @@ impl Tunnel {
         self.handshake_received(id, meta, datagram, now);
         self.session_established(id, now, another_in_flight);
         self.send_control(id, now, control, &answer[..len]);
+        if index_at(datagram, 8).is_some_and(|index| self.by_index.other_shard_of(index).is_some()) {
+            // The initiation was sent before the peer moved here: the next session has an index of this shard.
+            self.want_handshake(id, now, false, Cause::Renewal);
+        }
         self.reschedule(id);
         Ok(())
     }

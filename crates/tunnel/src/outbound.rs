@@ -147,7 +147,7 @@ impl Tunnel {
 
     /// Returns the cause of a packet from the TUN: the peer that it is forwarded for, or this machine and the
     /// networks behind it.
-    fn cause_of(&mut self, header: &IpHeader) -> Cause {
+    pub(crate) fn cause_of(&mut self, header: &IpHeader) -> Cause {
         self.allowed_ips.peer_of(header.source).map_or(Cause::Local, Cause::Peer)
     }
 
@@ -177,7 +177,7 @@ impl Tunnel {
                 oldest => oldest,
             };
             match oldest {
-                Some(oldest) => self.count_unstaged(oldest, DropReason::StagingFull),
+                Some(oldest) => self.drop_unstaged(oldest, DropReason::StagingFull),
                 None => {
                     self.drops.add(DropReason::StagingFull, packet.segments());
                     return;
@@ -192,21 +192,37 @@ impl Tunnel {
         }
     }
 
-    /// Drops all staged packets of the peer.
-    pub(crate) fn drop_staged(&mut self, id: PeerId, reason: DropReason) {
-        while let Some(staged) = self.peer_mut(id).and_then(|peer| peer.staging.pop()) {
-            self.count_unstaged(staged, reason);
+    /// Counts a packet that is staged with a peer of this shard from now on.
+    pub(crate) fn count_staged_here(&mut self, staged: &mut Staged) {
+        let cause = staged.cause;
+        if let Some(packet) = staged.packet() {
+            *self.staged.entry(cause).or_default() += packet.bytes().len();
+            self.stats.staged_bytes += packet.bytes().len();
+            self.stats.staged_segments += packet.segments();
         }
     }
 
-    fn count_unstaged(&mut self, mut staged: Staged, reason: DropReason) {
+    /// Counts a packet that is staged with a peer of this shard no longer.
+    pub(crate) fn count_unstaged(&mut self, staged: &mut Staged) {
         let cause = staged.cause;
         if let Some(packet) = staged.packet() {
-            let (len, segments) = (packet.bytes().len(), packet.segments());
-            self.stats.staged_bytes -= len;
-            self.stats.staged_segments -= segments;
-            give_back(&mut self.staged, cause, len);
-            self.drops.add(reason, segments);
+            self.stats.staged_bytes -= packet.bytes().len();
+            self.stats.staged_segments -= packet.segments();
+            give_back(&mut self.staged, cause, packet.bytes().len());
+        }
+    }
+
+    /// Drops all staged packets of the peer.
+    pub(crate) fn drop_staged(&mut self, id: PeerId, reason: DropReason) {
+        while let Some(staged) = self.peer_mut(id).and_then(|peer| peer.staging.pop()) {
+            self.drop_unstaged(staged, reason);
+        }
+    }
+
+    fn drop_unstaged(&mut self, mut staged: Staged, reason: DropReason) {
+        self.count_unstaged(&mut staged);
+        if let Some(packet) = staged.packet() {
+            self.drops.add(reason, packet.segments());
         }
     }
 }

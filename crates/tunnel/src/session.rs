@@ -222,6 +222,13 @@ impl Session {
         self.was_there = false;
     }
 
+    /// Returns the indices of its sessions and of the initiations in flight: each as it is on the wire, and
+    /// boringtun's.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let sessions = self.slots.iter().flatten().map(|keys| (keys.wire, keys.index));
+        sessions.chain(self.in_flight.iter().flatten().map(|sent| (sent.wire, sent.index)))
+    }
+
     fn slot(index: u32) -> usize {
         index as usize % SESSION_SLOTS
     }

@@ -57,6 +57,9 @@ impl Tunnel {
     /// limit of one call is reached, and continues from there when it is called again.
     pub fn handle_timeout(&mut self, now: Instant, out: &mut ControlQueue) -> Progress {
         self.gate.budget.grow(now);
+        if !self.moved.is_empty() {
+            self.expire_moved_indices(now);
+        }
         let mut peers = PEERS_PER_CALL;
         while let Some((at, id)) = self.schedule.first().copied() {
             if at > now {

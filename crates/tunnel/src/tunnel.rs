@@ -18,6 +18,7 @@ use crate::gate::Gate;
 use crate::icmp_answers::Answers;
 use crate::initiations::{Cause, Initiations};
 use crate::key::{PrivateKey, PublicKey};
+use crate::moved_index::MovedIndex;
 use crate::peer::{Peer, PeerSnapshot};
 use crate::peer_id::PeerId;
 use crate::peer_index::PeerIndex;
@@ -114,6 +115,8 @@ pub struct Tunnel {
     pub(crate) gate: Gate,
     pub(crate) endpoints: Endpoints,
     pub(crate) initiations: Initiations,
+    /// Indices of peers that moved between this shard and others, while messages may still carry them.
+    pub(crate) moved: Vec<MovedIndex>,
     /// Wake-up times for the timers of the peers: at most one entry per peer, never later than its next
     /// deadline.
     pub(crate) schedule: BTreeSet<(Instant, PeerId)>,
@@ -164,6 +167,7 @@ impl Tunnel {
             identity,
             endpoints: Endpoints::default(),
             initiations: Initiations::default(),
+            moved: Vec::new(),
             schedule: BTreeSet::new(),
             ready: VecDeque::new(),
             events: VecDeque::new(),
@@ -188,6 +192,7 @@ impl Tunnel {
         let mut peer = Box::new(Peer::new(config, now));
         let id = self.place_of(peer.public_key);
         peer.prefixes = self.vacate(id);
+        self.forget_moved_indices(id);
         self.peers[id.place()] = Some(peer);
         self.set_peer_endpoint(id, endpoint);
         self.set_allowed_ips(id, networks);
@@ -269,6 +274,7 @@ impl Tunnel {
         if self.vacate(id) > 0 {
             self.allowed_ips.remove_peer(id);
         }
+        self.forget_moved_indices(id);
         self.free.push(id);
         true
     }

@@ -26,7 +26,7 @@ use super::reader::{self, Drained};
 use super::shards::Shard;
 use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
 use crate::batch::TunBatch;
-use crate::flows::{Flows, Pipelines};
+use crate::flows::{FlowQueues, Flows, Pipelines};
 use crate::stats::{QueueStats, TunStats};
 
 mod slabs;
@@ -300,6 +300,48 @@ impl<Q: Queue> Inline<Q> {
         let dropped = shard.hand_over(batches, shard_of);
         queues.settle(flows.as_ref());
         dropped
+    }
+
+    /// As [`crate::Tun::recv_rest`].
+    pub(super) fn recv_rest(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut VecDeque<TunBatch>,
+        max_bytes: usize,
+    ) -> usize {
+        let Self { queues, flows, .. } = self;
+        let Some(flows) = flows else { return 0 };
+        if let Some(shard) = &mut queues.shard {
+            shard.begin();
+        }
+        let mut taken = flows.release(queues, out);
+        while taken < max_bytes
+            && let Some(shard) = &mut queues.shard
+            && let Poll::Ready(batch) = shard.poll_recv(cx)
+        {
+            taken += flows.offer(batch, queues, out);
+        }
+        if taken == 0 {
+            queues.settle(Some(flows));
+        }
+        taken
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        let has_inbox = |shard: &Shard| !shard.inbox_is_empty();
+        !self.queues.shard.as_ref().is_some_and(has_inbox)
+            && !self.flows.as_ref().is_some_and(Flows::holds_any)
+    }
+
+    pub(super) fn flow_queues(&self) -> Option<FlowQueues> {
+        self.flows.as_ref().map(Flows::queues)
+    }
+
+    pub(super) fn inherit_flow_queues(&mut self, queues: &FlowQueues) {
+        let completed = self.queues.completed;
+        if let Some(flows) = &mut self.flows {
+            flows.inherit(queues, |_| completed);
+        }
     }
 
     pub(super) fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

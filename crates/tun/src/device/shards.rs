@@ -237,7 +237,8 @@ impl Shard {
         reader.is_none_or(|reader| reader.is_idle.load(Ordering::SeqCst)) && self.inbox_is_empty()
     }
 
-    fn inbox_is_empty(&self) -> bool {
+    /// Reports whether everything that was handed over to this thread has been taken.
+    pub(super) fn inbox_is_empty(&self) -> bool {
         let seen = self.seen();
         seen.pushed.load(Ordering::SeqCst) == seen.taken.load(Ordering::SeqCst)
     }

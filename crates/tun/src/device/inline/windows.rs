@@ -13,6 +13,7 @@ use super::queue::Queue;
 use super::shards::Shard;
 use super::writer::Coalescing;
 use crate::batch::TunBatch;
+use crate::flows::FlowQueues;
 use crate::stats::TunStats;
 
 /// A device, of which there is none.
@@ -48,6 +49,22 @@ impl<Q: Queue> Inline<Q> {
         _: &mut VecDeque<TunBatch>,
         _: impl FnMut(&[u8]) -> Option<u16>,
     ) -> u64 {
+        match self.never {}
+    }
+
+    pub(super) fn recv_rest(&mut self, _: &mut Context<'_>, _: &mut VecDeque<TunBatch>, _: usize) -> usize {
+        match self.never {}
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        match self.never {}
+    }
+
+    pub(super) fn flow_queues(&self) -> Option<FlowQueues> {
+        match self.never {}
+    }
+
+    pub(super) fn inherit_flow_queues(&mut self, _: &FlowQueues) {
         match self.never {}
     }
 
