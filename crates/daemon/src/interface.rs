@@ -13,9 +13,11 @@ use weft_udp::{self as udp, PathMtu, UdpConfig};
 
 use crate::scheduling::Priority;
 
+mod balancer;
 mod packet_thread;
 mod queues;
 
+use balancer::Balancer;
 pub use packet_thread::{Opened, StartError};
 use packet_thread::{PacketThread, Setup};
 pub use queues::{TunQueues, limits_at_start, queue_limits};
@@ -85,6 +87,8 @@ pub struct Interface {
     handle: Handle,
     controller: Arc<Controller>,
     start: Option<mpsc::SyncSender<u16>>,
+    /// Ends before the packet threads.
+    balancer: Option<Balancer>,
     /// The first packet thread, which ends after all others.
     thread: Option<PacketThread>,
     opened: Opened,
@@ -145,13 +149,15 @@ impl Interface {
         let (start, started) = mpsc::sync_channel(1);
         let (thread, handle, opened) = packet_thread::spawn(setup, started, on_end)?;
         let controller = Arc::new(Controller::new(handle.clone(), opened.port, udp.fwmark));
-        Ok(Self { handle, controller, start: Some(start), thread: Some(thread), opened })
+        Ok(Self { handle, controller, start: Some(start), balancer: None, thread: Some(thread), opened })
     }
 
     /// Starts moving packets, with inner packets of at most `mtu` bytes.
     pub fn run(&mut self, mtu: u16) -> Result<(), DataplaneError> {
         let start = self.start.take().ok_or(DataplaneError::Ended)?;
-        start.send(mtu).map_err(|_| DataplaneError::Ended)
+        start.send(mtu).map_err(|_| DataplaneError::Ended)?;
+        self.balancer = Balancer::start(&self.handle);
+        Ok(())
     }
 
     /// Returns what was opened; the port is the initial one.
@@ -177,6 +183,7 @@ impl Interface {
 
     fn end(&mut self) -> Result<(), DataplaneError> {
         drop(self.start.take());
+        drop(self.balancer.take());
         self.handle.stop();
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,

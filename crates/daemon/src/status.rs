@@ -144,6 +144,7 @@ impl Running {
             send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
             peers: configured.peers.iter().map(peer).collect(),
             packet_threads: snapshot.packet_threads.iter().map(packet_thread).collect(),
+            peer_moves: snapshot.moves,
             times: times(&snapshot.times),
             recent: None,
             findings: self.findings.clone(),
@@ -353,6 +354,7 @@ mod tests {
             send_failure: None,
             handshakes: HandshakeLoad::default(),
             packet_threads: Vec::new(),
+            moves: 0,
         }
     }
 

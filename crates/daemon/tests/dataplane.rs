@@ -2,7 +2,7 @@
 //! take nothing.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
@@ -14,18 +14,20 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
-use weft_dataplane::{Command, EventLoop, Snapshot};
+use weft_dataplane::{Command, EventLoop, Handle, Siblings, Snapshot};
 use weft_tun::memory::{self, Limits, MemoryPeer};
 use weft_tunnel::{
-    Change, DropReason, Ecn, Offload, PeerConfig, PeerSettings, PrivateKey, PublicKey, RecvMeta, Transmit,
-    Tunnel, TunnelConfig,
+    Change, CookieRoot, DropReason, Ecn, Offload, PeerConfig, PeerSettings, PrivateKey, PublicKey, RecvMeta,
+    Shard, Transmit, Tunnel, TunnelConfig,
 };
-use weft_udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpStats};
+use weft_udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpConfig, UdpStats};
 
 /// A network that delivers at once, with sockets that can be made to take nothing.
 #[derive(Default)]
 struct Network {
     sockets: HashMap<SocketAddr, Socket>,
+    /// The sockets of an address with several packet threads.
+    shards: HashMap<SocketAddr, Vec<SocketAddr>>,
     /// Which datagrams do not arrive with the others.
     apart: Apart,
 }
@@ -51,6 +53,17 @@ struct Socket {
     passing: Option<Vec<u32>>,
     reader: Option<Waker>,
     writer: Option<Waker>,
+}
+
+impl Network {
+    /// The socket that the kernel chooses for a datagram.
+    fn socket(&mut self, destination: SocketAddr, datagram: &[u8]) -> &mut Socket {
+        let at = if datagram[0] == 2 { 8 } else { 4 };
+        let index = u32::from_be_bytes(*datagram[at..].first_chunk().unwrap());
+        let index = if datagram[0] == 1 { 0 } else { index as usize };
+        let chosen = self.shards.get(&destination).map(|shards| shards[index % shards.len()]);
+        self.sockets.get_mut(&chosen.unwrap_or(destination)).unwrap()
+    }
 }
 
 impl Socket {
@@ -83,8 +96,10 @@ impl Udp for FakeUdp {
             return Poll::Pending;
         }
         let apart = network.apart;
-        let peer = network.sockets.get_mut(&transmit.destination).unwrap();
+        let source = network.shards.iter().find(|(_, shards)| shards.contains(&self.address));
+        let source = source.map_or(self.address, |(address, _)| *address);
         for datagram in transmit.contents.chunks(transmit.segment_size) {
+            let peer = network.socket(transmit.destination, datagram);
             if !peer.lets_pass(datagram) {
                 continue;
             }
@@ -94,10 +109,10 @@ impl Udp for FakeUdp {
                 Apart::All => true,
             };
             let inbox = if is_apart { &mut peer.handshakes } else { &mut peer.inbox };
-            inbox.push_back((self.address, datagram.to_vec()));
-        }
-        if let Some(waker) = peer.reader.take() {
-            waker.wake();
+            inbox.push_back((source, datagram.to_vec()));
+            if let Some(waker) = peer.reader.take() {
+                waker.wake();
+            }
         }
         self.stats.datagrams_sent += transmit.segments() as u64;
         self.stats.batches_sent += 1;
@@ -611,5 +626,174 @@ fn a_device_that_is_gone_ends_the_event_loop() {
         let Node { kernel, commands, .. } = nodes.remove(0);
         drop(kernel);
         commands.closed().await;
+    });
+}
+
+/// Keeps an event loop from running.
+#[derive(Default)]
+struct Gate {
+    is_shut: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Gate {
+    /// Runs `event_loop` while the gate is open.
+    async fn run<T>(self: Rc<Self>, event_loop: impl Future<Output = T>) -> T {
+        let mut event_loop = std::pin::pin!(event_loop);
+        std::future::poll_fn(|cx| {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            if self.is_shut.get() { Poll::Pending } else { event_loop.as_mut().poll(cx) }
+        })
+        .await
+    }
+
+    fn open(&self) {
+        self.is_shut.set(false);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A daemon with two packet threads, as node 0, and one with one, as node 1, each a peer of the other. Runs `test`
+/// with what plays the kernel of each packet thread and of node 1, the handle of node 0, the key of node 1, and the gate
+/// of the first packet thread.
+fn with_two_packet_threads<F: Future<Output = ()> + 'static>(
+    test: impl FnOnce([MemoryPeer; 3], Handle, PublicKey, Rc<Gate>) -> F,
+) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async {
+        let keys = [0, 1].map(|_| PrivateKey::generate().unwrap());
+        let [gateway, thread_0, thread_1, peer]: [SocketAddr; 4] =
+            [1, 2, 3, 4].map(|host| SocketAddr::from(([192, 0, 2, host], 51820)));
+        let network = SharedNetwork::default();
+        network.borrow_mut().shards.insert(gateway, vec![thread_0, thread_1]);
+        let config = TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 };
+        let cookies = CookieRoot::generate(Instant::now());
+        let (handle, mut queues) = Handle::of_several(2, UdpConfig::default());
+        let mut siblings = Siblings::of(2).into_iter();
+        let peer_of = |key: &PrivateKey, endpoint, address: &str| {
+            Change::AddPeer(Box::new(PeerConfig {
+                public_key: key.public_key(),
+                endpoint,
+                allowed_ips: vec![address.parse().unwrap()],
+                settings: PeerSettings::default(),
+            }))
+        };
+        let (commands, queue) = async_mpsc::channel(8);
+        queues.push(queue);
+        let mut queues = queues.into_iter();
+        let gate = Rc::new(Gate::default());
+        let kernels = [thread_0, thread_1, peer].map(|address| {
+            network.borrow_mut().sockets.insert(address, Socket::default());
+            let udp = FakeUdp { address, network: Rc::clone(&network), stats: UdpStats::default() };
+            let (tun, kernel) = memory::pair(Limits::default());
+            let number = [thread_0, thread_1].iter().position(|of| *of == address);
+            let tunnel = match number {
+                Some(number) => {
+                    Tunnel::of_shard(keys[0].clone(), config, Shard::new(number as u16, 2), &cookies)
+                }
+                None => Tunnel::new(keys[1].clone(), config),
+            };
+            let mut event_loop = EventLoop::new(tunnel, tun, udp, queues.next().unwrap(), Default::default);
+            match number {
+                Some(_) => event_loop.join(siblings.next().unwrap()),
+                None => event_loop.configure(vec![peer_of(&keys[0], Some(gateway), "10.0.0.0/32")]),
+            }
+            let gate = if number == Some(0) { Rc::clone(&gate) } else { Rc::default() };
+            tokio::task::spawn_local(gate.run(event_loop.run()));
+            kernel
+        });
+        let add = vec![peer_of(&keys[1], Some(peer), "10.0.0.1/32")];
+        elsewhere(&handle, move |handle| handle.change(add)).await.unwrap();
+        tokio::task::spawn_local(test(kernels, handle, keys[1].public_key(), gate)).await.unwrap();
+        drop(commands);
+    });
+}
+
+/// Calls the handle on another thread, which waits for the event loops.
+async fn elsewhere<T: Send + 'static>(
+    handle: &Handle,
+    call: impl FnOnce(&Handle) -> T + Send + 'static,
+) -> T {
+    let handle = handle.clone();
+    let thread = std::thread::spawn(move || call(&handle));
+    until(|| thread.is_finished().then_some(())).await;
+    thread.join().unwrap()
+}
+
+#[test]
+fn the_next_session_of_a_peer_that_moved_does_not_overtake_the_last_one() {
+    with_two_packet_threads(async |[thread_0, thread_1, peer], handle, key, _| {
+        let send = |number| peer.inject(&packet(1, 0, number), Offload::None).unwrap();
+        send(0);
+        assert_eq!(number(&thread_0.recv().await.unwrap()), 0, "it belongs to the first thread");
+        assert!(elsewhere(&handle, move |handle| handle.move_peer(key, 1)).await.unwrap());
+        assert!(!elsewhere(&handle, move |handle| handle.move_peer(key, 0)).await.unwrap(), "it just moved");
+        // Handed over.
+        send(1);
+        assert_eq!(number(&thread_1.recv().await.unwrap()), 1);
+        // The clock stands still but for this: the next handshake may be five seconds after the first.
+        let renewed_at = |handle: &Handle| {
+            let peers = handle.snapshot(1).unwrap().peers;
+            peers.iter().map(|peer| peer.last_handshake).max().unwrap()
+        };
+        let before = elsewhere(&handle, renewed_at).await;
+        tokio::time::sleep(Duration::from_millis(4900)).await;
+        // The first thread receives nothing while its TUN takes nothing.
+        thread_0.set_accepting(false);
+        for number in 2..100 {
+            send(number);
+        }
+        until(|| (peer.outbound_len() == 0).then_some(())).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(elsewhere(&handle, renewed_at).await > before, "there is a next session");
+        for number in 100..150 {
+            send(number);
+        }
+        until(|| (peer.outbound_len() == 0).then_some(())).await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(thread_1.take().is_none(), "it waits for the first thread");
+        thread_0.set_accepting(true);
+        for number in 2..150 {
+            assert_eq!(self::number(&thread_1.recv().await.unwrap()), number);
+        }
+        let snapshot = elsewhere(&handle, |handle| handle.snapshot(1).unwrap()).await;
+        assert_eq!((snapshot.drops.total(), snapshot.moves, snapshot.tunnel.opened), (0, 1, 150));
+        // It may move again.
+        assert!(elsewhere(&handle, move |handle| handle.move_peer(key, 0)).await.unwrap());
+    });
+}
+
+#[test]
+fn messages_of_the_next_session_do_not_wait_for_ever() {
+    with_two_packet_threads(async |[thread_0, thread_1, peer], handle, key, gate| {
+        let send = |number| peer.inject(&packet(1, 0, number), Offload::None).unwrap();
+        send(0);
+        thread_0.recv().await.unwrap();
+        assert!(elsewhere(&handle, move |handle| handle.move_peer(key, 1)).await.unwrap());
+        tokio::time::sleep(Duration::from_millis(4900)).await;
+        gate.is_shut.set(true);
+        for number in 1..10 {
+            send(number);
+        }
+        until(|| (peer.outbound_len() == 0).then_some(())).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        for number in 10..20 {
+            send(number);
+        }
+        for number in 10..20 {
+            assert_eq!(self::number(&thread_1.recv().await.unwrap()), number, "after two seconds");
+        }
+        // What comes too late would be out of order.
+        gate.open();
+        let overload = |handle: &Handle| handle.snapshot(1).unwrap().drops.get(DropReason::Overload);
+        while elsewhere(&handle, overload).await < 9 {}
+        send(20);
+        assert_eq!(number(&thread_1.recv().await.unwrap()), 20);
     });
 }

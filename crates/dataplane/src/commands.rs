@@ -1,15 +1,15 @@
 //! Commands of the control thread to the event loop, executed in slices between packets.
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use weft_tunnel::{Change, PeerSnapshot, Tunnel};
 use weft_udp::{BindError, Descriptor, ShardSockets, UdpConfig};
 
-use crate::Snapshot;
 use crate::capture::Tap;
 use crate::turn::Turn;
+use crate::{Relocation, Snapshot};
 
 /// A command of the control thread to the event loop. If the caller no longer waits for an answer, the answer
 /// is discarded.
@@ -62,6 +62,17 @@ pub enum Command {
         tap: Option<Box<Tap>>,
         /// Receives whether the capture began: false if too many are running.
         answer: mpsc::SyncSender<bool>,
+    },
+    /// Read how long all turns took.
+    Load {
+        /// Receives nanoseconds.
+        answer: mpsc::SyncSender<u64>,
+    },
+    /// Take part in the move of a peer to another packet thread.
+    Relocate {
+        relocation: Arc<Relocation>,
+        /// Notified when this event loop goes on.
+        answer: mpsc::SyncSender<()>,
     },
     /// Confirm that the event loop takes turns.
     Ping {

@@ -98,6 +98,11 @@ impl Controller {
         Ok(self.dataplane.change(changes)?)
     }
 
+    /// Moves a peer to a packet thread now, as [`Handle::move_peer`].
+    pub fn move_peer(&self, peer: PublicKey, packet_thread: u16) -> Result<bool, DataplaneError> {
+        self.dataplane.move_peer(peer, packet_thread)
+    }
+
     /// Begins a capture. Returns `None` if too many captures are running.
     pub fn capture(&self, filter: CaptureFilter) -> Result<Option<Capture>, DataplaneError> {
         self.dataplane.capture(filter)

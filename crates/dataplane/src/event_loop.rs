@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::{Arc, mpsc as std_mpsc};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -22,6 +23,7 @@ use crate::initiation_filter::InitiationFilter;
 use crate::junk_filter::JunkFilter;
 use crate::log_limit::LogLimit;
 use crate::outbound::Outbound;
+use crate::relocation::{Cargo, Left, Next, Participant, Relocation};
 use crate::siblings::Siblings;
 use crate::timing::{Stage, TurnClock, x25519_time};
 use crate::turn::Turn;
@@ -54,6 +56,8 @@ pub struct EventLoop<T, U, S> {
     captures: Captures,
     /// The connections to the other packet threads of the interface, if there are any.
     siblings: Option<Siblings>,
+    /// The move of a peer between packet threads that is under way.
+    relocating: Option<Participant>,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
 }
@@ -83,6 +87,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             clock: TurnClock::new(),
             captures: Captures::default(),
             siblings: None,
+            relocating: None,
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
         }
@@ -119,6 +124,8 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
         let now = self.clock.begin();
+        // Before commands: those after a move count on it.
+        let halts = self.relocating.is_some() && self.relocate(cx, now);
         let commands = match self.commands(cx, now) {
             Poll::Ready(()) => return Poll::Ready(Ok(())),
             Poll::Pending => commands::turn_of(self.job.as_ref()),
@@ -137,10 +144,17 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let outbound = match outbound.turn(cx, clock, tunnel, tun, udp, captures) {
+        let outbound =
+            if halts { Ok(Turn::Idle) } else { outbound.turn(cx, clock, tunnel, tun, udp, captures) };
+        let outbound = match outbound {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
+        let moves = match &self.siblings {
+            Some(siblings) => self.inbound.follow_moves(now, siblings),
+            None => Turn::Idle,
+        };
+        let Self { tunnel, tun, captures, .. } = self;
         if let Err(error) = answers::write(cx, tunnel, tun, captures) {
             return Poll::Ready(Err(error));
         }
@@ -158,6 +172,8 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             || handshakes == Turn::Busy
             || inbound == Turn::Busy
             || outbound == Turn::Busy
+            || moves == Turn::Busy
+            || self.relocating.as_ref().is_some_and(|of| of.waits_until().is_none())
             || self.has_timers_left(now)
             || self.tunnel.has_ready_staged() && !self.outbound.is_blocked();
         if self.captures.is_on() {
@@ -211,6 +227,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                         send_failure,
                         handshakes,
                         packet_threads: vec![packet_thread],
+                        moves: 0,
                     }
                 };
                 self.job = job.turn(&mut self.tunnel, now, counters);
@@ -247,12 +264,91 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 Some(Command::Capture { tap, answer }) => {
                     let _ = answer.try_send(tap.is_none_or(|tap| self.captures.add(*tap)));
                 }
+                Some(Command::Load { answer }) => {
+                    let _ = answer.try_send(self.clock.times().turns().sum_ns());
+                }
+                Some(Command::Relocate { relocation, answer }) => self.take_part(relocation, now, answer, cx),
                 Some(Command::Ping { answer }) => {
                     let _ = answer.try_send(());
                 }
                 Some(Command::Stop) | None => return Poll::Ready(()),
             }
         }
+    }
+
+    /// Takes part in the move of a peer, from the next turn on.
+    fn take_part(
+        &mut self,
+        relocation: Arc<Relocation>,
+        now: Instant,
+        answer: std_mpsc::SyncSender<()>,
+        cx: &mut Context<'_>,
+    ) {
+        // A move that still waits for another thread is called off in time.
+        if self.relocating.is_some() {
+            return;
+        }
+        let participant =
+            Participant::new(relocation, self.tunnel.shard().number(), now, answer, cx.waker().clone());
+        if participant.is_source() {
+            let peer = participant.peer();
+            // Its last move is not over as long as its session from before is in use.
+            if !self.tunnel.has_peer(&peer) || self.inbound.detours().has(&peer) {
+                participant.call_off();
+            }
+        }
+        self.relocating = Some(participant);
+    }
+
+    /// Goes on with the move of a peer. Returns true if the TUN and outbound packets are to be left alone in this
+    /// turn.
+    fn relocate(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let Self { relocating, tunnel, tun, inbound, outbound, .. } = self;
+        let Some(participant) = relocating else { return false };
+        let left =
+            Left { in_device: !tun.is_drained(), in_loop: !outbound.is_empty() || tunnel.has_ready_staged() };
+        let halts = match participant.advance(now, left) {
+            Next::GoOn => return false,
+            Next::ReadNothing => {
+                outbound.pause(true);
+                return false;
+            }
+            Next::Halt => true,
+            Next::Take => {
+                // What was opened for the peer has to be in the kernel.
+                if let Poll::Ready(Ok(())) = tun.poll_send_ready(cx)
+                    && let Some(peer) = tunnel.take_peer(&participant.peer(), participant.to(), now)
+                {
+                    let cargo = Cargo { peer, flows: tun.flow_queues() };
+                    if let Err(Cargo { peer, .. }) = participant.hand_out(cargo) {
+                        tunnel.adopt_peer(peer, now);
+                    }
+                }
+                // The next turn goes on.
+                true
+            }
+            Next::Adopt(Cargo { peer, flows }) => {
+                let (key, indices) = (peer.public_key(), peer.receiver_indices().collect());
+                inbound.detours().begin(key, participant.from(), indices, now);
+                tunnel.adopt_peer(peer, now);
+                if let Some(flows) = flows {
+                    tun.inherit_flow_queues(&flows);
+                }
+                false
+            }
+            Next::Record => {
+                tunnel.foreign_peer_moved(&participant.peer(), participant.to());
+                false
+            }
+            Next::Done => false,
+        };
+        if !halts {
+            outbound.pause(false);
+            if let Some(participant) = relocating.take() {
+                participant.answer();
+            }
+        }
+        halts
     }
 
     /// Handles messages from the handshake sockets, whether the TUN has room or not.
@@ -309,7 +405,8 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         // Timers that are due and not handled wait for the control queue: either the socket wakes the loop,
         // or the loop is busy.
         let deadline = deadline.filter(|at| *at > now);
-        let deadline = [deadline, self.inbound.deadline()].into_iter().flatten().min();
+        let relocation = self.relocating.as_ref().and_then(Participant::waits_until);
+        let deadline = [deadline, self.inbound.deadline(), relocation].into_iter().flatten().min();
         let Some(deadline) = deadline else {
             self.armed_for = None;
             return;

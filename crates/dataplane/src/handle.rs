@@ -6,14 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
-use weft_tunnel::Change;
+use weft_tunnel::{Change, PublicKey};
 use weft_udp::{self as udp, BindError, UdpConfig};
 
+use crate::balance::Balance;
 use crate::placement::Placement;
-use crate::{Command, DataplaneError, Snapshot, capture};
+use crate::{Command, DataplaneError, Relocation, Snapshot, capture};
 
 /// Capacity of the channel of commands to an event loop.
 const COMMANDS: usize = 64;
+
+/// How long the move of a peer may take: the event loops end it much earlier, if they run at all.
+const RELOCATION: Duration = Duration::from_secs(2);
 
 /// A handle for sending commands to the packet threads of an interface. Its calls wait for the event loops, usually
 /// a fraction of a millisecond; they must not be made from within a tokio runtime.
@@ -31,8 +35,17 @@ struct EventLoopHandle(async_mpsc::Sender<Command>);
 #[derive(Debug)]
 struct Shared {
     placement: Placement,
+    balance: Balance,
+    /// Peers that moved between event loops so far.
+    moves: u64,
     /// The sockets in use.
     udp: UdpConfig,
+}
+
+impl Shared {
+    fn new(count: usize, udp: UdpConfig) -> Self {
+        Self { placement: Placement::new(count), balance: Balance::default(), moves: 0, udp }
+    }
 }
 
 /// An answer that an event loop will give.
@@ -67,8 +80,7 @@ impl Handle {
     /// of their sockets.
     pub fn of_several(count: usize, udp: UdpConfig) -> (Self, Vec<async_mpsc::Receiver<Command>>) {
         let (handles, queues) = (0..count.max(1)).map(|_| Self::new()).unzip::<_, _, Vec<_>, Vec<_>>();
-        let shared =
-            (count > 1).then(|| Arc::new(Mutex::new(Shared { placement: Placement::new(count), udp })));
+        let shared = (count > 1).then(|| Arc::new(Mutex::new(Shared::new(count, udp))));
         let event_loops = handles.into_iter().flat_map(|handle| handle.event_loops).collect();
         (Self { event_loops, shared }, queues)
     }
@@ -83,12 +95,72 @@ impl Handle {
 
     /// Returns every counter and peer. Memory for `peers` peers is allocated here, not on a packet thread.
     pub fn snapshot(&self, peers: usize) -> Result<Snapshot, DataplaneError> {
+        // While the lock is held, no peer moves from an event loop that was asked to one that was not.
+        let shared = self.lock();
+        self.snapshot_of_all(peers, shared.as_deref())
+    }
+
+    fn snapshot_of_all(&self, peers: usize, shared: Option<&Shared>) -> Result<Snapshot, DataplaneError> {
         let each =
             self.ask_each(|_, answer| Command::Snapshot { peers: Vec::with_capacity(peers), answer })?;
-        if let Some(mut shared) = self.lock() {
-            shared.placement.observe(each.iter().map(|of| of.udp.bytes_sent + of.udp.bytes_received));
+        let moves = shared.map_or(0, |shared| shared.moves);
+        Snapshot::of_all(each).map(|all| Snapshot { moves, ..all }).ok_or(DataplaneError::Ended)
+    }
+
+    /// Moves a peer between event loops if they have unequal work for long. Call it every few seconds. With one
+    /// event loop there is nothing to do.
+    pub fn balance(&self) -> Result<(), DataplaneError> {
+        let Some(mut shared) = self.lock() else { return Ok(()) };
+        let busy_ns = self.ask_each(|_, answer| Command::Load { answer })?;
+        let now = Instant::now();
+        let uneven = shared.balance.observe(now, busy_ns);
+        let Shared { placement, balance, .. } = &mut *shared;
+        placement.observe(balance.shares());
+        let Some(uneven) = uneven else { return Ok(()) };
+        let all = self.snapshot_of_all(shared.placement.count(), None)?.peers;
+        let traffic = all.iter().filter_map(|peer| {
+            let shard = shared.placement.shard_of(&peer.public_key)?;
+            Some((peer.public_key, shard, peer.sent_bytes + peer.received_bytes))
+        });
+        let traffic: Vec<_> = traffic.collect();
+        if let Some(peer) = shared.balance.choose(now, uneven, &traffic) {
+            self.relocate(&mut shared, peer, uneven.idlest)?;
         }
-        Snapshot::of_all(each).ok_or(DataplaneError::Ended)
+        Ok(())
+    }
+
+    /// Moves a peer to an event loop. Returns false if that is not possible now: there is no such peer, it is there
+    /// already, or an event loop has too much to do.
+    pub fn move_peer(&self, peer: PublicKey, to: u16) -> Result<bool, DataplaneError> {
+        let Some(mut shared) = self.lock() else { return Ok(false) };
+        self.relocate(&mut shared, peer, to)
+    }
+
+    fn relocate(&self, shared: &mut Shared, peer: PublicKey, to: u16) -> Result<bool, DataplaneError> {
+        let from = shared.placement.shard_of(&peer);
+        let Some(from) = from.filter(|from| *from != to && usize::from(to) < self.event_loops.len()) else {
+            return Ok(false);
+        };
+        let relocation = Arc::new(Relocation::new(peer, from, to, self.event_loops.len()));
+        let ask = |event_loop: &EventLoopHandle| {
+            event_loop.ask(|answer| Command::Relocate { relocation: Arc::clone(&relocation), answer })
+        };
+        let asked = self.event_loops.iter().map(ask).collect::<Result<Vec<_>, _>>()?;
+        // An event loop that hangs hears of the move, or of its end, when it goes on.
+        let deadline = Instant::now() + RELOCATION;
+        for Awaited(answered) in asked {
+            let _ = answered.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
+        if !relocation.conclude() {
+            shared.balance.called_off(peer);
+            tracing::debug!(%peer, from, to, "a peer cannot move between packet threads now");
+            return Ok(false);
+        }
+        shared.placement.moved(peer, to);
+        shared.balance.moved(Instant::now());
+        shared.moves += 1;
+        tracing::info!(%peer, from, to, "a peer moved to a packet thread that has less to do");
+        Ok(true)
     }
 
     /// Applies changes to the tunnels, and returns when all are applied.

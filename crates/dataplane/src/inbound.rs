@@ -2,17 +2,19 @@
 //!
 //! Before: `weft_udp`. In the middle: `weft_tunnel`. After: `weft_tun`'s writers.
 
+use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use weft_tun::Tun;
 use weft_tunnel::{
-    Change, ControlQueue, DropReason, Inbound as Handled, MAX_PACKET, PlainSlab, RecvMeta, Tunnel,
+    Change, ControlQueue, DropReason, Inbound as Handled, MAX_PACKET, PlainSlab, PublicKey, RecvMeta, Tunnel,
 };
 use weft_udp::{RecvBuffers, Udp, cost_of};
 
 use crate::DataplaneError;
 use crate::capture::Captures;
+use crate::detours::{Detours, Passage, Taken};
 use crate::siblings::{HandedOver, Message, Siblings};
 use crate::timing::{Stage, TurnClock};
 use crate::turn::Turn;
@@ -35,6 +37,15 @@ const HANDSHAKES: usize = 256;
 /// How long handshake messages stay in their sockets under load.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1);
 
+/// Another packet thread waits until everything from a source has been handed over.
+struct Flush {
+    peer: PublicKey,
+    source: SocketAddr,
+    to: u16,
+    /// Whether the sockets have been empty since then.
+    is_received: bool,
+}
+
 /// The inbound direction.
 pub(super) struct Inbound {
     buffers: RecvBuffers,
@@ -46,6 +57,10 @@ pub(super) struct Inbound {
     waiting: Option<(Instant, u64)>,
     stalled: bool,
     failed_calls: u32,
+    /// The peers that just moved here.
+    detours: Detours,
+    /// What other packet threads want to know of peers that moved there.
+    flushes: Vec<Flush>,
     /// A slab without room for data: it only serves handshakes while the TUN is stalled.
     no_plain: PlainSlab,
 }
@@ -60,6 +75,8 @@ impl Inbound {
             waiting: None,
             stalled: false,
             failed_calls: 0,
+            detours: Detours::default(),
+            flushes: Vec::new(),
             no_plain: PlainSlab::new(0),
         }
     }
@@ -68,7 +85,26 @@ impl Inbound {
     /// because there may be time for handshakes again.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let stall = self.waiting.filter(|_| !self.stalled).map(|(since, _)| since + STALL);
-        [stall, self.handshakes_at].into_iter().flatten().min()
+        [stall, self.handshakes_at, self.detours.deadline()].into_iter().flatten().min()
+    }
+
+    /// Returns the peers that moved here, and whose next session is not in use yet.
+    pub(super) fn detours(&mut self) -> &mut Detours {
+        &mut self.detours
+    }
+
+    /// Goes on with what keeps packets in order after a peer moved between packet threads.
+    pub(super) fn follow_moves(&mut self, now: Instant, siblings: &Siblings) -> Turn {
+        let Self { buffers, flushes, detours, .. } = self;
+        let mut is_busy = false;
+        flushes.retain(|flush| {
+            let is_through = flush.is_received && !buffers.has_any_of(flush.source) && !detours.has_ready();
+            let is_answered = is_through && siblings.answer_flush(flush.to, flush.peer);
+            is_busy |= is_through && !is_answered;
+            !is_answered
+        });
+        is_busy |= detours.are_any() && !detours.turn(now, siblings);
+        if is_busy { Turn::Busy } else { Turn::Idle }
     }
 
     /// Handles messages from the handshake sockets, and those that other packet threads handed over: neither data nor
@@ -95,14 +131,28 @@ impl Inbound {
             return Ok(Turn::Idle);
         }
         clock.begin_stage();
-        let Self { handshakes, buffers, no_plain, failed_calls, .. } = self;
+        let Self { handshakes, buffers, no_plain, failed_calls, flushes, .. } = self;
         let mut messages = 0;
         while messages < HANDSHAKES && tunnel.has_time_for_handshakes(now) {
             if let Some(siblings) = siblings.as_deref_mut()
                 && let Poll::Ready(Some(message)) = siblings.poll_message(cx)
             {
                 messages += 1;
-                take_message(message, now, tunnel, no_plain, control);
+                match message {
+                    Message::Handshake(HandedOver { meta, mut bytes }) => {
+                        // The tunnel counts drops.
+                        let handled = tunnel.handle_handed_over(&meta, &mut bytes, now, no_plain, control);
+                        if let Ok(Handled::Elsewhere(shard)) = handled {
+                            hand_over(Some(siblings), tunnel, shard, &meta, &bytes);
+                        }
+                    }
+                    Message::Endpoint { peer, endpoint } => {
+                        let _void = tunnel.apply(Change::Endpoint { peer, endpoint }, now);
+                    }
+                    Message::Flush { peer, source, from: to } => {
+                        flushes.push(Flush { peer, source, to, is_received: false });
+                    }
+                }
                 continue;
             }
             let Some(mut received) = handshakes.next_datagram() else {
@@ -195,11 +245,14 @@ impl Inbound {
                 has_received = true;
                 is_empty = self.receive(cx, now, udp)?;
                 if let Some(siblings) = siblings.as_deref_mut() {
-                    is_empty &= self.take_data(cx, siblings, tunnel);
+                    is_empty &= self.take_data(cx, siblings, tunnel, now);
+                }
+                if is_empty {
+                    self.flushes.iter_mut().for_each(|flush| flush.is_received = true);
                 }
                 clock.end_stage(Stage::Receive);
             }
-            if self.buffers.is_done() {
+            if self.buffers.is_done() && !self.detours.has_ready() {
                 return Ok(if is_empty { Turn::Idle } else { Turn::Busy });
             }
             if self.stalled {
@@ -207,7 +260,7 @@ impl Inbound {
                 self.drop_data(now, tunnel, control, captures, siblings.as_deref());
                 budget = 0;
             } else {
-                let cost = if captures.is_on() {
+                let cost = if captures.is_on() || self.detours.are_any() {
                     self.open::<true>(clock, budget, tunnel, tun, control, captures, siblings.as_deref())?
                 } else {
                     self.open::<false>(clock, budget, tunnel, tun, control, captures, siblings.as_deref())?
@@ -249,21 +302,30 @@ impl Inbound {
 
     /// Takes data that other packet threads handed over into free buffers. Returns whether no more waits, and the
     /// waker is registered.
-    fn take_data(&mut self, cx: &mut Context<'_>, siblings: &mut Siblings, tunnel: &mut Tunnel) -> bool {
-        while self.buffers.make_room() {
-            let Poll::Ready(Some(HandedOver { meta, bytes })) = siblings.poll_data(cx) else { return true };
-            if !self.buffers.push_copy(&meta, &bytes) {
-                tunnel.count_drop(DropReason::Overload, 1);
-            }
+    fn take_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        siblings: &mut Siblings,
+        tunnel: &mut Tunnel,
+        now: Instant,
+    ) -> bool {
+        while self.buffers.make_room() && self.detours.have_room() {
+            let Poll::Ready(Some(data)) = siblings.poll_data(cx) else { return true };
+            let fits = match self.detours.take(tunnel, data, now) {
+                Taken::Done => true,
+                Taken::Other(HandedOver { meta, bytes }) => self.buffers.push_copy(&meta, &bytes),
+                Taken::Dropped => false,
+            };
+            tunnel.count_drop(DropReason::Overload, u64::from(!fits));
         }
         false
     }
 
     /// Opens received datagrams, as far as budget and slab allow, and hands the packets to the writers.
-    /// Returns the cost. `CAPTURED` is true while a capture runs; without a capture, packets do not pay for
-    /// the check.
+    /// Returns the cost. `OBSERVED` is true while a capture runs, or a peer has just moved here; otherwise packets do
+    /// not pay for the checks.
     #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
-    fn open<const CAPTURED: bool>(
+    fn open<const OBSERVED: bool>(
         &mut self,
         clock: &mut TurnClock,
         budget: usize,
@@ -274,6 +336,21 @@ impl Inbound {
         siblings: Option<&Siblings>,
     ) -> Result<usize, DataplaneError> {
         let (now, mut cost) = (clock.now(), 0);
+        while OBSERVED
+            && cost < budget
+            && tun.plain_slab().room() >= MAX_PACKET
+            && let Some(HandedOver { meta, mut bytes }) = self.detours.next_ready()
+        {
+            cost += cost_of(bytes.len(), 1);
+            let opened = tunnel.handle_datagram(&meta, &mut bytes, now, tun.plain_slab(), control);
+            captures.received(tunnel, &meta, &bytes);
+            if let Ok(Handled::Packet(packet)) = opened {
+                captures.written(tunnel, tun.plain_slab().get(packet), false);
+                tun.send(packet).map_err(DataplaneError::Tun)?;
+            } else if let Ok(Handled::Elsewhere(shard)) = opened {
+                hand_over(siblings, tunnel, shard, &meta, &bytes);
+            }
+        }
         while cost < budget && tun.plain_slab().room() >= MAX_PACKET {
             let Some(mut received) = self.buffers.next() else { break };
             let (meta, is_recorded) = (received.meta, received.is_authentic);
@@ -281,14 +358,21 @@ impl Inbound {
             let mut is_authentic = false;
             for datagram in received.whole().chunks_mut(meta.stride) {
                 cost += cost_of(datagram.len(), 1);
+                if OBSERVED
+                    && let passage @ (Passage::Waits | Passage::Drop) =
+                        self.detours.passage(tunnel, &meta, datagram, now)
+                {
+                    tunnel.count_drop(DropReason::Overload, u64::from(passage == Passage::Drop));
+                    continue;
+                }
                 // The tunnel counts drops.
                 let opened = tunnel.handle_datagram(&meta, datagram, now, tun.plain_slab(), control);
-                if CAPTURED {
+                if OBSERVED {
                     captures.received(tunnel, &meta, datagram);
                 }
                 if let Ok(Handled::Packet(packet)) = opened {
                     is_authentic = true;
-                    if CAPTURED {
+                    if OBSERVED {
                         captures.written(tunnel, tun.plain_slab().get(packet), false);
                     }
                     tun.send(packet).map_err(DataplaneError::Tun)?;
@@ -318,6 +402,7 @@ impl Inbound {
         captures: &mut Captures,
         siblings: Option<&Siblings>,
     ) {
+        tunnel.count_drop(DropReason::TunStalled, self.detours.drop_all());
         while let Some(mut received) = self.buffers.next() {
             let meta = received.meta;
             for datagram in received.whole().chunks_mut(meta.stride) {
@@ -343,24 +428,5 @@ fn hand_over(siblings: Option<&Siblings>, tunnel: &mut Tunnel, shard: u16, meta:
     let Some(siblings) = siblings else { return };
     if let Err(reason) = siblings.hand_over(shard, meta, datagram) {
         tunnel.count_drop(reason, 1);
-    }
-}
-
-/// Takes a message of another packet thread.
-fn take_message(
-    message: Message,
-    now: Instant,
-    tunnel: &mut Tunnel,
-    no_plain: &mut PlainSlab,
-    control: &mut ControlQueue,
-) {
-    match message {
-        Message::Handshake(HandedOver { meta, mut bytes }) => {
-            // The tunnel counts drops.
-            let _ = tunnel.handle_handed_over(&meta, &mut bytes, now, no_plain, control);
-        }
-        Message::Endpoint { peer, endpoint } => {
-            let _void = tunnel.apply(Change::Endpoint { peer, endpoint }, now);
-        }
     }
 }

@@ -12,9 +12,11 @@ use weft_tunnel::{Event, Tunnel};
 use weft_udp::UdpSockets;
 
 mod answers;
+mod balance;
 pub mod capture;
 mod commands;
 mod controller;
+mod detours;
 mod event_loop;
 #[cfg(test)]
 mod fake_kernel;
@@ -26,6 +28,7 @@ mod log_limit;
 mod model;
 mod outbound;
 mod placement;
+mod relocation;
 mod siblings;
 mod snapshot;
 mod timing;
@@ -36,6 +39,7 @@ pub use controller::{Configured, Controller};
 pub use event_loop::EventLoop;
 pub use handle::Handle;
 pub use model::Model;
+pub use relocation::Relocation;
 pub use siblings::Siblings;
 pub use snapshot::{PacketThread, QueueDepths, SendFailure, Snapshot};
 pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};

@@ -37,6 +37,8 @@ pub(super) struct Outbound {
     blocked: bool,
     send_failure: Option<SendFailure>,
     handed_over_bytes: u64,
+    /// Whether the queues of the TUN are not read, because a peer moves between packet threads.
+    is_paused: bool,
 }
 
 impl Outbound {
@@ -48,12 +50,23 @@ impl Outbound {
             blocked: false,
             send_failure: None,
             handed_over_bytes: 0,
+            is_paused: false,
         }
     }
 
     /// Reports whether the socket accepted nothing more in the last turn.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// Reads the queues of the TUN no longer, or again. What was read is sent.
+    pub(super) fn pause(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
+    }
+
+    /// Reports whether nothing waits that was taken from the TUN.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ahead.is_empty() && self.queue.len() == 0
     }
 
     /// Returns the newest datagram that could not be sent.
@@ -106,7 +119,7 @@ impl Outbound {
             }
             if !has_read && self.ahead.room() > 0 {
                 has_read = true;
-                match tun.poll_recv_many(cx, &mut self.batches, self.ahead.room()) {
+                match self.read(cx, tun) {
                     Poll::Ready(Ok(0)) => return Err(DataplaneError::DeviceGone),
                     Poll::Ready(Ok(bytes)) => {
                         budget = budget.saturating_sub(self.hand_over(tunnel, tun, bytes));
@@ -124,6 +137,16 @@ impl Outbound {
                 self.seal::<false>(clock, tunnel, &mut budget, captures);
             }
             has_read &= !self.ahead.is_empty();
+        }
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>, tun: &mut impl Tun) -> Poll<std::io::Result<usize>> {
+        if !self.is_paused {
+            return tun.poll_recv_many(cx, &mut self.batches, self.ahead.room());
+        }
+        match tun.recv_rest(cx, &mut self.batches, self.ahead.room()) {
+            0 => Poll::Pending,
+            bytes => Poll::Ready(Ok(bytes)),
         }
     }
 

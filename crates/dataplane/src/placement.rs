@@ -4,29 +4,52 @@ use std::collections::HashMap;
 
 use weft_tunnel::{Change, PeerConfig, PublicKey};
 
+/// The share of a core below which a packet thread counts as idle.
+const IDLE: f64 = 0.05;
+
 /// The packet thread of each peer.
 #[derive(Debug)]
 pub(crate) struct Placement {
     shards: HashMap<PublicKey, u16>,
     /// Number of peers of each packet thread.
     peers: Vec<usize>,
-    /// Bytes that each packet thread moved between the last two snapshots.
-    traffic: Vec<u64>,
-    /// Bytes that each packet thread had moved at the last snapshot.
-    moved: Vec<u64>,
+    /// The share of a core that each packet thread takes, with a guess for the peers that were placed since.
+    loads: Vec<f64>,
+    /// The share of a core that a peer took on average.
+    mean_load: f64,
 }
 
 impl Placement {
     /// Returns the placement of no peers on `count` packet threads.
     pub(crate) fn new(count: usize) -> Self {
-        Self { shards: HashMap::new(), peers: vec![0; count], traffic: vec![0; count], moved: vec![0; count] }
+        Self { shards: HashMap::new(), peers: vec![0; count], loads: vec![0.0; count], mean_load: 0.0 }
     }
 
-    /// Takes the bytes that each packet thread has moved so far.
-    pub(crate) fn observe(&mut self, moved: impl Iterator<Item = u64>) {
-        for (shard, now) in moved.enumerate().take(self.moved.len()) {
-            let before = std::mem::replace(&mut self.moved[shard], now);
-            self.traffic[shard] = now.saturating_sub(before);
+    /// Takes the share of a core that each packet thread took lately. Less than [`IDLE`] counts as nothing.
+    pub(crate) fn observe(&mut self, shares: &[f64]) {
+        for (load, share) in self.loads.iter_mut().zip(shares) {
+            *load = if *share < IDLE { 0.0 } else { *share };
+        }
+        let peers: usize = self.peers.iter().sum();
+        self.mean_load = self.loads.iter().sum::<f64>() / peers.max(1) as f64;
+    }
+
+    /// Returns the number of peers.
+    pub(crate) fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Returns the packet thread of a peer.
+    pub(crate) fn shard_of(&self, key: &PublicKey) -> Option<u16> {
+        self.shards.get(key).copied()
+    }
+
+    /// Records that a peer moved to another packet thread.
+    pub(crate) fn moved(&mut self, key: PublicKey, to: u16) {
+        if let Some(shard) = self.shards.get_mut(&key) {
+            self.peers[usize::from(*shard)] -= 1;
+            self.peers[usize::from(to)] += 1;
+            *shard = to;
         }
     }
 
@@ -91,11 +114,15 @@ impl Placement {
         each[usize::from(shard)].push(Change::AddPeer(config));
     }
 
-    /// Chooses the packet thread of a new peer: with few peers the one with the fewest, so that each has about as
-    /// many; among equals the one with the least recent traffic.
+    /// Chooses the packet thread of a new peer: the one with the least recent traffic; among equals, as on an idle
+    /// gateway, the one with the fewest peers. Peers that were just added count with the load of an average one, so
+    /// that not all of many go to the same thread.
     fn place(&mut self, key: PublicKey) -> u16 {
-        let load = |shard: &usize| (self.peers[*shard], self.traffic[*shard]);
-        let shard = (0..self.peers.len()).min_by_key(load).unwrap_or_default();
+        let order = |a: &usize, b: &usize| {
+            self.loads[*a].total_cmp(&self.loads[*b]).then(self.peers[*a].cmp(&self.peers[*b]))
+        };
+        let shard = (0..self.peers.len()).min_by(order).unwrap_or_default();
+        self.loads[shard] += self.mean_load;
         self.peers[shard] += 1;
         self.shards.insert(key, shard as u16);
         shard as u16
@@ -155,15 +182,37 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_peer_leaves_room_and_traffic_decides_among_equals() {
+    fn a_removed_peer_leaves_room() {
         let mut placement = Placement::new(2);
         placement.distribute((1..=4).map(add).collect());
-        let each = placement.distribute(vec![Change::RemovePeer(key(3)), Change::RemovePeer(key(2))]);
+        let each = placement.distribute(vec![Change::RemovePeer(key(3)), Change::RemovePeer(key(1))]);
         assert!(each.iter().all(|changes| changes.len() == 2));
-        placement.observe([1000, 500].into_iter());
-        placement.observe([1100, 700].into_iter());
-        assert_eq!(own(&placement.distribute(vec![add(5)])), [(0, 5)]);
-        assert_eq!(own(&placement.distribute(vec![add(6)])), [(1, 6)]);
+        placement.observe(&[0.02, 0.01]);
+        assert_eq!(own(&placement.distribute(vec![add(5), add(6)])), [(0, 5), (0, 6)]);
+    }
+
+    #[test]
+    fn a_new_peer_goes_where_there_is_the_least_traffic_and_many_do_not_all_go_there() {
+        let mut placement = Placement::new(3);
+        placement.distribute((0..30).map(add).collect());
+        placement.observe(&[0.9, 0.6, 0.3]);
+        assert_eq!(own(&placement.distribute(vec![add(30)])), [(2, 30)]);
+        // An average peer takes 0.06: the others go where they even out.
+        placement.observe(&[0.9, 0.6, 0.3]);
+        placement.distribute((31..=60).map(add).collect());
+        assert_eq!(placement.peers, [15, 20, 26]);
+    }
+
+    #[test]
+    fn a_peer_that_moved_gets_its_changes_at_its_new_thread() {
+        let mut placement = Placement::new(3);
+        placement.distribute((1..=3).map(add).collect());
+        placement.moved(key(1), 2);
+        assert_eq!((placement.shard_of(&key(1)), &placement.peers[..]), (Some(2), &[0, 1, 2][..]));
+        let each = placement.distribute(vec![Change::EndSession(key(1))]);
+        assert_eq!(each.iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 1]);
+        placement.moved(key(9), 1);
+        placement.distribute(vec![Change::RemovePeer(key(9))]);
     }
 
     #[test]

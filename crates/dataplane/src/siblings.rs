@@ -1,8 +1,8 @@
 //! What the event loops of one interface hand each other: datagrams for a peer of another packet thread, and the
 //! addresses of peers.
 //!
-//! Few datagrams come this way: initiations, which all arrive at the first packet thread, and what the kernel
-//! joined to a message for another one. If the kernel cannot choose a socket for each message, most of them do.
+//! Few datagrams come this way: initiations, which all arrive at the first packet thread, what the kernel joined
+//! to a message for another one, and those for a peer that just moved to another one. If the kernel cannot choose a socket for each message, most of them do.
 
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -12,13 +12,30 @@ use weft_tunnel::{DropReason, PublicKey, RecvMeta, Tunnel};
 
 /// Messages that wait for a packet thread, all senders together. What does not fit is dropped and counted.
 const HANDSHAKES: usize = 512;
-const DATA: usize = 1024;
+const DATA: usize = 4096;
 
 /// A datagram, and where it came from.
 #[derive(Debug)]
 pub(super) struct HandedOver {
     pub(super) meta: RecvMeta,
     pub(super) bytes: Box<[u8]>,
+}
+
+impl HandedOver {
+    /// Copies one datagram.
+    pub(super) fn new(meta: &RecvMeta, datagram: &[u8]) -> Self {
+        let meta = RecvMeta { len: datagram.len(), stride: datagram.len().max(1), ..*meta };
+        Self { meta, bytes: datagram.into() }
+    }
+}
+
+/// Data messages for another event loop, and what is said between them.
+#[derive(Debug)]
+pub(super) enum Data {
+    /// A datagram that packet thread `from` received.
+    Datagram { from: u16, datagram: HandedOver },
+    /// The answer to [`Message::Flush`]: everything of this peer came before.
+    Flushed(PublicKey),
 }
 
 /// A message to another event loop.
@@ -28,20 +45,24 @@ pub(super) enum Message {
     Handshake(HandedOver),
     /// A peer is at this address. The first packet thread, which admits initiations, knows it from then on.
     Endpoint { peer: PublicKey, endpoint: SocketAddr },
+    /// Packet thread `from` has the peer now. It is to know when all datagrams from `source` that have arrived so
+    /// far are handed over.
+    Flush { peer: PublicKey, source: SocketAddr, from: u16 },
 }
 
 #[derive(Clone, Debug)]
 struct Outbox {
     messages: mpsc::Sender<Message>,
-    data: mpsc::Sender<HandedOver>,
+    data: mpsc::Sender<Data>,
 }
 
 /// The connections of an event loop to the others of its interface.
 #[derive(Debug)]
 pub struct Siblings {
+    number: u16,
     outboxes: Vec<Outbox>,
     messages: mpsc::Receiver<Message>,
-    data: mpsc::Receiver<HandedOver>,
+    data: mpsc::Receiver<Data>,
 }
 
 impl Siblings {
@@ -53,8 +74,13 @@ impl Siblings {
             .iter()
             .map(|((messages, _), (data, _))| Outbox { messages: messages.clone(), data: data.clone() })
             .collect();
-        let siblings = |((_, messages), (_, data))| Self { outboxes: outboxes.clone(), messages, data };
-        inboxes.into_iter().map(siblings).collect()
+        let siblings = |(number, ((_, messages), (_, data)))| Self {
+            number,
+            outboxes: outboxes.clone(),
+            messages,
+            data,
+        };
+        (0..).zip(inboxes).map(siblings).collect()
     }
 
     /// Hands a datagram to the packet thread `shard`.
@@ -63,10 +89,10 @@ impl Siblings {
     /// Too many datagrams wait there; this one has to be dropped for that reason.
     pub(super) fn hand_over(&self, shard: u16, meta: &RecvMeta, datagram: &[u8]) -> Result<(), DropReason> {
         let outbox = self.outboxes.get(usize::from(shard)).ok_or(DropReason::UnknownReceiverIndex)?;
-        let meta = RecvMeta { len: datagram.len(), stride: datagram.len().max(1), ..*meta };
-        let handed_over = HandedOver { meta, bytes: datagram.into() };
+        let handed_over = HandedOver::new(meta, datagram);
         if Tunnel::is_data(datagram) {
-            outbox.data.try_send(handed_over).map_err(|_| DropReason::Overload)
+            let data = Data::Datagram { from: self.number, datagram: handed_over };
+            outbox.data.try_send(data).map_err(|_| DropReason::Overload)
         } else {
             let message = Message::Handshake(handed_over);
             outbox.messages.try_send(message).map_err(|_| DropReason::HandshakeRateLimited)
@@ -81,11 +107,24 @@ impl Siblings {
         }
     }
 
+    /// Asks packet thread `of` to say when it has handed over what it has received from `source`. Returns false
+    /// if it has to be asked again.
+    pub(super) fn ask_flush(&self, of: u16, peer: PublicKey, source: SocketAddr) -> bool {
+        let flush = Message::Flush { peer, source, from: self.number };
+        self.outboxes.get(usize::from(of)).is_some_and(|outbox| outbox.messages.try_send(flush).is_ok())
+    }
+
+    /// Answers [`Self::ask_flush`] of packet thread `to`. Returns false if there is no room for the answer now.
+    pub(super) fn answer_flush(&self, to: u16, peer: PublicKey) -> bool {
+        let outbox = self.outboxes.get(usize::from(to));
+        outbox.is_none_or(|outbox| outbox.data.try_send(Data::Flushed(peer)).is_ok())
+    }
+
     pub(super) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message>> {
         self.messages.poll_recv(cx)
     }
 
-    pub(super) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<HandedOver>> {
+    pub(super) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Data>> {
         self.data.poll_recv(cx)
     }
 }
@@ -112,7 +151,10 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let last = &mut siblings[2];
         for number in 0..3 {
-            let Poll::Ready(Some(found)) = last.poll_data(&mut cx) else { panic!("no data") };
+            let Poll::Ready(Some(Data::Datagram { from: 0, datagram: found })) = last.poll_data(&mut cx)
+            else {
+                panic!("no data")
+            };
             assert_eq!((found.meta.len, found.meta.stride, &found.bytes[..]), (44, 44, &data(number)[..]));
             let Poll::Ready(Some(Message::Handshake(found))) = last.poll_message(&mut cx) else {
                 panic!("no handshake");

@@ -33,6 +33,8 @@ pub struct Snapshot {
     pub handshakes: HandshakeLoad,
     /// What each packet thread did, in order.
     pub packet_threads: Vec<PacketThread>,
+    /// Peers that moved between packet threads so far.
+    pub moves: u64,
 }
 
 /// What one packet thread did since it started.

@@ -26,6 +26,8 @@ const CLOCK_SHIFT_MS: i64 = 10_000;
 const FULL: f64 = 0.9;
 /// The share of its time below which a packet thread has room for the peers of another.
 const HAS_ROOM: f64 = 0.5;
+/// The load of a peer that moves between packet threads, in parts of their difference (`dataplane/src/balance.rs`).
+const MOVABLE: std::ops::RangeInclusive<f64> = 0.01..=2.0 / 3.0;
 /// The share of the traffic from which one peer has most of it.
 const MOST: f64 = 0.8;
 /// 1500 minus the IPv4 header, the UDP header and WireGuard's 32 bytes.
@@ -390,6 +392,7 @@ fn packet_threads(report: &StatusReport, findings: &mut Vec<Finding>) {
         Some(_) => of_peers.clone().map(|(bytes, _)| bytes).fold(0, u64::saturating_add),
         None => sum(recent.rates),
     };
+    let of_full = of_peers.clone();
     let Some((most, peer)) = of_peers.max_by_key(|(bytes, _)| *bytes) else { return };
     if most as f64 >= MOST * total as f64 {
         let what = if are_several { "fills a packet thread" } else { "fills the packet thread" };
@@ -404,25 +407,21 @@ fn packet_threads(report: &StatusReport, findings: &mut Vec<Finding>) {
     }
     let Some(full) = busiest else { return };
     let idlest = (0..threads.len()).min_by(|&a, &b| busy(a).total_cmp(&busy(b))).unwrap_or(full);
-    if busy(idlest) < HAS_ROOM {
-        let mut finding = Finding::new(
+    // As `weft-balance` decides: such a peer moves by itself.
+    let difference = busy(full) - busy(idlest);
+    let may_move = |bytes: u64| MOVABLE.contains(&(busy(full) * bytes as f64 / total as f64 / difference));
+    if busy(idlest) < HAS_ROOM && !of_full.clone().any(|(bytes, _)| may_move(bytes)) {
+        findings.push(Finding::new(
             "uneven_packet_threads",
             Level::Note,
             format!(
                 "packet thread {full} with {} of the peers is full, and packet thread {idlest} with {} of them is busy \
-                 for {:.0} % of its time",
+                 for {:.0} % of its time: no peer is of the right size to move",
                 threads[full].peers,
                 threads[idlest].peers,
                 100.0 * busy(idlest),
             ),
-        );
-        // With equal numbers a restart places the peers as they are.
-        if threads[full].peers > threads[idlest].peers + 1 {
-            finding = finding.advise(
-                "a restart gives all threads the same number of peers: a peer is placed when it is added, and stays",
-            );
-        }
-        findings.push(finding);
+        ));
     }
 }
 

@@ -51,6 +51,8 @@ pub struct StatusReport {
     pub peers: Vec<PeerReport>,
     /// The packet threads, in order.
     pub packet_threads: Vec<PacketThreadReport>,
+    /// How often a peer moved to a packet thread that had less to do.
+    pub peer_moves: u64,
     /// How long the packet threads take.
     pub times: TimesReport,
     /// Changes since an earlier report, if two reports could be compared.

@@ -80,6 +80,9 @@ fn interface(report: &StatusReport) -> Table {
     row("received", traffic(report.udp.bytes_received, report.udp.datagrams_received, rates(report, true)));
     row("batches", batches(report));
     row("waiting", waiting(report));
+    if report.peer_moves > 0 {
+        row("moves", format!("{} of peers to packet threads with less to do", report.peer_moves));
+    }
     let (tun, udp) = (report.tun.queue_overflows, report.udp.receive_overflows);
     if tun + udp > 0 {
         row("overflows", format!("{tun} packets of the TUN's queue, {udp} datagrams of the receive buffers"));
@@ -246,9 +249,15 @@ fn limited(total: u64, speed: Option<u64>, limit: &Option<LimitReport>) -> Cell 
 
 fn peers(report: &StatusReport) -> Table {
     let mut table = new_table();
-    table.set_header(["peer", "endpoint", "handshake", "received", "sent", "allowed IPs", "keepalive"]);
+    let are_threads = report.packet_threads.len() > 1;
+    let mut header = vec!["peer", "endpoint", "handshake", "received", "sent", "allowed IPs", "keepalive"];
+    header.extend(are_threads.then_some("thread"));
+    table.set_header(header);
     for peer in report.peers.iter().take(SHOWN_PEERS) {
-        table.add_row(peer_row(peer));
+        let mut row = peer_row(peer);
+        let thread = || peer.packet_thread.map_or_else(|| "-".to_owned(), |number| number.to_string());
+        row.extend(are_threads.then(|| Cell::new(thread())));
+        table.add_row(row);
     }
     table
 }

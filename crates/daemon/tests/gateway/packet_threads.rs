@@ -1,8 +1,11 @@
 //! A gateway with several packet threads: each serves its peers, hands over what it reads for the others, keeps the
 //! order of every flow, and loses nothing.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use weft::up::{Daemon, Options};
 use weft_config as config;
@@ -13,7 +16,7 @@ use weft_lab::link::{self, LinkOptions};
 use weft_lab::numbered::{Numbered, NumberedOptions, NumberedReport, Replies};
 use weft_lab::traffic::Amount;
 use weft_lab::{Namespace, here, until};
-use weft_tunnel::{DropReason, PrivateKey};
+use weft_tunnel::{DropReason, PeerSnapshot, PrivateKey, PublicKey};
 use weft_uapi::Control as _;
 
 use crate::stopped_thread::StoppedThread;
@@ -91,8 +94,17 @@ impl Scene {
 
     /// Sends numbered datagrams from the gateway (true) and to it (false), and asserts that all arrive in order.
     fn send<const DIRECTIONS: usize>(&self, directions: [bool; DIRECTIONS], replies: Replies) {
-        let options = options(DATAGRAMS, replies);
-        let both = (0..PEERS).flat_map(|peer| {
+        self.send_with(0..PEERS, directions, options(DATAGRAMS, replies));
+    }
+
+    /// Does what [`Self::send`] does with some peers.
+    fn send_with<const DIRECTIONS: usize>(
+        &self,
+        peers: impl IntoIterator<Item = u8> + Clone,
+        directions: [bool; DIRECTIONS],
+        options: NumberedOptions,
+    ) {
+        let both = peers.clone().into_iter().flat_map(|peer| {
             let [near, far] = inner(peer);
             directions.map(|is_outbound| match is_outbound {
                 true => (&self.gateway, near, &self.sites, far),
@@ -107,7 +119,8 @@ impl Scene {
         let ends: Vec<_> =
             exchanges.into_iter().map(|exchange| std::thread::spawn(|| exchange.finish())).collect();
         let reports: Vec<NumberedReport> = ends.into_iter().map(|end| end.join().unwrap()).collect();
-        for (number, report) in reports.iter().enumerate() {
+        let of_peers = peers.into_iter().flat_map(|peer| [peer; DIRECTIONS]);
+        for ((number, report), peer) in reports.iter().enumerate().zip(of_peers) {
             for tally in [report.forward, report.replies] {
                 let wrong = (tally.lost, tally.out_of_order, tally.duplicates, tally.corrupt);
                 let told = |daemon: &Daemon| {
@@ -118,10 +131,14 @@ impl Scene {
                     (0, 0, 0, 0),
                     "{number}: {report:?} {:?} {:?}",
                     told(&self.gateway_daemon),
-                    told(&self.peers[number / DIRECTIONS])
+                    told(&self.peers[usize::from(peer)])
                 );
             }
-            assert_eq!(report.forward.received, DATAGRAMS);
+            let received = report.forward.received;
+            assert!(
+                matches!(options.amount, Amount::Count(count) if count == received),
+                "{number}: {received}"
+            );
         }
     }
 
@@ -137,11 +154,32 @@ impl Scene {
         }
         let sealed: u64 = threads.iter().map(|thread| thread.sealed).sum();
         assert_eq!(sealed, snapshot.tunnel.sealed);
+        self.assert_nothing_dropped();
+        assert!(snapshot.udp_features.steered);
+    }
+
+    #[track_caller]
+    fn assert_nothing_dropped(&self) {
+        let snapshot = self.gateway_daemon.snapshot().unwrap();
         // The kernel's own multicast is for no peer.
         let drops = snapshot.drops.iter().filter(|(reason, _)| *reason != DropReason::NoPeer);
         let drops: Vec<_> = drops.filter(|(_, packets)| *packets > 0).collect();
         assert!(drops.is_empty(), "{drops:?}");
-        assert!(snapshot.udp_features.steered);
+    }
+
+    fn key(&self, peer: u8) -> PublicKey {
+        let state = self.gateway_daemon.controller().unwrap().get().unwrap();
+        let network = ipnet::IpNet::from(inner(peer)[1]);
+        state.peers.iter().find(|state| state.allowed_ips == [network]).unwrap().public_key
+    }
+
+    /// Returns the packet thread of each peer, and when its last handshake was.
+    fn placement(&self) -> HashMap<PublicKey, (usize, Option<Instant>)> {
+        let snapshot = self.gateway_daemon.snapshot().unwrap();
+        let threads = snapshot.packet_threads.iter().enumerate();
+        let threads = threads.flat_map(|(number, thread)| std::iter::repeat_n(number, thread.peers));
+        let place = |(peer, thread): (&PeerSnapshot, usize)| (peer.public_key, (thread, peer.last_handshake));
+        snapshot.peers.iter().zip(threads).map(place).collect()
     }
 }
 
@@ -206,7 +244,10 @@ fn the_port_changes_for_all_threads_and_peers_are_removed_and_added() {
     scene.send([true], Replies::EveryPackets(3));
     scene.exchange(Replies::Never);
     let threads = scene.gateway_daemon.snapshot().unwrap().packet_threads;
-    assert!(threads.iter().all(|thread| thread.peers == usize::from(PEERS / THREADS as u8)), "{threads:?}");
+    // A thread with less to do than the others before gets more of them.
+    let each: Vec<usize> = threads.iter().map(|thread| thread.peers).collect();
+    assert_eq!(each.iter().sum::<usize>(), usize::from(PEERS));
+    assert!(each.iter().all(|peers| *peers > 0), "{each:?}");
 }
 
 #[test]
@@ -245,4 +286,77 @@ fn a_thread_that_hangs_costs_packets_of_its_peers_and_no_other_thread_stops() {
     assert!(lost > 0);
     // It goes on as if nothing had been.
     scene.exchange(Replies::EveryPackets(5));
+}
+
+#[test]
+fn peers_that_move_while_they_have_traffic_lose_nothing_and_stay_in_order() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(scene) = Scene::new() else { return };
+    let keys: Vec<PublicKey> = (0..PEERS).map(|peer| scene.key(peer)).collect();
+    let controller = scene.gateway_daemon.controller().unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let traffic = threads.spawn(|| {
+            // Short ones are not dropped for waiting long, as on a machine that has much else to do.
+            let options =
+                NumberedOptions { datagram_bytes: 400, ..options(DATAGRAMS, Replies::EveryPackets(5)) };
+            while !is_over.load(Ordering::Relaxed) {
+                scene.send_with(0..PEERS, [true, false], options);
+            }
+            // Sessions from before the moves are not in use any more.
+            scene.send_with(0..PEERS, [true, false], options);
+        });
+        // Each peer visits another thread, and comes back once it has a new session.
+        for round in 1..=3_u16 {
+            for (number, key) in (0_u16..).zip(&keys) {
+                let to = (number + round) % THREADS;
+                until("the peer has moved", || {
+                    traffic.is_finished() || controller.move_peer(*key, to).unwrap()
+                });
+            }
+            let moved_at = Instant::now();
+            let is_renewed = |(_, at): &(usize, Option<Instant>)| at.is_some_and(|at| at > moved_at);
+            let are_renewed = || scene.placement().values().all(is_renewed);
+            until("every peer has a new session", || traffic.is_finished() || are_renewed());
+        }
+        is_over.store(true, Ordering::Relaxed);
+        traffic.join().unwrap();
+    });
+    let snapshot = scene.gateway_daemon.snapshot().unwrap();
+    assert_eq!(snapshot.moves, 3 * u64::from(PEERS));
+    assert!(snapshot.packet_threads.iter().all(|thread| thread.peers == usize::from(PEERS / THREADS as u8)));
+    scene.assert_nothing_dropped();
+}
+
+#[test]
+fn a_peer_moves_by_itself_where_packet_threads_have_unequal_work() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(scene) = Scene::new() else { return };
+    let before = scene.placement();
+    let busy: Vec<u8> = (0..PEERS).filter(|peer| before[&scene.key(*peer)].0 == 0).collect();
+    assert_eq!(busy.len(), usize::from(PEERS / THREADS as u8));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let traffic = threads.spawn(|| {
+            // Many small datagrams, answered: work for the gateway, and little for everything else.
+            let options = NumberedOptions {
+                datagram_bytes: 100,
+                datagrams_per_second: 2000,
+                burst: 40,
+                segmentation_offload: true,
+                ..options(4000, Replies::EveryPackets(2))
+            };
+            while !is_over.load(Ordering::Relaxed) {
+                scene.send_with(busy.iter().copied(), [true, false], options);
+            }
+        });
+        let moves = || scene.gateway_daemon.snapshot().unwrap().moves;
+        until("a peer has moved", || traffic.is_finished() || moves() > 0);
+        is_over.store(true, Ordering::Relaxed);
+        traffic.join().unwrap();
+    });
+    let after = scene.placement();
+    let moved: Vec<_> = before.iter().filter(|(key, (thread, _))| after[*key].0 != *thread).collect();
+    assert!(!moved.is_empty() && moved.iter().all(|(_, (thread, _))| *thread == 0), "{moved:?}");
+    scene.assert_nothing_dropped();
 }

@@ -379,21 +379,18 @@ fn one_peer_that_fills_one_of_several_packet_threads_is_told() {
 
 #[test]
 fn packet_threads_with_unequal_work_are_told_where_no_single_peer_is_the_reason() {
-    let three_and_one = [(0, 10), (1, 300), (1, 300), (1, 300)];
-    let finding =
-        only(&with_threads(&[0.3, 0.95], &three_and_one, |_| {}), "uneven_packet_threads", Level::Note);
-    assert!(
-        finding.says.contains("thread 1 with 3 of the peers is full") && finding.says.contains("30 %"),
-        "{finding:?}"
-    );
-    assert!(finding.advice.unwrap().contains("restart"));
-    // A restart changes nothing where the numbers are equal.
     let two_and_two = [(0, 10), (0, 10), (1, 300), (1, 300)];
     let finding =
         only(&with_threads(&[0.3, 0.95], &two_and_two, |_| {}), "uneven_packet_threads", Level::Note);
-    assert_eq!(finding.advice, None);
-    assert_eq!(with_threads(&[0.6, 0.95], &three_and_one, |_| {}), [], "the other is busy, too");
+    assert!(
+        finding.says.contains("thread 1 with 2 of the peers is full") && finding.says.contains("30 %"),
+        "{finding:?}"
+    );
+    assert_eq!(with_threads(&[0.6, 0.95], &two_and_two, |_| {}), [], "the other is busy, too");
     assert_eq!(with_threads(&[0.95], &[(0, 300), (0, 300)], |_| {}), [], "there is no other");
+    // Each of these may move, and one does.
+    let three_and_one = [(0, 10), (1, 300), (1, 300), (1, 300)];
+    assert_eq!(with_threads(&[0.3, 0.95], &three_and_one, |_| {}), []);
 }
 
 #[test]

@@ -148,6 +148,30 @@ fn packet_threads_are_shown_where_there_are_several() {
 }
 
 #[test]
+fn the_packet_thread_of_each_peer_is_shown_where_there_are_several() {
+    let peer = |number| PeerReport {
+        public_key: format!("KEY{number}"),
+        packet_thread: Some(number),
+        ..PeerReport::default()
+    };
+    let mut report = StatusReport {
+        peers: vec![peer(1), peer(7)],
+        packet_threads: vec![PacketThreadReport::default()],
+        ..StatusReport::default()
+    };
+    assert!(!plain(&report, &[]).contains("thread"));
+    report.packet_threads.resize_with(8, PacketThreadReport::default);
+    report.peer_moves = 3;
+    let text = plain(&report, &[]);
+    for (key, number) in [("KEY1", "1"), ("KEY7", "7")] {
+        let line = text.lines().find(|line| line.contains(key)).unwrap();
+        let cells: Vec<_> = line.split(['│', '┆']).map(str::trim).collect();
+        assert_eq!(cells[8], number, "{text}");
+    }
+    assert!(text.contains("3 of peers to packet threads with less to do"), "{text}");
+}
+
+#[test]
 fn thousands_of_peers_are_cut_with_a_word() {
     let report = StatusReport {
         peers: vec![PeerReport { public_key: "KEY".to_owned(), ..PeerReport::default() }; 150],

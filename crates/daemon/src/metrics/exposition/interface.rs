@@ -183,6 +183,11 @@ fn packet_threads(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result
         "Peers that each packet thread serves.",
         threads().map(|(number, thread)| ([("thread", number)], thread.peers as u64)),
     )?;
+    writer.counter(
+        "weft_peer_moves",
+        "Peers that moved to a packet thread with less to do.",
+        report.peer_moves,
+    )?;
     writer.counters(
         "weft_packet_thread_packets",
         "Inner packets that each packet thread encrypted (outbound) or decrypted (inbound).",

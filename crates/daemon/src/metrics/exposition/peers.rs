@@ -36,6 +36,12 @@ pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Resu
         "Bytes of packets that wait for a session with the peer.",
         peers().map(|peer| (labels(peer), peer.0.staged_bytes)),
     )?;
+    let thread = |peer: &PeerReport| peer.packet_thread.filter(|_| report.packet_threads.len() > 1);
+    writer.gauges(
+        "weft_peer_packet_thread",
+        "The packet thread that serves the peer, where there are several.",
+        peers().filter_map(|peer| Some((labels(peer), thread(peer.0)? as u64))),
+    )?;
     let limits =
         || peers().flat_map(|peer| limits(peer.0).map(move |(direction, limit)| (peer, direction, limit)));
     writer.gauges(

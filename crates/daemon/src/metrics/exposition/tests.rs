@@ -135,6 +135,24 @@ fn every_packet_thread_has_its_time_peers_and_packets_also_when_there_is_only_on
 }
 
 #[test]
+fn the_packet_thread_of_each_peer_is_told_where_there_are_several() {
+    let text = |threads| {
+        let mut report = report();
+        report.packet_threads = vec![PacketThreadReport::default(); threads];
+        report.peer_moves = 4;
+        report.peers[0].packet_thread = Some(1);
+        encode(Arc::new(report), true, Format::Classic)
+    };
+    let values = |text: &str, name: &str| {
+        let lines = text.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| Some(line.rsplit_once(' ')?.1.to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&text(2), "weft_peer_packet_thread{"), ["1"]);
+    assert_eq!(values(&text(1), "weft_peer_packet_thread{"), [""; 0]);
+    assert_eq!(values(&text(2), "weft_peer_moves_total{"), ["4"]);
+}
+
+#[test]
 fn histograms_count_upwards_to_infinity() {
     let lines = lines(Format::OpenMetrics);
     let values = |start: &str| -> Vec<u64> {
