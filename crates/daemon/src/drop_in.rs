@@ -136,6 +136,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     };
     let notifier = if args.foreground || environment.foreground { None } else { Some(background::begin()?) };
     secrecy::forbid_core_dumps();
+    weft_confine::enable();
     let (end, ended) = mpsc::channel();
     let (signal, network) = (end.clone(), end.clone());
     signals::watch(move |received| drop(signal.send(End::Signal(received)))).map_err(RunError::Signals)?;

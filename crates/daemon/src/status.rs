@@ -8,7 +8,8 @@ use weft_config::settings::ReportSettings;
 use weft_dataplane::{Configured, PacketThread};
 use weft_report::{
     DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport, SendFailureReport,
-    StageReport, StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
+    StageReport, StatusReport, ThreadReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
+    stage_of,
 };
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{
@@ -145,6 +146,7 @@ impl Running {
             peers: configured.peers.iter().map(peer).collect(),
             packet_threads: snapshot.packet_threads.iter().map(packet_thread).collect(),
             peer_moves: snapshot.moves,
+            threads: weft_confine::threads().into_iter().map(thread).collect(),
             times: times(&snapshot.times),
             recent: None,
             findings: self.findings.clone(),
@@ -182,6 +184,11 @@ fn tun(interface: &str, snapshot: &Snapshot, threads: usize, offload: TunOffload
         queue_overflows: device::queue_overflows(interface),
         queues: snapshot.tun_queues.iter().map(tun_queue).collect(),
     }
+}
+
+fn thread(thread: weft_confine::Thread) -> ThreadReport {
+    let weft_confine::Thread { name, capabilities, is_filtered } = thread;
+    ThreadReport { name, capabilities, is_filtered }
 }
 
 fn packet_thread(thread: &PacketThread) -> PacketThreadReport {

@@ -160,6 +160,7 @@ impl Overrides {
 /// Loads the configuration, applies the overrides of the command line, and logs warnings.
 fn load(args: &UpArgs, overrides: &Overrides) -> Result<Config, LoadError> {
     secrecy::forbid_core_dumps();
+    weft_confine::enable();
     let mut parsed = config::load_as_service(&args.target)?;
     weft_host::warn_of_readers(&args.target, &mut parsed.warnings);
     for warning in &parsed.warnings {

@@ -28,6 +28,7 @@ impl ServerThread {
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _guard = guard;
+            weft_confine::thread(weft_confine::Role::Service);
             // Before the connections end, `serve` drops what it accepts with: a client that sees the end of its
             // connection finds no socket.
             runtime.block_on(async {

@@ -22,6 +22,6 @@ pub use recent::add_recent;
 pub use stage::stage_of;
 pub use status::{
     DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport, Rates, Recent,
-    SendFailureReport, StageReport, StatusReport, TimesReport, TunQueueReport, TunReport, TunnelReport,
-    UdpReport,
+    SendFailureReport, StageReport, StatusReport, ThreadReport, TimesReport, TunQueueReport, TunReport,
+    TunnelReport, UdpReport,
 };

@@ -53,12 +53,26 @@ pub struct StatusReport {
     pub packet_threads: Vec<PacketThreadReport>,
     /// How often a peer moved to a packet thread that had less to do.
     pub peer_moves: u64,
+    /// What each thread of the daemon may do, the oldest thread first. Empty where that is not restricted.
+    pub threads: Vec<ThreadReport>,
     /// How long the packet threads take.
     pub times: TimesReport,
     /// Changes since an earlier report, if two reports could be compared.
     pub recent: Option<Recent>,
     /// Warnings and problems.
     pub findings: Vec<Finding>,
+}
+
+/// What a thread may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThreadReport {
+    /// The name of the thread.
+    pub name: String,
+    /// Its capabilities, such as `CAP_NET_ADMIN` (capabilities(7)).
+    pub capabilities: Vec<String>,
+    /// Whether a filter restricts its system calls (seccomp(2)).
+    pub is_filtered: bool,
 }
 
 /// The TUN device. Reads are outbound, writes inbound.

@@ -28,6 +28,7 @@ pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
         reverse_path,
         nft,
         resolver,
+        confinement,
         clock,
     ];
     let mut findings: Vec<Finding> = checks.iter().filter_map(|check| check(facts, target)).collect();
@@ -316,6 +317,19 @@ fn resolver(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
         }
         Resolver::File { is_writable: false } => {
             found(Note, "/etc/resolv.conf cannot be written: DNS could not be configured")
+        }
+    })
+}
+
+fn confinement(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    let found = |level, says: &str| Finding::new("confinement", level, says);
+    let support = facts.confinement?;
+    Some(match (support.system_calls, support.files) {
+        (true, true) => found(Ok, "threads can be restricted to the system calls and files that they need"),
+        (true, false) => found(Note, "the kernel has no landlock: look-ups of names may write to files"),
+        (false, _) => {
+            found(Note, "system calls cannot be filtered here: a fault in weft could use all of the kernel")
+                .advise("a kernel with CONFIG_SECCOMP_FILTER on x86-64, arm64 or riscv64")
         }
     })
 }

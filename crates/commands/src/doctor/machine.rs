@@ -42,6 +42,8 @@ pub struct MachineState {
     pub wireguard_module: Option<Module>,
     /// Whether nft(8) is installed.
     pub nft: Option<bool>,
+    /// What a thread can be restricted to.
+    pub confinement: Option<weft_confine::Support>,
     pub clock: Clock,
     /// The paths to the endpoints.
     pub ways: Vec<Way>,

@@ -74,6 +74,9 @@ fn interface(report: &StatusReport) -> Table {
             row(name, shortened(list));
         }
     }
+    if !report.threads.is_empty() {
+        row("confined", confined(report));
+    }
     row("device", device(report));
     row("sockets", sockets(report));
     row("sent", traffic(report.udp.bytes_sent, report.udp.datagrams_sent, rates(report, false)));
@@ -91,6 +94,27 @@ fn interface(report: &StatusReport) -> Table {
         row("junk", format!("{} datagrams that are no messages for it", report.udp.junk_dropped));
     }
     table
+}
+
+/// The threads with a filter of system calls, and the others with their capabilities.
+fn confined(report: &StatusReport) -> String {
+    let all = report.threads.len();
+    let mut names: Vec<&str> =
+        report.threads.iter().filter(|of| of.is_filtered).map(|of| &*of.name).collect();
+    let filtered = names.len();
+    names.dedup();
+    let mut lines = vec![match filtered {
+        0 => "no thread".to_owned(),
+        _ => format!("{filtered} of {all} threads: {}", names.join(", ")),
+    }];
+    for thread in report.threads.iter().filter(|of| !of.is_filtered && !of.capabilities.is_empty()) {
+        let capabilities = match &thread.capabilities[..] {
+            few @ ([_] | [_, _] | [_, _, _]) => few.join(", "),
+            many => format!("{} capabilities", many.len()),
+        };
+        lines.push(format!("{} has {capabilities}", thread.name));
+    }
+    lines.join("\n")
 }
 
 fn device(report: &StatusReport) -> String {

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use tokio::sync::mpsc as async_mpsc;
+use weft_confine::Role;
 use weft_dataplane::{Command, DataplaneError, Handle, OnEvent, Siblings};
 use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tun::{Pulse, TunConfig, TunOffload};
@@ -172,6 +173,7 @@ type Startable = (Part, ShardSockets, mpsc::SyncSender<u16>);
 fn begin(setup: Setup) -> Result<(Handle, Opened, Vec<Startable>), StartError> {
     // Before the TUN is opened: its threads and the other packet threads inherit the scheduling policy.
     scheduling::begin(setup.priority).map_err(StartError::Realtime)?;
+    weft_confine::thread(Role::Opening);
     let devices = weft_tun::open_shards(setup.tun, setup.shards)?;
     let sockets = weft_udp::open_shards(setup.sockets, &setup.udp, setup.shards)?;
     let port = sockets.first().map_or(0, ShardSockets::port);
@@ -289,6 +291,7 @@ impl Runnable {
     fn run(self) -> Result<(), DataplaneError> {
         let Self { part, udp, runtime } = self;
         let Ok(mtu) = part.started.recv() else { return Ok(()) };
+        weft_confine::thread(Role::Packets);
         let config = TunnelConfig { mtu, ..part.tunnel };
         runtime.block_on(async {
             let tunnel = Tunnel::of_shard(part.private_key, config, part.shard, &part.cookies);

@@ -96,6 +96,7 @@ fn look_up(endpoints: Vec<Option<Endpoint>>, patience: Duration, by: impl LookUp
         let next = move || names.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let work = move || {
             let _guard = EndProcessOnPanic;
+            weft_confine::thread(weft_confine::Role::Names);
             while let Some((place, name)) = next() {
                 if answer.send((place, by(&name))).is_err() {
                     // The caller no longer waits.

@@ -19,6 +19,7 @@ mod support;
 
 mod background;
 mod commands_of_up;
+mod confinement;
 mod dump;
 mod handed_in;
 mod hostile;

@@ -35,6 +35,7 @@ impl Watch {
             .name("weft-network".to_owned())
             .spawn(move || {
                 let _guard = EndProcessOnPanic;
+                weft_confine::thread(weft_confine::Role::Service);
                 if let Err(error) = watch(events, on_change) {
                     tracing::warn!(%error, "cannot watch the network any more: its changes go unnoticed");
                 }

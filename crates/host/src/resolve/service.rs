@@ -81,6 +81,7 @@ impl Resolver {
         };
         thread::Builder::new().name("weft-names".to_owned()).spawn(move || {
             let _guard = EndProcessOnPanic;
+            weft_confine::thread(weft_confine::Role::Names);
             worker.run();
         })?;
         Ok(Self { handle: Handle { inbox } })

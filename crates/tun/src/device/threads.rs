@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::thread::{self, JoinHandle};
 
 use tokio::sync::mpsc as channel;
+use weft_confine::Role;
 use weft_sched::flow::FlowHasher;
 use weft_tunnel::{PlainSlab, Plaintext};
 
@@ -28,6 +29,7 @@ use crate::thread_guard::EndProcessOnPanic;
 fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(move || {
         let _guard = EndProcessOnPanic;
+        weft_confine::thread(Role::Tun);
         body();
     })
 }

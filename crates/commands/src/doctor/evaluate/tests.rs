@@ -1,3 +1,4 @@
+use weft_confine::Support;
 use weft_tun::TunOffload;
 use weft_udp::{SEND_BUFFER_BYTES, UdpFeatures};
 
@@ -39,6 +40,7 @@ fn well() -> MachineState {
         port_in_use: Some(false),
         wireguard_module: Some(Module::Absent),
         nft: Some(true),
+        confinement: Some(Support { system_calls: true, files: true }),
         clock: Clock { is_synchronised: Some(true), unix_ms: 1_800_000_000_000 },
         ways: vec![way(Result::Ok("192.0.2.1:51820".parse().unwrap()), Some(Result::Ok(1500)))],
     }
@@ -104,6 +106,7 @@ fn a_machine_that_is_well_passes_every_check() {
             "reverse_path",
             "nft",
             "resolver",
+            "confinement",
             "clock",
             "route"
         ]
@@ -264,6 +267,15 @@ fn a_full_tunnel_needs_src_valid_mark_where_sources_are_checked_strictly() {
             (Some(false), Some(strict), Some(writable));
         assert!(evaluate(&facts, &full_tunnel()).iter().all(|finding| finding.level == Ok));
     }
+}
+
+#[test]
+fn a_kernel_that_cannot_restrict_threads_is_named() {
+    let none = only(|facts, _| facts.confinement = Some(Support::default()), "confinement", Note);
+    advice(&none, "CONFIG_SECCOMP_FILTER");
+    let no_files = Support { system_calls: true, files: false };
+    let finding = only(|facts, _| facts.confinement = Some(no_files), "confinement", Note);
+    assert!(finding.says.contains("landlock"), "{finding:?}");
 }
 
 #[test]

@@ -42,6 +42,7 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget) {
     facts.existing_link = name_of(target).and_then(link);
     facts.wireguard_module = wireguard_module();
     facts.nft = Some(is_installed("nft"));
+    facts.confinement = Some(weft_confine::support());
     facts.clock.is_synchronised = is_clock_synchronised();
     ways(facts, target);
 }

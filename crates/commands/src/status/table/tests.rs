@@ -1,6 +1,6 @@
 use weft_config::settings::ReportSettings;
 use weft_report::finding::Level;
-use weft_report::{DropReport, PacketThreadReport, Rates, Recent, TunQueueReport, TunReport};
+use weft_report::{DropReport, PacketThreadReport, Rates, Recent, ThreadReport, TunQueueReport, TunReport};
 
 use super::*;
 
@@ -22,6 +22,14 @@ fn everything_that_a_user_asks_for_is_shown() {
         addresses: vec!["10.0.0.1/24".to_owned()],
         routes: (0..10).map(|i| format!("10.{i}.0.0/16")).collect(),
         dns: vec!["1.1.1.1 by systemd-resolved".to_owned()],
+        threads: vec![
+            ThreadReport {
+                name: "weft".to_owned(),
+                capabilities: vec!["CAP_X".to_owned(); 41],
+                is_filtered: false,
+            },
+            ThreadReport { name: "weft-packets".to_owned(), capabilities: Vec::new(), is_filtered: true },
+        ],
         peers: vec![
             PeerReport {
                 public_key: "PEERKEY".to_owned(),
@@ -69,6 +77,8 @@ fn everything_that_a_user_asks_for_is_shown() {
         "10.5.0.0/16",
         "and 4 more",
         "systemd-resolved",
+        "1 of 2 threads: weft-packets",
+        "weft has 41 capabilities",
         "2 queues, super-packets of TCP",
         "GSO on, GRO off",
         "45.2 datagrams a send",

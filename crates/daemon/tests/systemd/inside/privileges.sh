@@ -102,6 +102,8 @@ CONF
     test -e /etc/wireguard/made-by-root
     is "$(stat -c %U /run/weft/root/planted)" weft "the owner of what another user made"
     rm /run/weft/root/planted
+    is "$(thread_has weft@root weft-packets CapPrm)" 0000000000001000 "(CAP_NET_ADMIN alone)"
+    is "$(thread_has weft@root weft-uapi CapPrm)" 0000000000000000
     root_tells_a_stranger_nothing
     shared_with_root
     # What root has done is taken back after a crash, on its own word.

@@ -24,9 +24,23 @@ start_is_ready_and_carries_traffic() {
     echo "start $started, first answer after $(ms_since "$before")"
     is "$(ps -o user= -p "$(pid weft@wg0)" | tr -d ' ')" weft
     is "$(awk '/^CapEff/ {print $2}' "/proc/$(pid weft@wg0)/status")" 0000000000001000 "(CAP_NET_ADMIN alone)"
+    # The threads that parse what others sent have filters beyond those of the unit.
+    local of_unit
+    of_unit=$(thread_has weft@wg0 weft Seccomp_filters)
+    for thread in weft-packets weft-uapi weft-control weft-names weft-network; do
+        [ "$(thread_has weft@wg0 $thread Seccomp_filters)" -gt "$of_unit" ] || { say "$thread is not confined"; return 1; }
+    done
     # wg(8) finds it.
     wg show wg0 latest-handshakes | grep -q "$(cat /tmp/s/far.pub)"
     grep -q "^root:weft" <<<"$(stat -c %U:%G /run/wireguard)"
+}
+
+# A field of what the kernel says of a thread of an instance.
+thread_has() {
+    local task
+    for task in "/proc/$(pid "$1")"/task/*; do
+        [ "$(cat "$task/comm")" != "$2" ] || awk -v field="$3:" '$1 == field {print $2}' "$task/status"
+    done
 }
 
 the_operator_reads_how_it_goes() {
