@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::NonZeroU16;
 
 use clap::{Args, ValueEnum};
+use weft_config::{MAX_THREADS, PacketThreads};
 
 /// The arguments of `weft-bench shards`.
 #[derive(Clone, Debug, Args)]
@@ -32,10 +33,10 @@ pub(crate) struct ShardsArgs {
 }
 
 /// Parses a number of packet threads.
-fn packet_threads(text: &str) -> Result<NonZeroU16, weft_config::InvalidPacketThreads> {
-    match text.parse()? {
-        weft_config::PacketThreads::Fixed(threads) => Ok(threads),
-        weft_config::PacketThreads::Auto => Err(weft_config::InvalidPacketThreads),
+fn packet_threads(text: &str) -> Result<NonZeroU16, String> {
+    match text.parse() {
+        Ok(PacketThreads::Fixed(threads)) => Ok(threads),
+        _ => Err(format!("write a number from 1 to {MAX_THREADS}")),
     }
 }
 

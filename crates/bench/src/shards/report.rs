@@ -52,6 +52,8 @@ pub(crate) struct Side {
     pub(crate) gain_with_a_core_each: Option<Summary>,
     /// The medians of the gain and of the cipher's gain, divided.
     pub(crate) gain_by_cipher: Option<f64>,
+    /// The same, with the cipher on the part of the processors that the senders leave.
+    pub(crate) gain_by_limit: Option<f64>,
 }
 
 impl Report {
@@ -65,6 +67,7 @@ impl Report {
             gain: None,
             gain_with_a_core_each: None,
             gain_by_cipher: None,
+            gain_by_limit: None,
         };
         let cipher = |threads: &std::num::NonZeroU16| Cipher {
             threads: threads.get(),
@@ -117,7 +120,18 @@ impl Report {
             let with_a_core_each = stats::ratios(costs.map(|(base, ours)| (cores * base, ours)));
             let cipher = self.cipher.iter().find(|cipher| cipher.threads == case.packet_threads.get());
             let cipher = cipher.and_then(|cipher| cipher.gain);
+            let processors = self.machine.cores as f64;
+            let of_a_core = both.iter().map(|(ours, base)| {
+                (
+                    ours.gbit_per_free_core(case.packet_threads.get(), processors),
+                    base.gbit_per_free_core(first, processors),
+                )
+            });
+            let gain_of_a_core = stats::ratios(of_a_core);
+            let more_cores = processors.min(case.packet_threads.get().into()) / processors.min(first.into());
             let side = &mut self.sides[number];
+            side.gain_by_limit =
+                gain_of_a_core.zip(cipher).map(|(gain, cipher)| gain.median / (cipher.median / more_cores));
             side.gain = gain;
             side.gain_with_a_core_each = with_a_core_each;
             side.gain_by_cipher = gain.zip(cipher).map(|(gain, cipher)| gain.median / cipher.median);
@@ -130,7 +144,8 @@ impl Report {
             "Medians of {} rounds of {} s, in brackets the range; {} peers; packets of 1420 bytes, in super-packets; {} × \
              {}; Linux {}.\nThe gain is that against the same load on {}, round by round, and then divided by that of the \
              cipher.\nThe senders run on the same machine: where there are no more cores than packet threads, they take \
-             some of their time.\n\"With a core each\" is the gain that the CPU time of a packet would allow if they did \
+             some of their time.\n\"By the limit\" leaves the cipher as much of the processors as the senders leave the packet \
+             threads.\n\"With a core each\" is the gain that the CPU time of a packet would allow if they did \
              not.\n",
             self.rounds,
             self.seconds,
@@ -149,6 +164,7 @@ impl Report {
             "Gbit/s",
             "gain",
             "by cipher's",
+            "by the limit",
             "with a core each",
             "CPU s/Gbit",
             "cores",
@@ -170,6 +186,7 @@ impl Report {
                 range(summary(&|figures| Some(figures.gbit_per_second))),
                 range(side.gain),
                 side.gain_by_cipher.map_or_else(String::new, |part| format!("{part:.2}")),
+                side.gain_by_limit.map_or_else(String::new, |part| format!("{part:.2}")),
                 range(side.gain_with_a_core_each),
                 median(&|figures| Some(figures.cpu_seconds_per_gbit), 3),
                 median(&|figures| Some(figures.cores), 2),
@@ -287,6 +304,10 @@ mod tests {
         assert_eq!((gain.lowest, gain.highest), (1.5, 1.5));
         assert!((report.sides[1].gain_by_cipher.unwrap() - 1.25).abs() < 1e-9);
         assert_eq!(report.sides[0].gain.unwrap().median, 1.0);
+        // Of two processors the senders leave 1.85 and 1.70, and one thread always finds one.
+        let by_limit = [3.0 / 2.0 / 1.85, 6.0 / 4.0 / 1.7].map(|gain| gain / (1.2 / 2.0));
+        let found = report.sides[1].gain_by_limit.unwrap();
+        assert!((by_limit[0] - 1e-9..=by_limit[1] + 1e-9).contains(&found), "{found}");
         // Each packet takes as much CPU time as with one thread.
         assert_eq!(report.sides[1].gain_with_a_core_each.unwrap().median, 2.0);
         let text = report.text();
