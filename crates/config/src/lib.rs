@@ -26,7 +26,6 @@ pub mod keys;
 pub mod lexer;
 mod load;
 pub mod metrics;
-mod packet_threads;
 #[cfg(unix)]
 mod permissions;
 mod problem;
@@ -34,7 +33,7 @@ mod problem;
 mod properties;
 pub mod settings;
 mod suggest;
-mod tun_threads;
+mod threads;
 #[cfg(not(unix))]
 mod unsupported;
 pub mod values;
@@ -51,10 +50,9 @@ pub use host::without_keys;
 pub use host::{Dns, Hook, HookPhase, HostConfig, KillSwitch};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{LoadError, load, load_as_service, name_of, path_of, read_text};
-pub use packet_threads::{InvalidPacketThreads, MAX_PACKET_THREADS, PacketThreads};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use suggest::shown_key;
-pub use tun_threads::{InvalidTunThreads, TunThreads};
+pub use threads::{InvalidThreads, MAX_THREADS, PacketThreads, Threads, TunThreads};
 pub use wg::{add_allowed_ips, parse_change};
 pub use wg_quick::WgQuickKeys;
 

@@ -159,11 +159,15 @@ pub struct DemoArgs {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct TunArgs {
     /// How many packet threads share the peers (up to 64): each encrypts, decrypts, sends and receives for its own. One
-    /// peer is never served by two. auto: one below four cores, else one for each two.
+    /// peer is never served by two. Several read and write the device themselves, whatever --tun-threads says. auto: one
+    /// below four cores, else one for each two, and no more than there are peers in the file.
     #[arg(long, value_name = "K|auto", default_value_t, hide = weft_udp::MAX_SHARDS == 1)]
     pub packet_threads: PacketThreads,
-    /// How many queues the device has, each with a thread that reads and one that writes (up to 64); 0: the packet
-    /// thread reads and writes the device itself, as several packet threads always do; auto: what suits this machine.
+    /// Pin packet thread N to the N-th processor that this process may use. Without it the system places the threads.
+    #[arg(long, hide = weft_udp::MAX_SHARDS == 1)]
+    pub pin: bool,
+    /// How many queues the device has, each with a thread that reads and one that writes (up to 64), beside one packet
+    /// thread; 0: the packet thread reads and writes the device itself; auto: what suits this machine.
     #[arg(long, value_name = "N|auto", default_value_t)]
     pub tun_threads: TunThreads,
     /// Do without segmentation and checksum offloads of the device.

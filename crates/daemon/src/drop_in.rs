@@ -96,9 +96,7 @@ impl From<RunError> for exit::Error {
             RunError::Name(_) | RunError::NotUtun(_) | RunError::Variable(_) => Code::Usage,
             RunError::Socket(error) => error.exit_code(),
             RunError::Metrics(error) => error.exit_code(),
-            RunError::Start(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                Code::Permission
-            }
+            RunError::Start(error) => error.exit_code(),
             _ => Code::Failure,
         };
         Self::new(code, error)
@@ -152,6 +150,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     };
     let mut options = Options {
         packet_threads: args.tun.packet_threads,
+        pin: args.tun.pin,
         tun_threads: args.tun.tun_threads,
         offload: !args.tun.no_offload,
         join_segments: args.tun.join_segments,

@@ -14,8 +14,13 @@ use weft_udp::{self as udp, PathMtu, UdpConfig};
 use crate::scheduling::Priority;
 
 mod balancer;
+#[cfg(unix)]
+mod descriptors;
 mod packet_thread;
 mod queues;
+
+#[cfg(not(unix))]
+use crate::unsupported::descriptors;
 
 use balancer::Balancer;
 pub use packet_thread::{Opened, StartError};
@@ -28,6 +33,10 @@ use queues::{inline_queues, packet_threads, tun_queues};
 pub struct Options {
     /// Number of packet threads, which share the peers.
     pub packet_threads: PacketThreads,
+    /// Number of peers at the start, if it is known: automatically there are no more packet threads.
+    pub peers: Option<usize>,
+    /// Whether each packet thread stays on one processor.
+    pub pin: bool,
     /// Number of TUN queues with a reader and a writer thread each.
     pub tun_threads: TunThreads,
     /// Number of TUN queues if no threads serve them.
@@ -47,7 +56,7 @@ pub struct Options {
 
 impl Options {
     pub fn packet_threads(&self) -> usize {
-        packet_threads(self.packet_threads)
+        packet_threads(self.packet_threads, self.peers)
     }
 
     pub fn tun_queues(&self) -> TunQueues {
@@ -59,6 +68,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             packet_threads: PacketThreads::default(),
+            peers: None,
+            pin: false,
             tun_threads: TunThreads::Auto,
             inline_queues: inline_queues(),
             offload: true,
@@ -144,6 +155,7 @@ impl Interface {
             },
             thread_name: options.thread_name.clone(),
             priority: options.priority,
+            pin: options.pin,
             on_event,
         };
         let (start, started) = mpsc::sync_channel(1);

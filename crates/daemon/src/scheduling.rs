@@ -20,6 +20,14 @@ pub enum Priority {
     Realtime,
 }
 
+/// Keeps the calling thread on one processor: the one at this place among those that it may use.
+///
+/// # Errors
+/// There are not so many, or it is not permitted.
+pub fn pin(place: usize) -> io::Result<()> {
+    platform::pin(place)
+}
+
 /// Applies the policy to the calling thread; threads that it starts inherit it.
 ///
 /// # Errors

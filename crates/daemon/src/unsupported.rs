@@ -37,10 +37,23 @@ impl crate::metrics::Listener {
     }
 }
 
+/// There is one packet thread, which has no need for more.
+#[cfg(not(unix))]
+pub(crate) mod descriptors {
+    pub(crate) fn make_room(_: usize) -> std::io::Result<Result<(), String>> {
+        Ok(Ok(()))
+    }
+}
+
 pub(crate) mod scheduling {
     use super::{OS, io};
 
     pub(crate) fn take_short_slices() {}
+
+    pub(crate) fn pin(_: usize) -> io::Result<()> {
+        let message = format!("weft pins no threads on {OS}");
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
 
     pub(crate) fn take_precedence() -> io::Result<()> {
         let message = format!("weft sets no real-time priority on {OS}");

@@ -81,9 +81,7 @@ impl UpError {
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Config(error) => exit::Code::of_configuration(error.is_permission_denied()),
-            Self::Start(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                exit::Code::Permission
-            }
+            Self::Start(error) => error.exit_code(),
             Self::Host(error) => error.exit_code(),
             Self::Metrics(error) => error.exit_code(),
             _ => exit::Code::Failure,
@@ -122,6 +120,8 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
     let config = load(args, &overrides)?;
     let options = Options {
         packet_threads: args.tun.packet_threads,
+        peers: Some(config.peers.len()),
+        pin: args.tun.pin,
         tun_threads: args.tun.tun_threads,
         offload: !args.tun.no_offload,
         join_segments: args.tun.join_segments,

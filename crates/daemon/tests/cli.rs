@@ -574,6 +574,9 @@ fn a_wrong_command_line_ends_with_2_and_help_with_0() {
         &["check", "a", "b"],
         &["up", "wg0", "--tun-threads", "65"],
         &["up", "wg0", "--tun-threads", "many"],
+        &["up", "wg0", "--packet-threads", "0"],
+        &["run", "wg0", "--packet-threads", "65"],
+        &["demo", "--packet-threads", "-1"],
         &["demo", "--secs", "0"],
         &["genkey", "extra"],
         &["--log-format", "xml", "genkey"],
@@ -581,6 +584,10 @@ fn a_wrong_command_line_ends_with_2_and_help_with_0() {
     ] {
         let ended = run(arguments, "");
         assert_eq!((ended.code, ended.stdout.as_str()), (2, ""), "{arguments:?}: {}", ended.stderr);
+    }
+    if weft_udp::MAX_SHARDS > 1 {
+        let ended = run(&["up", "wg0", "--packet-threads", "0"], "");
+        assert!(ended.stderr.contains("write a number from 1 to 64, or `auto`"), "{}", ended.stderr);
     }
     for arguments in [&["--help"][..], &["up", "--help"], &["check", "-h"], &["help", "demo"], &["--version"]]
     {

@@ -142,6 +142,14 @@ pub enum OpenError {
         /// The requested number.
         queues: usize,
     },
+    /// Several packet threads, and threads of the device.
+    #[error(
+        "{shards} packet threads read and write the device themselves: there are no TUN threads beside several of them"
+    )]
+    ThreadsOfShards {
+        /// The requested number of packet threads.
+        shards: usize,
+    },
     /// Fewer queues than packet threads, or packet threads of which this platform has one only.
     #[error("{shards} packet threads need a queue each, and the device has {queues}")]
     TooManyShards {
@@ -190,10 +198,12 @@ impl OpenError {
     /// Returns the nearest `io::ErrorKind`.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
-            Self::InvalidName { .. } | Self::TooManyQueues { .. } => io::ErrorKind::InvalidInput,
-            Self::TooManyShards { .. } | Self::DescriptorCount { .. } | Self::Descriptor { .. } => {
-                io::ErrorKind::InvalidInput
-            }
+            Self::InvalidName { .. }
+            | Self::TooManyQueues { .. }
+            | Self::ThreadsOfShards { .. }
+            | Self::TooManyShards { .. }
+            | Self::DescriptorCount { .. }
+            | Self::Descriptor { .. } => io::ErrorKind::InvalidInput,
             Self::Exists { .. } | Self::ForeignAdapter { .. } => io::ErrorKind::AlreadyExists,
             Self::PermissionDenied { .. } | Self::DriverForbidden { .. } | Self::NotAdministrator { .. } => {
                 io::ErrorKind::PermissionDenied

@@ -108,11 +108,12 @@ impl<Q: Queue> Device<Q> {
         device.ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
-    /// Returns what was opened as one device for each packet thread. There must be a queue for each.
+    /// Returns what was opened as one device for each packet thread. There must be a queue for each, and no
+    /// threads of the device beside several.
     pub(crate) fn several(opened: Opened<Q>, threads: bool, shards: usize) -> io::Result<Vec<Self>> {
         let Opened { queues, name, offload, joins_segments } = opened;
         let count = queues.len();
-        if count < shards.max(1) {
+        if count < shards.max(1) || shards > 1 && threads {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let stats = Arc::new(TunStats::new(count));
@@ -123,12 +124,6 @@ impl<Q: Queue> Device<Q> {
         let (coalescing, hasher) = (Arc::new(coalescing), FlowHasher::random());
         let device = |mode| Self { name: name.clone(), offload, stats: Arc::clone(&stats), mode };
         if threads {
-            if shards > 1 {
-                return Err(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "queues have no threads of their own where there are several packet threads",
-                ));
-            }
             let threads = Threads::start(&name, queues, hasher, &coalescing, &stats)?;
             return Ok(vec![device(Mode::Threads(threads))]);
         }

@@ -36,11 +36,14 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
 
 /// Opens the device for several packet threads: one [`Device`] each, in order. `config.queues` is the number of
 /// all queues, at least one for each; each `Device` reads a contiguous range of them and writes to all. Each
-/// must be polled by a runtime of its own.
+/// must be polled by another runtime, with time enabled. There are no threads of the device beside several.
 pub fn open_shards(config: TunConfig, shards: usize) -> Result<Vec<Device>, OpenError> {
     let (threads, queues) = (config.threads, config.queues.max(1));
     if shards > queues {
         return Err(OpenError::TooManyShards { shards, queues });
+    }
+    if shards > 1 && threads {
+        return Err(OpenError::ThreadsOfShards { shards });
     }
     Device::start_several(create::open(config)?, threads, shards)
 }

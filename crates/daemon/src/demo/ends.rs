@@ -68,6 +68,7 @@ pub(super) fn start(tun: TunArgs) -> Result<[End; 2], Error> {
         let config = config(names[place], place, &keys)?;
         let options = Options {
             packet_threads: tun.packet_threads,
+            pin: tun.pin,
             tun_threads: tun.tun_threads,
             offload: !tun.no_offload,
             thread_name: format!("weft-{}", names[place]),

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use tokio::sync::mpsc as async_mpsc;
+use weft_config::exit;
 use weft_confine::Role;
 use weft_dataplane::{Command, DataplaneError, Handle, OnEvent, Siblings};
 use weft_tun::thread_guard::EndProcessOnPanic;
@@ -17,6 +18,7 @@ use weft_tun::{Pulse, TunConfig, TunOffload};
 use weft_tunnel::{CookieRoot, PrivateKey, Shard, Tunnel, TunnelConfig};
 use weft_udp::{self as udp, BindError, ShardSockets, UdpConfig, UdpSockets};
 
+use super::descriptors;
 use crate::scheduling::{self, Priority};
 
 /// Why the packet thread could not start.
@@ -34,21 +36,60 @@ pub enum StartError {
          leave --realtime out"
     )]
     Realtime(#[source] io::Error),
+    /// The process may not open enough descriptors.
+    #[error(
+        "{shards} packet threads need {needed} descriptors, and this process may open {limit}: raise the limit (ulimit -n, \
+         LimitNOFILE= of a unit), or lower --packet-threads"
+    )]
+    Descriptors { shards: usize, needed: usize, limit: String },
+    /// A thread cannot be pinned.
+    #[error(
+        "cannot pin packet thread {number} to a processor: {source}; leave --pin out, or lower --packet-threads"
+    )]
+    Pin { number: u16, source: io::Error },
     /// The operating system refused a thread or a runtime.
     #[error("cannot start the packet thread: {0}")]
     Thread(#[source] io::Error),
 }
 
 impl StartError {
+    /// Returns the exit code for the error.
+    pub fn exit_code(&self) -> exit::Code {
+        match self {
+            Self::Descriptors { .. } | Self::Pin { .. } => exit::Code::Usage,
+            _ if self.kind() == io::ErrorKind::PermissionDenied => exit::Code::Permission,
+            _ => exit::Code::Failure,
+        }
+    }
+
     /// Returns the kind of the underlying I/O error; [`io::ErrorKind::Other`] if there is none.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Tun(error) => error.kind(),
             Self::Udp(BindError::Fwmark { source, .. } | BindError::Io { source, .. }) => source.kind(),
             Self::Udp(BindError::FwmarkUnavailable { .. }) => io::ErrorKind::Unsupported,
-            Self::Udp(_) => io::ErrorKind::Other,
-            Self::Realtime(error) | Self::Thread(error) => error.kind(),
+            Self::Udp(_) | Self::Descriptors { .. } => io::ErrorKind::Other,
+            Self::Realtime(error) | Self::Thread(error) | Self::Pin { source: error, .. } => error.kind(),
         }
+    }
+}
+
+/// Descriptors of each packet thread beside queues and sockets: those of its runtime.
+const DESCRIPTORS_OF_A_RUNTIME: usize = 4;
+/// Descriptors of everything else: control sockets and their clients, files, what this process was started with.
+const OTHER_DESCRIPTORS: usize = 128;
+
+/// Makes sure that all descriptors of several packet threads can be opened, before any is.
+fn make_room(setup: &Setup) -> Result<(), StartError> {
+    let shards = setup.shards;
+    if shards == 1 {
+        return Ok(());
+    }
+    let sockets = weft_udp::receiving_sockets(shards) + 2;
+    let needed = setup.tun.queues + sockets + shards * DESCRIPTORS_OF_A_RUNTIME + OTHER_DESCRIPTORS;
+    match descriptors::make_room(needed).map_err(StartError::Thread)? {
+        Ok(()) => Ok(()),
+        Err(limit) => Err(StartError::Descriptors { shards, needed, limit }),
     }
 }
 
@@ -67,6 +108,8 @@ pub(super) struct Setup {
     /// The name of the first thread, at most 15 bytes.
     pub(super) thread_name: String,
     pub(super) priority: Priority,
+    /// Whether each packet thread stays on one processor.
+    pub(super) pin: bool,
     /// Receives events of peers, on the packet threads.
     pub(super) on_event: Option<OnEvent>,
 }
@@ -91,6 +134,7 @@ pub(super) type PacketThread = JoinHandle<Result<(), DataplaneError>>;
 /// The parts that one packet thread gets.
 struct Part {
     shard: Shard,
+    pin: bool,
     tun: weft_tun::Device,
     commands: async_mpsc::Receiver<Command>,
     siblings: Option<Siblings>,
@@ -173,6 +217,7 @@ type Startable = (Part, ShardSockets, mpsc::SyncSender<u16>);
 fn begin(setup: Setup) -> Result<(Handle, Opened, Vec<Startable>), StartError> {
     // Before the TUN is opened: its threads and the other packet threads inherit the scheduling policy.
     scheduling::begin(setup.priority).map_err(StartError::Realtime)?;
+    make_room(&setup)?;
     weft_confine::thread(Role::Opening);
     let devices = weft_tun::open_shards(setup.tun, setup.shards)?;
     let sockets = weft_udp::open_shards(setup.sockets, &setup.udp, setup.shards)?;
@@ -190,7 +235,9 @@ fn begin(setup: Setup) -> Result<(Handle, Opened, Vec<Startable>), StartError> {
     let part = |(((((shard, tun), udp), commands), siblings), on_event)| {
         let (start, started) = mpsc::sync_channel(1);
         let (private_key, tunnel, cookies) = (setup.private_key.clone(), setup.tunnel, cookies.clone());
-        let part = Part { shard, tun, commands, siblings, on_event, private_key, tunnel, cookies, started };
+        let pin = setup.pin;
+        let part =
+            Part { shard, pin, tun, commands, siblings, on_event, private_key, tunnel, cookies, started };
         (part, udp, start)
     };
     Ok((handle, opened, parts.map(part).collect()))
@@ -281,7 +328,12 @@ struct Runnable {
 }
 
 impl Runnable {
+    /// Called on the packet thread. The first one calls it last: the others would inherit its processor.
     fn new(part: Part, udp: ShardSockets) -> Result<Self, StartError> {
+        if part.pin {
+            let number = part.shard.number();
+            scheduling::pin(number.into()).map_err(|source| StartError::Pin { number, source })?;
+        }
         let runtime = weft_dataplane::runtime().map_err(StartError::Thread)?;
         let udp = runtime.block_on(async { udp.register() })?;
         Ok(Self { part, udp, runtime })

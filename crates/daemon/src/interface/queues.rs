@@ -1,6 +1,6 @@
 //! The queues of a TUN: how many, served by which threads, and how much the kernel keeps in them.
 
-use weft_config::{PacketThreads, TunThreads};
+use weft_config::{MAX_THREADS, PacketThreads, TunThreads};
 use weft_host::routes::QueueLimits;
 
 /// The queues of a TUN, and the threads that serve them.
@@ -22,20 +22,26 @@ impl TunQueues {
 /// Returns the number of packet threads to use on this machine.
 ///
 /// Below four cores, the kernel's part of the packet path uses the cores that one packet thread leaves idle. With
-/// more cores there is one packet thread for each two: the kernel needs about as much time as the packet thread.
-pub(super) fn packet_threads(wanted: PacketThreads) -> usize {
+/// more cores there is one packet thread for each two: the kernel needs about as much time as the packet thread. A
+/// packet thread without a peer would have nothing to do.
+pub(super) fn packet_threads(wanted: PacketThreads, peers: Option<usize>) -> usize {
     /// Replaces the default, for tests and measurements.
     const VARIABLE: &str = "WEFT_PACKET_THREADS";
     let replaced = || std::env::var(VARIABLE).ok()?.parse().ok();
     let is_default = wanted == PacketThreads::default();
     let wanted = match if is_default { replaced().unwrap_or(wanted) } else { wanted } {
         PacketThreads::Fixed(threads) => usize::from(threads.get()),
-        PacketThreads::Auto => match std::thread::available_parallelism().map_or(1, usize::from) {
-            0..=3 => 1,
-            cores => cores / 2,
-        },
+        PacketThreads::Auto => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            auto_packet_threads(cores, peers.unwrap_or(usize::MAX))
+        }
     };
     wanted.min(weft_udp::MAX_SHARDS)
+}
+
+fn auto_packet_threads(cores: usize, peers: usize) -> usize {
+    let of_cores = if cores < 4 { 1 } else { cores / 2 };
+    of_cores.min(peers).clamp(1, MAX_THREADS.into())
 }
 
 /// Returns the TUN queues to use on this machine with this many packet threads; `inline` is the number of queues if no
@@ -133,6 +139,13 @@ mod tests {
         assert_eq!(with.with_threads(), with.count);
         let auto = tun_queues(TunThreads::Auto, 3, 1);
         assert!(auto.threads || auto.count == 3.min(weft_tun::MAX_QUEUES));
+    }
+
+    #[test]
+    fn automatically_there_is_a_packet_thread_for_two_cores_and_none_without_a_peer() {
+        let threads = [1, 2, 3, 4, 7, 8, 500].map(|cores| auto_packet_threads(cores, usize::MAX));
+        assert_eq!(threads, [1, 1, 1, 2, 3, 4, 64]);
+        assert_eq!([0, 1, 2, 3, 9].map(|peers| auto_packet_threads(8, peers)), [1, 1, 2, 3, 4]);
     }
 
     #[test]

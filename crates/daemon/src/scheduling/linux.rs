@@ -1,6 +1,9 @@
-//! sched_setattr(2): short EEVDF slices by default, SCHED_RR on request.
+//! sched_setattr(2): short EEVDF slices by default, SCHED_RR on request. sched_setaffinity(2).
 
 use std::io;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 
 /// The time slice, on kernels that let a thread choose it (Linux 6.12): the shortest that they allow. A yield
 /// gives up the rest of the slice; with slices of milliseconds, frequent yields would give up the thread's
@@ -26,6 +29,20 @@ pub(super) fn take_precedence() -> io::Result<()> {
         )));
     }
     set(&attributes(libc::SCHED_RR, 0, REALTIME_PRIORITY))
+}
+
+pub(super) fn pin(place: usize) -> io::Result<()> {
+    let this_thread = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this_thread)?;
+    let processors: Vec<_> =
+        (0..CpuSet::count()).filter(|number| allowed.is_set(*number).unwrap_or_default()).collect();
+    let Some(processor) = processors.get(place) else {
+        let count = processors.len();
+        return Err(io::Error::other(format!("this process may use {count} of them")));
+    };
+    let mut only = CpuSet::new();
+    only.set(*processor)?;
+    Ok(sched_setaffinity(this_thread, &only)?)
 }
 
 fn attributes(policy: libc::c_int, slice_ns: u64, priority: u32) -> libc::sched_attr {
@@ -59,6 +76,23 @@ mod tests {
         let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
         assert_eq!(result, 0);
         attributes
+    }
+
+    #[test]
+    fn a_pinned_thread_stays_on_the_processor_at_its_place() {
+        let allowed = || {
+            let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
+            (0..CpuSet::count()).filter(|number| set.is_set(*number).unwrap()).collect::<Vec<_>>()
+        };
+        let all = allowed();
+        for (place, processor) in all.iter().enumerate() {
+            let pinned = std::thread::spawn(move || pin(place).map(|()| allowed())).join().unwrap();
+            assert_eq!(pinned.unwrap(), [*processor]);
+        }
+        let beyond = all.len();
+        let error = std::thread::spawn(move || pin(beyond)).join().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), format!("this process may use {beyond} of them"));
+        assert_eq!(allowed(), all);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -19,7 +20,7 @@ use weft_lab::{Namespace, here, until};
 use weft_tunnel::{DropReason, PeerSnapshot, PrivateKey, PublicKey};
 use weft_uapi::Control as _;
 
-use crate::stopped_thread::StoppedThread;
+use crate::stopped_thread::{StoppedThread, thread_named};
 
 const PEERS: u8 = 9;
 const THREADS: u16 = 3;
@@ -44,6 +45,11 @@ struct Scene {
 
 impl Scene {
     fn new() -> Option<Self> {
+        Self::after(|| ())
+    }
+
+    /// `prepare` runs on the thread that starts the gateway, and only there.
+    fn after(prepare: impl FnOnce() + Send) -> Option<Self> {
         if !here::tun_permitted() {
             return None;
         }
@@ -77,7 +83,13 @@ impl Scene {
             );
             peers.push(start(&sites, &format!("site{peer}"), &site, 1));
         }
-        let gateway_daemon = start(&gateway, "wg0", &text, THREADS);
+        let gateway_daemon = std::thread::scope(|scope| {
+            let start = || {
+                prepare();
+                start(&gateway, "wg0", &text, THREADS)
+            };
+            scope.spawn(start).join().unwrap()
+        });
         let scene = Self { gateway_daemon, peers, gateway, sites };
         // The peers begin: the gateway does not know where they are.
         let has_session = |snapshot: weft_dataplane::Snapshot| {
@@ -87,12 +99,13 @@ impl Scene {
         Some(scene)
     }
 
-    /// Sends numbered datagrams to and from every peer at once, and asserts that all arrive in order.
+    /// Sends numbered datagrams to and from every peer at once, and asserts that all arrive in order, but for overload.
     fn exchange(&self, replies: Replies) {
         self.send([true, false], replies);
     }
 
-    /// Sends numbered datagrams from the gateway (true) and to it (false), and asserts that all arrive in order.
+    /// Sends numbered datagrams from the gateway (true) and to it (false), and asserts that all arrive in order, but for
+    /// overload.
     fn send<const DIRECTIONS: usize>(&self, directions: [bool; DIRECTIONS], replies: Replies) {
         self.send_with(0..PEERS, directions, options(DATAGRAMS, replies));
     }
@@ -100,11 +113,11 @@ impl Scene {
     /// Does what [`Self::send`] does with some peers.
     fn send_with<const DIRECTIONS: usize>(
         &self,
-        peers: impl IntoIterator<Item = u8> + Clone,
+        peers: impl IntoIterator<Item = u8>,
         directions: [bool; DIRECTIONS],
         options: NumberedOptions,
     ) {
-        let both = peers.clone().into_iter().flat_map(|peer| {
+        let both = peers.into_iter().flat_map(|peer| {
             let [near, far] = inner(peer);
             directions.map(|is_outbound| match is_outbound {
                 true => (&self.gateway, near, &self.sites, far),
@@ -114,36 +127,35 @@ impl Scene {
         let start = |(from, source, to, destination)| {
             Numbered::start(from, source, to, destination, options).unwrap()
         };
+        let overload_before = self.overload();
         let exchanges: Vec<Numbered> = both.map(start).collect();
         // Each waits until nothing more arrives.
         let ends: Vec<_> =
             exchanges.into_iter().map(|exchange| std::thread::spawn(|| exchange.finish())).collect();
         let reports: Vec<NumberedReport> = ends.into_iter().map(|end| end.join().unwrap()).collect();
-        let of_peers = peers.into_iter().flat_map(|peer| [peer; DIRECTIONS]);
-        for ((number, report), peer) in reports.iter().enumerate().zip(of_peers) {
+        let mut lost = 0;
+        for (number, report) in reports.iter().enumerate() {
             for tally in [report.forward, report.replies] {
-                let wrong = (tally.lost, tally.out_of_order, tally.duplicates, tally.corrupt);
-                let told = |daemon: &Daemon| {
-                    daemon.snapshot().map(|of| (of.drops, of.udp, of.tun, of.packet_threads))
-                };
-                assert_eq!(
-                    wrong,
-                    (0, 0, 0, 0),
-                    "{number}: {report:?} {:?} {:?}",
-                    told(&self.gateway_daemon),
-                    told(&self.peers[usize::from(peer)])
-                );
+                let wrong = (tally.out_of_order, tally.duplicates, tally.corrupt);
+                assert_eq!(wrong, (0, 0, 0), "{number}: {report:?}");
+                lost += tally.lost;
             }
-            let received = report.forward.received;
-            assert!(
-                matches!(options.amount, Amount::Count(count) if count == received),
-                "{number}: {received}"
-            );
         }
+        let told =
+            |daemon: &Daemon| daemon.snapshot().map(|of| (of.drops, of.udp, of.tun, of.packet_threads));
+        // A machine that is busy with other work may open too few.
+        let overload = self.overload() - overload_before;
+        assert_eq!(lost, overload, "{reports:?} {:?}", told(&self.gateway_daemon));
     }
 
-    /// Asserts that every thread has worked for its peers, and that nothing was dropped.
-    fn assert_shared(&self) {
+    /// Returns the datagrams that arrived faster than the gateway and its peers could open them.
+    fn overload(&self) -> u64 {
+        self.peers.iter().chain([&self.gateway_daemon]).map(overload).sum()
+    }
+
+    /// Asserts that every thread has worked for its peers, and that nothing was dropped. `steered`: whether the kernel
+    /// chooses the thread of each message.
+    fn assert_shared(&self, steered: bool) {
         let snapshot = self.gateway_daemon.snapshot().unwrap();
         let threads = &snapshot.packet_threads;
         assert_eq!(threads.len(), usize::from(THREADS));
@@ -155,14 +167,15 @@ impl Scene {
         let sealed: u64 = threads.iter().map(|thread| thread.sealed).sum();
         assert_eq!(sealed, snapshot.tunnel.sealed);
         self.assert_nothing_dropped();
-        assert!(snapshot.udp_features.steered);
+        assert_eq!(snapshot.udp_features.steered, steered);
     }
 
     #[track_caller]
     fn assert_nothing_dropped(&self) {
         let snapshot = self.gateway_daemon.snapshot().unwrap();
         // The kernel's own multicast is for no peer.
-        let drops = snapshot.drops.iter().filter(|(reason, _)| *reason != DropReason::NoPeer);
+        let allowed = [DropReason::NoPeer, DropReason::Overload];
+        let drops = snapshot.drops.iter().filter(|(reason, _)| !allowed.contains(reason));
         let drops: Vec<_> = drops.filter(|(_, packets)| *packets > 0).collect();
         assert!(drops.is_empty(), "{drops:?}");
     }
@@ -181,6 +194,11 @@ impl Scene {
         let place = |(peer, thread): (&PeerSnapshot, usize)| (peer.public_key, (thread, peer.last_handshake));
         snapshot.peers.iter().zip(threads).map(place).collect()
     }
+}
+
+/// Returns the packets that arrived faster than they could be opened.
+fn overload(daemon: &Daemon) -> u64 {
+    daemon.snapshot().unwrap().drops.get(DropReason::Overload)
 }
 
 fn options(datagrams: u64, replies: Replies) -> NumberedOptions {
@@ -212,7 +230,7 @@ fn every_thread_serves_its_peers_in_order_and_nothing_is_lost() {
     // Answered or not: what nothing answers stays on the queue of its hash, whichever thread reads that.
     scene.exchange(Replies::Never);
     scene.exchange(Replies::EveryPackets(5));
-    scene.assert_shared();
+    scene.assert_shared(true);
 }
 
 #[test]
@@ -277,15 +295,156 @@ fn a_thread_that_hangs_costs_packets_of_its_peers_and_no_other_thread_stops() {
     for (peer, report) in (0..PEERS).zip(&reports) {
         let tally = report.forward;
         assert_eq!((tally.out_of_order, tally.duplicates, tally.corrupt), (0, 0, 0), "{peer}: {report:?}");
-        assert!(tally.lost == 0 || is_of_hanging(peer), "{peer}: {report:?}");
         assert!(tally.received > 0, "{peer}: {report:?}");
-        lost += tally.lost;
+        // What waited comes all at once, which may be more than a peer can open.
+        let of_gateway = tally.lost - overload(&scene.peers[usize::from(peer)]);
+        assert!(of_gateway == 0 || is_of_hanging(peer), "{peer}: {report:?}");
+        lost += of_gateway;
     }
     let drops = scene.gateway_daemon.snapshot().unwrap().drops;
     assert_eq!(drops.get(DropReason::PacketThreadStalled), lost, "{drops:?}");
     assert!(lost > 0);
-    // It goes on as if nothing had been.
+}
+
+#[test]
+fn each_pinned_thread_has_a_processor_and_more_threads_than_processors_are_refused() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !here::tun_permitted() || weft_udp::MAX_SHARDS == 1 {
+        return;
+    }
+    let processors = processors_of("/proc/self/status".as_ref());
+    let namespace = Namespace::new("gateway").unwrap();
+    let key = PrivateKey::generate().unwrap();
+    let text = format!("[Interface]\nPrivateKey = {}\n", key.to_base64().as_str());
+    let config =
+        config::parse(&text, std::path::Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config;
+    let start = |threads: usize| {
+        let packet_threads = PacketThreads::Fixed(u16::try_from(threads).unwrap().try_into().unwrap());
+        let options = Options { packet_threads, pin: true, ..Options::default() };
+        namespace.run(|| Daemon::start(&config, &[], &options, || ()))
+    };
+    let threads = processors.len().min(3);
+    let daemon = start(threads).unwrap();
+    for (number, processor) in processors.iter().enumerate().take(threads) {
+        let name = if number == 0 { "weft-packets".to_owned() } else { format!("weft-packets-{number}") };
+        assert_eq!(processors_of(&thread_named(&name).join("status")), [*processor], "{name}");
+    }
+    drop(daemon);
+    let error = start(processors.len() + 1).map(drop).unwrap_err().to_string();
+    assert!(error.contains(&format!("packet thread {}", processors.len())), "{error}");
+    assert!(error.contains("leave --pin out"), "{error}");
+    assert_eq!(processors_of("/proc/self/status".as_ref()), processors);
+}
+
+/// Returns the processors that a thread may use.
+fn processors_of(status: &Path) -> Vec<usize> {
+    let status = std::fs::read_to_string(status).unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let numbers = list.split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        first.parse::<usize>().unwrap()..=last.parse().unwrap()
+    });
+    numbers.collect()
+}
+
+#[test]
+fn without_a_program_of_the_kernel_threads_hand_messages_over_and_nothing_is_lost() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(scene) = Scene::after(refuse_steering) else { return };
     scene.exchange(Replies::EveryPackets(5));
+    scene.assert_shared(false);
+}
+
+/// Makes the kernel refuse SO_ATTACH_REUSEPORT_CBPF to this thread and those that it starts.
+fn refuse_steering() {
+    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    let unless = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let result = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, k, jf| libc::sock_filter { code, jt: 0, jf, k };
+    // The low words of the second and third argument.
+    let argument = |number: usize| {
+        let start = std::mem::offset_of!(libc::seccomp_data, args) + 8 * number;
+        (start + if cfg!(target_endian = "big") { 4 } else { 0 }) as u32
+    };
+    let mut filter = [
+        step(load, std::mem::offset_of!(libc::seccomp_data, nr) as u32, 0),
+        step(unless, libc::SYS_setsockopt as u32, 5),
+        step(load, argument(1), 0),
+        step(unless, libc::SOL_SOCKET as u32, 3),
+        step(load, argument(2), 0),
+        step(unless, libc::SO_ATTACH_REUSEPORT_CBPF as u32, 1),
+        step(result, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
+        step(result, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, which lives until the call returns.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+fn ten_thousand_peers_are_added_and_removed_while_all_threads_are_busy() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(scene) = Scene::new() else { return };
+    let controller = scene.gateway_daemon.controller().unwrap();
+    let key = |number: u32| {
+        let mut bytes = [5; 32];
+        bytes[..4].copy_from_slice(&number.to_be_bytes());
+        PublicKey::from_bytes(bytes)
+    };
+    let numbers = 0..10_000;
+    let add = numbers.clone().map(|number| PeerChange {
+        allowed_ips: vec![AllowedIpChange::Add(
+            format!("10.128.{}.{}/32", number / 256, number % 256).parse().unwrap(),
+        )],
+        ..PeerChange::new(key(number))
+    });
+    let remove = numbers.clone().map(|number| PeerChange { remove: true, ..PeerChange::new(key(number)) });
+    let changes: [Vec<PeerChange>; 2] = [add.collect(), remove.collect()];
+    let start = |peer| {
+        let [near, far] = inner(peer);
+        let replies = Replies::EveryPackets(5);
+        Numbered::start(&scene.sites, far, &scene.gateway, near, options(DATAGRAMS, replies)).unwrap()
+    };
+    let flows: Vec<Numbered> = (0..PEERS).map(start).collect();
+    for (peers, count) in changes.into_iter().zip([numbers.len(), 0]) {
+        controller.set(DeviceChange { peers, ..DeviceChange::default() }).unwrap();
+        let threads = scene.gateway_daemon.snapshot().unwrap().packet_threads;
+        let of_each = (count + usize::from(PEERS)) / threads.len();
+        assert!(threads.iter().all(|thread| thread.peers.abs_diff(of_each) <= 1), "{threads:?}");
+    }
+    let ends: Vec<_> = flows.into_iter().map(|flows| std::thread::spawn(|| flows.finish())).collect();
+    let mut lost = 0;
+    for report in ends.into_iter().map(|end| end.join().unwrap()) {
+        for tally in [report.forward, report.replies] {
+            assert_eq!((tally.out_of_order, tally.duplicates, tally.corrupt), (0, 0, 0), "{report:?}");
+            lost += tally.lost;
+        }
+    }
+    // A machine that is busy with all of it may open too few.
+    assert_eq!(lost, scene.overload());
+}
+
+#[test]
+fn more_threads_than_the_limit_of_descriptors_allows_are_refused_in_one_line() {
+    if !here::tun_permitted() || weft_udp::MAX_SHARDS == 1 {
+        return;
+    }
+    let namespace = Namespace::new("gateway").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("wg0.conf");
+    let key = PrivateKey::generate().unwrap();
+    std::fs::write(&file, format!("[Interface]\nPrivateKey = {}\n", key.to_base64().as_str())).unwrap();
+    let arguments = ["-c", "ulimit -n 300; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_weft"), "up"];
+    let mut command = namespace.command("sh");
+    command.args(arguments).arg(&file).args(["--packet-threads", "64", "--log", "error"]);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("64 packet threads need") && stderr.contains("may open 300"), "{stderr}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io::{PipeReader, PipeWriter};
 use std::mem::zeroed;
 use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use weft_lab::until;
@@ -24,13 +25,7 @@ impl StoppedThread {
         let (gate, opens) = std::io::pipe().unwrap();
         GATE.store(gate.as_raw_fd(), Ordering::SeqCst);
         IS_STOPPED.store(false, Ordering::SeqCst);
-        let has_name = |task: &std::fs::DirEntry| {
-            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
-        };
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(Result::unwrap);
-        let tasks: Vec<_> = tasks.filter(has_name).collect();
-        assert_eq!(tasks.len(), 1, "threads named {name}");
-        let thread: libc::pid_t = tasks[0].file_name().to_str().unwrap().parse().unwrap();
+        let thread: libc::pid_t = thread_named(name).file_name().unwrap().to_str().unwrap().parse().unwrap();
         // SAFETY: an all-zero `sigaction` is valid, `wait_at_gate` only makes calls that are allowed in a signal handler,
         // and both calls get what they ask for.
         unsafe {
@@ -43,6 +38,17 @@ impl StoppedThread {
         until("the thread has stopped", || IS_STOPPED.load(Ordering::SeqCst));
         Self { _gate: gate, opens: Some(opens) }
     }
+}
+
+/// Returns the directory in /proc of the thread of this process with this name.
+#[track_caller]
+pub(crate) fn thread_named(name: &str) -> PathBuf {
+    let has_name =
+        |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name);
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let mut tasks: Vec<_> = tasks.filter(has_name).collect();
+    assert_eq!(tasks.len(), 1, "threads named {name}");
+    tasks.remove(0)
 }
 
 impl Drop for StoppedThread {
