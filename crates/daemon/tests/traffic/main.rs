@@ -35,3 +35,4 @@ mod routes;
 mod standstill;
 mod status;
 mod support;
+mod two_hundred_peers;
