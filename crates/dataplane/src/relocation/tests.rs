@@ -12,12 +12,15 @@ const LOOPS: u16 = 3;
 /// A packet, by its reader and its number there.
 type Packet = (u16, u64);
 
+/// A move to take part in, and where to answer.
+type Command = (Arc<Relocation>, mpsc::SyncSender<()>);
+
 /// What the loops share: the inbox of each, and the packets that were sealed, in order.
 #[derive(Default)]
 struct World {
     inboxes: [Mutex<VecDeque<Packet>>; LOOPS as usize],
     sealed: Mutex<Vec<Packet>>,
-    commands: [Mutex<Option<(Arc<Relocation>, mpsc::SyncSender<()>)>>; LOOPS as usize],
+    commands: [Mutex<Option<Command>>; LOOPS as usize],
     is_over: AtomicBool,
     /// A loop that does not run.
     hangs: Mutex<Option<u16>>,
