@@ -12,8 +12,8 @@ use crate::stages::args::StagesArgs;
 
 /// Measures weft side by side with other implementations of WireGuard, on this machine.
 ///
-/// Both ends of every tunnel are here, each in a separate network namespace. Needs root; an error names any other
-/// program that is missing.
+/// Both ends of every tunnel are here, each in a separate network namespace. Needs root; an error names any
+/// other program that is missing.
 #[derive(Debug, Parser)]
 #[command(name = "weft-bench", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
@@ -70,7 +70,8 @@ Examples:
   weft-bench peers --weft old=/tmp/weft --weft new=target/release/weft --work throughput --rounds 5
   weft-bench peers --configured 1000 --active 100 --burst 1 'go=wireguard-go -f {interface}' --weft target/release/weft")]
     Peers(crate::peers::PeersArgs),
-    /// Measure the service of a gateway's peers beside floods of handshakes and junk, and beside a peer that scans.
+    /// Measure the service of a gateway's peers beside floods of handshakes and junk, and beside a peer that
+    /// scans.
     ///
     /// Needs root, and for others than weft wg (wireguard-tools); no iperf3, no ping.
     #[command(after_help = crate::floods::help())]
@@ -201,8 +202,8 @@ pub(crate) struct TunnelArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CompareArgs {
     /// Another implementation: a name, and a command that makes the interface `{interface}`, stays in the
-    /// foreground and is configured by `wg setconf`. The words of the command are separated by spaces; no shell.
-    /// The targets are meant for the first one: the newest wireguard-go.
+    /// foreground and is configured by `wg setconf`. The words of the command are separated by spaces; no
+    /// shell. The targets are meant for the first one: the newest wireguard-go.
     #[arg(value_name = "NAME=COMMAND", default_value = "wireguard-go=wireguard-go -f {interface}")]
     pub(crate) peers: Vec<PeerCommand>,
     #[command(flatten)]

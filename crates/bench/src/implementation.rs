@@ -32,8 +32,9 @@ const START: Duration = Duration::from_secs(20);
 /// The wefts to measure.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct WeftArgs {
-    /// A weft to measure: a path, or a name for the tables with a path and more arguments for `weft up`, separated
-    /// by spaces; without a path the one beside this program. Can be given more than once: all are measured in turn.
+    /// A weft to measure: a path, or a name for the tables with a path and more arguments for `weft up`,
+    /// separated by spaces; without a path the one beside this program. Can be given more than once: all are
+    /// measured in turn.
     #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
     pub(crate) wefts: Vec<WeftCommand>,
 }
@@ -58,8 +59,8 @@ pub(crate) fn weft_beside_this() -> std::io::Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("weft"))
 }
 
-/// Creates the wefts of the command line, and then the other implementations, each with its name. No two names may
-/// be equal: their figures would be mixed.
+/// Creates the wefts of the command line, and then the other implementations, each with its name. No two
+/// names may be equal: their figures would be mixed.
 pub(crate) fn named(
     wefts: &[WeftCommand],
     tun_threads: TunThreads,

@@ -19,9 +19,9 @@ const MTU: u16 = 1420;
 /// The arguments of `weft-bench link`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LinkArgs {
-    /// The link, as keys and values with commas between them: rate=500mbit (whole Ethernet frames; without it no
-    /// limit), delay=10ms (one way), queue=bdp|64kib|100p|20ms (drop-tail; bdp is rate × 2 × delay), loss=0.1%,
-    /// reorder=0.5% (the share of frames that come late) with reorder-by=1ms, seed=1.
+    /// The link, as keys and values with commas between them: rate=500mbit (whole Ethernet frames; without it
+    /// no limit), delay=10ms (one way), queue=bdp|64kib|100p|20ms (drop-tail; bdp is rate × 2 × delay),
+    /// loss=0.1%, reorder=0.5% (the share of frames that come late) with reorder-by=1ms, seed=1.
     #[arg(value_name = "SPEC")]
     pub(crate) spec: LinkSpec,
     /// How long each measurement takes, in seconds.

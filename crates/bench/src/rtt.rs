@@ -26,15 +26,16 @@ use report::Report;
 /// The arguments of `weft-bench rtt`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RttArgs {
-    /// The link, as for `weft-bench link`, without its delay. Its queue is one bandwidth-delay product unless it
-    /// says otherwise.
+    /// The link, as for `weft-bench link`, without its delay. Its queue is one bandwidth-delay product unless
+    /// it says otherwise.
     #[arg(long, value_name = "SPEC", default_value = "rate=500mbit")]
     pub(crate) link: LinkSpec,
     /// Round trips to measure with, in milliseconds, with commas between them.
     #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "20,60,100",
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) rtt: Vec<u32>,
-    /// Congestion controls, with commas between them; without it cubic and bbr, as far as the kernel has them.
+    /// Congestion controls, with commas between them; without it cubic and bbr, as far as the kernel has
+    /// them.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) congestion: Vec<String>,
     /// What to measure, with commas between them.

@@ -19,7 +19,8 @@ pub enum Threads<N> {
 /// How many packet threads share the peers of an interface: at least one.
 pub type PacketThreads = Threads<NonZeroU16>;
 
-/// How many queues of a TUN have two threads each; 0: the packet threads read and write the device themselves.
+/// How many queues of a TUN have two threads each; 0: the packet threads read and write the device
+/// themselves.
 pub type TunThreads = Threads<u16>;
 
 impl Default for PacketThreads {

@@ -1,8 +1,8 @@
 //! Takes from a thread what it does not need: capabilities, system calls, and files that it may write.
 //!
-//! Each thread of a daemon calls [`thread`] with its [`Role`] before it touches what others sent. Nothing happens
-//! unless the process called [`enable`]: tests and the library for apps have threads that are not weft's alone.
-//! A system call that a thread may not make ends the process with a message that names it.
+//! Each thread of a daemon calls [`thread`] with its [`Role`] before it touches what others sent. Nothing
+//! happens unless the process called [`enable`]: tests and the library for apps have threads that are not
+//! weft's alone. A system call that a thread may not make ends the process with a message that names it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,13 +34,14 @@ pub enum Role {
     /// Opens the TUN and the UDP sockets, before it or its children move packets. Keeps CAP_NET_ADMIN and
     /// CAP_NET_BIND_SERVICE.
     Opening,
-    /// Moves packets, and opens UDP sockets with another port or mark. Keeps the same capabilities, but only for
-    /// its UDP sockets: it can open no other kind. Reads what /proc says of its device, and no other file.
+    /// Moves packets, and opens UDP sockets with another port or mark. Keeps the same capabilities, but only
+    /// for its UDP sockets: it can open no other kind. Reads what /proc says of its device, and no other
+    /// file.
     Packets,
     /// Reads or writes one queue of the TUN.
     Tun,
-    /// Serves clients of UAPI, the control socket or HTTP: parses, waits for the threads that do the work, and
-    /// removes its socket. Opens files only to read them.
+    /// Serves clients of UAPI, the control socket or HTTP: parses, waits for the threads that do the work,
+    /// and removes its socket. Opens files only to read them.
     Service,
     /// Looks up names, by the C library and whatever modules it loads. May change no file.
     Names,
@@ -66,12 +67,14 @@ pub struct Thread {
     pub is_filtered: bool,
 }
 
-/// Returns what the kernel and the processor support; nothing on systems other than Linux on x86-64, arm64 and riscv64.
+/// Returns what the kernel and the processor support; nothing on systems other than Linux on x86-64, arm64
+/// and riscv64.
 pub fn support() -> Support {
     platform::support()
 }
 
-/// Returns the threads of this process, the oldest first; none on systems other than Linux on x86-64, arm64 and riscv64.
+/// Returns the threads of this process, the oldest first; none on systems other than Linux on x86-64, arm64
+/// and riscv64.
 pub fn threads() -> Vec<Thread> {
     platform::threads()
 }
@@ -87,8 +90,8 @@ pub fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// Confines the calling thread, and the threads that it starts from now on. What the kernel does not support is
-/// reported once, and left out.
+/// Confines the calling thread, and the threads that it starts from now on. What the kernel does not support
+/// is reported once, and left out.
 pub fn thread(role: Role) {
     if ENABLED.load(Ordering::Relaxed) {
         platform::thread(role);

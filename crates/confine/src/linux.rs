@@ -35,8 +35,8 @@ pub(crate) fn thread(role: Role) {
     static NO_FILTER: Once = Once::new();
     static NO_FILES: Once = Once::new();
     if let Err(error) = keep(of(role)) {
-        // A sandbox around the process may forbid it, as weft@.service does: it has CAP_NET_ADMIN alone, which the
-        // filter makes useless.
+        // A sandbox around the process may forbid it, as weft@.service does: it has CAP_NET_ADMIN alone,
+        // which the filter makes useless.
         NO_CAPABILITIES.call_once(|| tracing::debug!(%error, "cannot give up capabilities"));
     }
     let readable = match role {

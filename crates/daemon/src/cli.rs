@@ -28,8 +28,8 @@ Examples:
 #[command(name = "weft", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct Cli {
-    /// What to log: a level (error, warn, info, debug, trace) or targets, as in `info,weft_host::routes=debug`.
-    /// Without it RUST_LOG counts, else `info` (`error` for the demo).
+    /// What to log: a level (error, warn, info, debug, trace) or targets, as in
+    /// `info,weft_host::routes=debug`. Without it RUST_LOG counts, else `info` (`error` for the demo).
     #[arg(long, global = true, value_name = "FILTER")]
     pub log: Option<String>,
     /// How log lines look, on standard error.
@@ -52,7 +52,8 @@ pub enum Command {
     Run(drop_in::RunArgs),
     /// Take an interface down, or remove what a daemon left of it when it crashed.
     Down(DownArgs),
-    /// Run an interface whenever the machine runs (macOS, FreeBSD, Windows; on Linux the command names the unit of systemd).
+    /// Run an interface whenever the machine runs (macOS, FreeBSD, Windows; on Linux the command names the
+    /// unit of systemd).
     Service(ServiceArgs),
     /// Write the state of a running interface into the file that it was brought up from.
     Save(args::SaveArgs),
@@ -85,15 +86,16 @@ pub enum Command {
     Set(args::SetArgs),
     /// Replace the configuration of a running interface by that in a file.
     ///
-    /// Settings and peers that are not in the file are removed. Some daemons end all sessions; `weft syncconf` keeps
-    /// them.
+    /// Settings and peers that are not in the file are removed. Some daemons end all sessions; `weft
+    /// syncconf` keeps them.
     Setconf(args::ConfArgs),
     /// Add the configuration in a file to that of a running interface.
     Addconf(args::ConfArgs),
     /// Change only those settings of a running interface that differ from a file.
     ///
-    /// Peers with the same settings in the file keep their sessions; peers that are not in the file are removed. The
-    /// private key and the port stay if the file does not set them. The file may be one of wg-quick.
+    /// Peers with the same settings in the file keep their sessions; peers that are not in the file are
+    /// removed. The private key and the port stay if the file does not set them. The file may be one of
+    /// wg-quick.
     Syncconf(args::ConfArgs),
     /// Print a wg-quick file without what only wg-quick and `weft up` know.
     Strip(args::StripArgs),
@@ -121,12 +123,12 @@ pub struct UpArgs {
     /// /etc/wireguard/NAME.conf.
     #[arg(value_name = "FILE|NAME")]
     pub target: String,
-    /// Give packets priority over every ordinary program (SCHED_RR): lower and steadier latency on cores that are busy
-    /// with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
+    /// Give packets priority over every ordinary program (SCHED_RR): lower and steadier latency on cores that
+    /// are busy with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
     #[arg(long)]
     pub realtime: bool,
-    /// End with 0 instead of the exit codes 2, 77 and 78, with which another start would fail again: launchd starts a
-    /// service again after every other code.
+    /// End with 0 instead of the exit codes 2, 77 and 78, with which another start would fail again: launchd
+    /// starts a service again after every other code.
     #[arg(long, hide = true, conflicts_with = "daemon")]
     pub launchd: bool,
     /// Changes to the system around the interface.
@@ -158,23 +160,26 @@ pub struct DemoArgs {
 /// How packets pass a TUN device.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct TunArgs {
-    /// How many packet threads share the peers (up to 64): each encrypts, decrypts, sends and receives for its own. One
-    /// peer is never served by two. Several read and write the device themselves, whatever --tun-threads says. auto: one
-    /// below four cores, else one for each two, and no more than there are peers in the file.
+    /// How many packet threads share the peers (up to 64): each encrypts, decrypts, sends and receives for
+    /// its own. One peer is never served by two. Several read and write the device themselves, whatever
+    /// --tun-threads says. auto: one below four cores, else one for each two, and no more than there are
+    /// peers in the file.
     #[arg(long, value_name = "K|auto", default_value_t, hide = weft_udp::MAX_SHARDS == 1)]
     pub packet_threads: PacketThreads,
-    /// Pin packet thread N to the N-th processor that this process may use. Without it the system places the threads.
+    /// Pin packet thread N to the N-th processor that this process may use. Without it the system places the
+    /// threads.
     #[arg(long, hide = weft_udp::MAX_SHARDS == 1)]
     pub pin: bool,
-    /// How many queues the device has, each with a thread that reads and one that writes (up to 64), beside one packet
-    /// thread; 0: the packet thread reads and writes the device itself; auto: what suits this machine.
+    /// How many queues the device has, each with a thread that reads and one that writes (up to 64), beside
+    /// one packet thread; 0: the packet thread reads and writes the device itself; auto: what suits this
+    /// machine.
     #[arg(long, value_name = "N|auto", default_value_t)]
     pub tun_threads: TunThreads,
     /// Do without segmentation and checksum offloads of the device.
     #[arg(long, hide = true)]
     pub no_offload: bool,
-    /// Hand several TCP segments of a connection to the system as one packet of up to 65,535 bytes: less work for each
-    /// segment. Not for a gateway: forwarded packets may be too long for the next link.
+    /// Hand several TCP segments of a connection to the system as one packet of up to 65,535 bytes: less work
+    /// for each segment. Not for a gateway: forwarded packets may be too long for the next link.
     #[arg(long, hide = weft_tun::SUPER_PACKETS)]
     pub join_segments: bool,
     /// The size of each ring of the adapter, in MiB: 1, 2, 4, 8, 16, 32 or 64.

@@ -97,8 +97,8 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     Ok(if had_socket || had_dns || had_kill_switch { Down::CleanedUp } else { Down::NotUp })
 }
 
-/// Ends a daemon over its control socket. That which `weft NAME` started has a control socket, but no record and
-/// no lock. Returns whether there was one.
+/// Ends a daemon over its control socket. That which `weft NAME` started has a control socket, but no record
+/// and no lock. Returns whether there was one.
 fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, ClientError> {
     match Client::connect_in(directory, interface).and_then(|client| client.stop(PATIENCE)) {
         Ok(()) => Ok(true),

@@ -223,8 +223,8 @@ enum NameChoice {
     FirstFree,
 }
 
-/// Returns how the name of a new device is chosen; `None` if this system cannot have it. wireguard-go takes the same
-/// names.
+/// Returns how the name of a new device is chosen; `None` if this system cannot have it. wireguard-go takes
+/// the same names.
 fn name_choice(system: &str, name: &InterfaceName) -> Option<NameChoice> {
     match name.as_str() {
         _ if system != "macos" => Some(NameChoice::Given),

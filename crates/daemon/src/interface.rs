@@ -85,8 +85,8 @@ impl Default for Options {
 /// Descriptors from another process, used instead of new ones.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// Attached queues of the device: as many as [`Options::tun_queues`] asks for, or the one of a device that
-    /// was made for one. If empty, the device is created.
+    /// Attached queues of the device: as many as [`Options::tun_queues`] asks for, or the one of a device
+    /// that was made for one. If empty, the device is created.
     pub queues: Vec<Descriptor>,
     /// Sockets bound to the requested port. If empty, sockets are opened.
     pub sockets: Vec<udp::Descriptor>,

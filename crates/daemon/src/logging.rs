@@ -41,7 +41,8 @@ pub struct InvalidFilter {
 }
 
 /// Starts the log. It logs what `filter` selects, else what RUST_LOG selects, else what `default` selects.
-/// Journal entries carry the name of the `interface`. Lines go to `file` instead of standard error, if there is one.
+/// Journal entries carry the name of the `interface`. Lines go to `file` instead of standard error, if there
+/// is one.
 ///
 /// A second call changes nothing.
 pub fn init(

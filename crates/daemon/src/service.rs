@@ -1,5 +1,5 @@
-//! `weft service`: an interface as a service of launchd (macOS), rc(8) (FreeBSD) or the service control manager
-//! (Windows). On Linux the packages have a unit of systemd, which the command names.
+//! `weft service`: an interface as a service of launchd (macOS), rc(8) (FreeBSD) or the service control
+//! manager (Windows). On Linux the packages have a unit of systemd, which the command names.
 
 #[cfg(any(target_os = "macos", target_os = "freebsd", windows))]
 mod command;

@@ -1,7 +1,7 @@
 //! `weft up`: brings an interface up from its configuration, runs it, and undoes everything at its end.
 //!
-//! `start.rs` brings it up, `daemon.rs` is the interface with the system around it, `supervisor.rs` the control
-//! thread that keeps it running.
+//! `start.rs` brings it up, `daemon.rs` is the interface with the system around it, `supervisor.rs` the
+//! control thread that keeps it running.
 
 use std::net::SocketAddr;
 use std::time::Duration;

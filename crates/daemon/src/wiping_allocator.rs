@@ -1,7 +1,8 @@
 //! The allocator of the binary: wipes memory when it is freed, because it may hold keys.
 //!
-//! Text, requests and what boringtun keeps for a peer are freed in many places, also where a vector or a table grows,
-//! and not all of these types can wipe themselves. A packet in steady state allocates nothing, so this costs it nothing.
+//! Text, requests and what boringtun keeps for a peer are freed in many places, also where a vector or a
+//! table grows, and not all of these types can wipe themselves. A packet in steady state allocates nothing,
+//! so this costs it nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -38,7 +39,8 @@ unsafe impl GlobalAlloc for WipingAllocator {
         // SAFETY: the caller says that `new_size` is not zero.
         let new_block = unsafe { System.alloc(new_layout) };
         if !new_block.is_null() {
-            // SAFETY: both blocks are allocated, at least this long and apart; the old one is not used any more.
+            // SAFETY: both blocks are allocated, at least this long and apart; the old one is not used any
+            // more.
             unsafe {
                 std::ptr::copy_nonoverlapping(block, new_block, layout.size().min(new_size));
                 self.dealloc(block, layout);

@@ -463,7 +463,8 @@ fn a_file_that_others_can_read_is_warned_of() {
     assert!(ended.stderr.contains("mode 0640") && ended.stderr.contains("chmod 600"), "{}", ended.stderr);
 }
 
-/// How weft ends for a user who owns nothing; `None` if the test cannot become one. All can read the directory.
+/// How weft ends for a user who owns nothing; `None` if the test cannot become one. All can read the
+/// directory.
 #[cfg(target_os = "linux")]
 fn run_as_nobody(directory: &TempDir, arguments: &[&str]) -> Option<Ended> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -472,8 +473,8 @@ fn run_as_nobody(directory: &TempDir, arguments: &[&str]) -> Option<Ended> {
     let output = if nix::unistd::geteuid().is_root() {
         // The binary is copied to where the other user can run it.
         let binary = directory.path().join("weft");
-        // By another process: what this one has open for writing, a child forked meanwhile has too, and such a program
-        // cannot be executed.
+        // By another process: what this one has open for writing, a child forked meanwhile has too, and such
+        // a program cannot be executed.
         assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_weft")).arg(&binary).status().unwrap().success());
         Command::new(&binary).args(arguments).uid(65_534).gid(65_534).output()
     } else {

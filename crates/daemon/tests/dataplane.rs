@@ -1,5 +1,5 @@
-//! Back-pressure and independence of the two directions: event loops over TUNs and sockets that can be told to
-//! take nothing.
+//! Back-pressure and independence of the two directions: event loops over TUNs and sockets that can be told
+//! to take nothing.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::cell::{Cell, RefCell};
@@ -559,7 +559,8 @@ fn ten_thousand_peers_come_are_counted_and_go_in_slices_between_which_packets_pa
         let (answer, answered) = mpsc::sync_channel(1);
         nodes[0].commands.send(Command::Change { changes, answer }).await.unwrap();
         let (passed, ()) = packets_until(&nodes, || answered.try_recv().ok()).await;
-        // A packet needs a turn of the loop, and each turn makes 128 steps of the 60,000 that these peers are.
+        // A packet needs a turn of the loop, and each turn makes 128 steps of the 60,000 that these peers
+        // are.
         assert!(passed > 200, "{passed} packets while {PEERS} peers were added");
 
         let (answer, answered) = mpsc::sync_channel(1);
@@ -569,7 +570,8 @@ fn ten_thousand_peers_come_are_counted_and_go_in_slices_between_which_packets_pa
         assert!(passed >= 5, "{passed} packets while {PEERS} peers were read, 512 a turn");
 
         let (answer, answered) = mpsc::sync_channel(1);
-        // Their prefixes would each be looked for in the whole table: this is what the control thread sends first.
+        // Their prefixes would each be looked for in the whole table: this is what the control thread sends
+        // first.
         let prefixes = gone.iter().filter_map(|change| match change {
             Change::RemovePeer(peer) => Some((*peer, peer.as_bytes()[..4].try_into().unwrap())),
             _ => None,
@@ -604,7 +606,8 @@ fn timers_of_a_thousand_peers_that_are_due_at_once_need_nothing_else_to_happen()
         let changes = many_peers(u32::try_from(PEERS).unwrap(), Some(silent));
         nodes[0].commands.send(Command::Change { changes, answer }).await.unwrap();
         until(|| answered.try_recv().ok()).await;
-        // As long as it takes within the budget of handshakes: time passes by itself while nothing else is to be done.
+        // As long as it takes within the budget of handshakes: time passes by itself while nothing else is to
+        // be done.
         let all_have = async |times: usize| {
             let mut waited = Duration::ZERO;
             while initiations() < times * PEERS && waited < Duration::from_secs(20) {
@@ -655,9 +658,9 @@ impl Gate {
     }
 }
 
-/// A daemon with two packet threads, as node 0, and one with one, as node 1, each a peer of the other. Runs `test`
-/// with what plays the kernel of each packet thread and of node 1, the handle of node 0, the key of node 1, and the gate
-/// of the first packet thread.
+/// A daemon with two packet threads, as node 0, and one with one, as node 1, each a peer of the other. Runs
+/// `test` with what plays the kernel of each packet thread and of node 1, the handle of node 0, the key of
+/// node 1, and the gate of the first packet thread.
 fn with_two_packet_threads<F: Future<Output = ()> + 'static>(
     test: impl FnOnce([MemoryPeer; 3], Handle, PublicKey, Rc<Gate>) -> F,
 ) {

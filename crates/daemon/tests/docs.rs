@@ -100,8 +100,8 @@ fn nothing_below_the_configuration_reads_text() {
     for folder in ["tunnel/src", "sched/src", "tun/src", "udp/src", "dataplane/src"] {
         sources(&root().join("crates").join(folder), &mut files);
     }
-    // The text of a key belongs to its type, and is read by the configuration alone; the kernel's release and its counters
-    // are no configuration.
+    // The text of a key belongs to its type, and is read by the configuration alone; the kernel's release and
+    // its counters are no configuration.
     files.retain(|file| {
         !["key.rs", "udp/src/kernel.rs", "tun/src/linux/dropped.rs"].iter().any(|it| file.ends_with(it))
     });
@@ -263,4 +263,40 @@ fn every_test_that_holds_a_promise_is_there() {
         functions += 1;
     }
     assert!(named > 15 && functions > 15, "only {named} files and {functions} tests were found");
+}
+
+/// The pages for people.
+fn pages() -> Vec<PathBuf> {
+    let mut found = vec![root().join("README.md"), root().join("CHANGELOG.md")];
+    for folder in ["docs", "docs/decisions"] {
+        let entries = std::fs::read_dir(root().join(folder)).unwrap();
+        found.extend(entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()));
+    }
+    found
+}
+
+#[test]
+fn comments_and_pages_wrap_at_110_columns() {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    let is_comment = |line: &str| line.trim_start().starts_with("//");
+    let mut long = Vec::new();
+    for (file, is_page) in
+        files.into_iter().map(|file| (file, false)).chain(pages().into_iter().map(|page| (page, true)))
+    {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut is_code = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            let words =
+                line.trim_start_matches(|letter: char| letter.is_whitespace() || "/!".contains(letter));
+            is_code ^= words.starts_with("```");
+            // Tables, drawings and a single word, such as an address, cannot be wrapped.
+            let may_be_long =
+                is_code || words.starts_with('|') || !words.contains(' ') || !is_page && !is_comment(line);
+            if !may_be_long && line.chars().count() > 110 {
+                long.push(format!("{}:{number}", file.display()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "lines beyond 110 columns: {long:#?}");
 }

@@ -11,8 +11,8 @@ const RATIO: f64 = 2.0;
 const LASTING: Duration = Duration::from_secs(10);
 /// The share of a core from which on a packet thread counts as busy.
 const BUSY: f64 = 0.1;
-/// The load of a peer that moves, in parts of the difference of both threads. A larger peer would take most of the
-/// difference with it, and might come back; a smaller one changes nothing.
+/// The load of a peer that moves, in parts of the difference of both threads. A larger peer would take most
+/// of the difference with it, and might come back; a smaller one changes nothing.
 const PARTS: std::ops::RangeInclusive<f64> = 0.01..=2.0 / 3.0;
 
 /// The time that each packet thread had worked at one moment.
@@ -90,8 +90,8 @@ impl Balance {
         self.shares[usize::from(thread)]
     }
 
-    /// Takes the bytes of every peer so far, of its packet thread. Returns the peer to move, which is known from the
-    /// second call on.
+    /// Takes the bytes of every peer so far, of its packet thread. Returns the peer to move, which is known
+    /// from the second call on.
     pub(crate) fn choose(
         &mut self,
         now: Instant,

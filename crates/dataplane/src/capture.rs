@@ -17,8 +17,8 @@ use weft_tunnel::{Ecn, MAX_PACKET, PacketMut, PeerId, PublicKey, RecvMeta, Trans
 
 /// Maximum number of concurrent captures.
 pub(super) const MAX_TAPS: usize = 4;
-/// Number of chunks of a capture, all packet threads together. With the descriptions of their packets they take
-/// about 6 MiB.
+/// Number of chunks of a capture, all packet threads together. With the descriptions of their packets they
+/// take about 6 MiB.
 const CHUNKS: usize = 16;
 /// Minimum number of chunks of each packet thread.
 const MIN_CHUNKS: usize = 3;

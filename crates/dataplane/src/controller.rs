@@ -37,13 +37,14 @@ impl Controller {
         Self { dataplane, model, after_rebind: OnceLock::new() }
     }
 
-    /// Configures a tunnel that does not run yet. Returns the changes for it; port and mark are not among them.
+    /// Configures a tunnel that does not run yet. Returns the changes for it; port and mark are not among
+    /// them.
     pub fn configure(&self, change: &DeviceChange) -> Vec<Change> {
         self.lock().change(change)
     }
 
-    /// Has `call` run after each change of the port, before the change returns: copies of the old sockets must
-    /// be closed, or they keep the old port. Only the first call of this function counts.
+    /// Has `call` run after each change of the port, before the change returns: copies of the old sockets
+    /// must be closed, or they keep the old port. Only the first call of this function counts.
     pub fn after_rebind(&self, call: impl Fn() + Send + Sync + 'static) {
         let _is_set = self.after_rebind.set(Box::new(call));
     }

@@ -1,9 +1,9 @@
 //! Inbound packets of peers that just moved here: in order, though they come on two ways.
 //!
-//! Messages of the sessions from before the move arrive at the packet thread that had the peer, which hands them
-//! over. Messages of the next session arrive here, and could overtake. So they wait here, from the first of them
-//! on, until the other thread has handed over everything that it had received by then: it is asked to say so
-//! ([`Siblings::ask_flush`]), and its answer comes behind the last of these messages.
+//! Messages of the sessions from before the move arrive at the packet thread that had the peer, which hands
+//! them over. Messages of the next session arrive here, and could overtake. So they wait here, from the first
+//! of them on, until the other thread has handed over everything that it had received by then: it is asked to
+//! say so ([`Siblings::ask_flush`]), and its answer comes behind the last of these messages.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use weft_tunnel::{PublicKey, RecvMeta, Tunnel};
 
 use crate::siblings::{Data, HandedOver, Siblings};
 
-/// How long messages wait for the answer. A thread that runs gives it earlier: after a second it drops what a TUN
-/// does not take. Later messages of the sessions before the move are dropped then, so that
-/// the order holds.
+/// How long messages wait for the answer. A thread that runs gives it earlier: after a second it drops what a
+/// TUN does not take. Later messages of the sessions before the move are dropped then, so that the order
+/// holds.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes that may wait.
 const MAX_HELD_BYTES: usize = 8 << 20;
@@ -104,8 +104,8 @@ impl Detours {
         self.each.iter().map(deadline).min()
     }
 
-    /// Asks the other threads, and ends waits that took too long. Returns false if it has to be called again at
-    /// once.
+    /// Asks the other threads, and ends waits that took too long. Returns false if it has to be called again
+    /// at once.
     pub(super) fn turn(&mut self, now: Instant, siblings: &Siblings) -> bool {
         let Self { each, ready, held_bytes } = self;
         let mut is_done = true;
@@ -133,7 +133,8 @@ impl Detours {
         self.ready.len() < MAX_READY
     }
 
-    /// Takes what another packet thread handed over, unless it is a message of a peer that did not just move here.
+    /// Takes what another packet thread handed over, unless it is a message of a peer that did not just move
+    /// here.
     pub(super) fn take(&mut self, tunnel: &Tunnel, data: Data, now: Instant) -> Taken {
         match data {
             Data::Flushed(peer) => {

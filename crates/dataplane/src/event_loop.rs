@@ -300,8 +300,8 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         self.relocating = Some(participant);
     }
 
-    /// Goes on with the move of a peer. Returns true if the TUN and outbound packets are to be left alone in this
-    /// turn.
+    /// Goes on with the move of a peer. Returns true if the TUN and outbound packets are to be left alone in
+    /// this turn.
     fn relocate(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         let Self { relocating, tunnel, tun, inbound, outbound, .. } = self;
         let Some(participant) = relocating else { return false };

@@ -19,8 +19,8 @@ const COMMANDS: usize = 64;
 /// How long the move of a peer may take: the event loops end it much earlier, if they run at all.
 const RELOCATION: Duration = Duration::from_secs(2);
 
-/// A handle for sending commands to the packet threads of an interface. Its calls wait for the event loops, usually
-/// a fraction of a millisecond; they must not be made from within a tokio runtime.
+/// A handle for sending commands to the packet threads of an interface. Its calls wait for the event loops,
+/// usually a fraction of a millisecond; they must not be made from within a tokio runtime.
 #[derive(Clone, Debug)]
 pub struct Handle {
     /// The event loops, in order. There is at least one.
@@ -76,8 +76,8 @@ impl Handle {
         (Self { event_loops: vec![EventLoopHandle(commands)], shared: None }, queue)
     }
 
-    /// Returns a handle of `count` event loops, and the queues of their commands in order. `udp` is the configuration
-    /// of their sockets.
+    /// Returns a handle of `count` event loops, and the queues of their commands in order. `udp` is the
+    /// configuration of their sockets.
     pub fn of_several(count: usize, udp: UdpConfig) -> (Self, Vec<async_mpsc::Receiver<Command>>) {
         let (handles, queues) = (0..count.max(1)).map(|_| Self::new()).unzip::<_, _, Vec<_>, Vec<_>>();
         let shared = (count > 1).then(|| Arc::new(Mutex::new(Shared::new(count, udp))));
@@ -107,8 +107,8 @@ impl Handle {
         Snapshot::of_all(each).map(|all| Snapshot { moves, ..all }).ok_or(DataplaneError::Ended)
     }
 
-    /// Moves a peer between event loops if they have unequal work for long. Call it every few seconds. With one
-    /// event loop there is nothing to do.
+    /// Moves a peer between event loops if they have unequal work for long. Call it every few seconds. With
+    /// one event loop there is nothing to do.
     pub fn balance(&self) -> Result<(), DataplaneError> {
         let Some(mut shared) = self.lock() else { return Ok(()) };
         let busy_ns = self.ask_each(|_, answer| Command::Load { answer })?;
@@ -129,8 +129,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Moves a peer to an event loop. Returns false if that is not possible now: there is no such peer, it is there
-    /// already, or an event loop has too much to do.
+    /// Moves a peer to an event loop. Returns false if that is not possible now: there is no such peer, it is
+    /// there already, or an event loop has too much to do.
     pub fn move_peer(&self, peer: PublicKey, to: u16) -> Result<bool, DataplaneError> {
         let Some(mut shared) = self.lock() else { return Ok(false) };
         self.relocate(&mut shared, peer, to)
@@ -214,8 +214,8 @@ impl Handle {
             *config = wanted;
             return Ok(Ok(config.port));
         }
-        // First all new sockets are opened: nothing changes if that fails. Unread datagrams of the old port are lost, like
-        // those that arrive there a moment later.
+        // First all new sockets are opened: nothing changes if that fails. Unread datagrams of the old port
+        // are lost, like those that arrive there a moment later.
         let shards = self.event_loops.len();
         let open = |answer| Command::Open { config: wanted, shards, answer };
         let sockets = match self.event_loops[0].ask(open)?.wait()? {
@@ -252,8 +252,8 @@ impl Handle {
         self.event_loops.len()
     }
 
-    /// Returns the packet threads whose event loops take no turn within `patience`, by number. Never waits longer,
-    /// even if an event loop hangs.
+    /// Returns the packet threads whose event loops take no turn within `patience`, by number. Never waits
+    /// longer, even if an event loop hangs.
     pub fn silent(&self, patience: Duration) -> Vec<usize> {
         let deadline = Instant::now() + patience;
         let ask = |event_loop: &EventLoopHandle| {

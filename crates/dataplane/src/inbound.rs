@@ -107,9 +107,9 @@ impl Inbound {
         if is_busy { Turn::Busy } else { Turn::Idle }
     }
 
-    /// Handles messages from the handshake sockets, and those that other packet threads handed over: neither data nor
-    /// a TUN without room delays them. While there is no time for them they stay where they are; only these places
-    /// overflow.
+    /// Handles messages from the handshake sockets, and those that other packet threads handed over: neither
+    /// data nor a TUN without room delays them. While there is no time for them they stay where they are;
+    /// only these places overflow.
     #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     pub(super) fn handshakes(
         &mut self,
@@ -278,8 +278,8 @@ impl Inbound {
         }
     }
 
-    /// Receives until the sockets are empty, or the turn has received its share. Returns whether the sockets are
-    /// empty, and the waker is registered.
+    /// Receives until the sockets are empty, or the turn has received its share. Returns whether the sockets
+    /// are empty, and the waker is registered.
     fn receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -300,8 +300,8 @@ impl Inbound {
         Ok(false)
     }
 
-    /// Takes data that other packet threads handed over into free buffers. Returns whether no more waits, and the
-    /// waker is registered.
+    /// Takes data that other packet threads handed over into free buffers. Returns whether no more waits, and
+    /// the waker is registered.
     fn take_data(
         &mut self,
         cx: &mut Context<'_>,
@@ -322,8 +322,8 @@ impl Inbound {
     }
 
     /// Opens received datagrams, as far as budget and slab allow, and hands the packets to the writers.
-    /// Returns the cost. `OBSERVED` is true while a capture runs, or a peer has just moved here; otherwise packets do
-    /// not pay for the checks.
+    /// Returns the cost. `OBSERVED` is true while a capture runs, or a peer has just moved here; otherwise
+    /// packets do not pay for the checks.
     #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     fn open<const OBSERVED: bool>(
         &mut self,

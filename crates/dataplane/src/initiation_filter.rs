@@ -2,16 +2,17 @@
 //! initiations without a cookie from one half of the sources, and in the next span from the other half.
 //! Otherwise the socket overflows and drops messages at random, among them both messages that a peer needs to
 //! prove its address. With the filter a retrying peer gets through at its first or second attempt, and always
-//! if it has a cookie. Between two spans all sources are heard, so that a retry that is a little early or late is
-//! heard too.
+//! if it has a cookie. Between two spans all sources are heard, so that a retry that is a little early or
+//! late is heard too.
 
 use std::time::{Duration, Instant};
 
 use weft_udp::{Half, Udp};
 
-/// How long one half is heard alone. A peer tries again after 5 s and up to a third of a second (Rekey-Timeout,
-/// whitepaper, section 6.1): a span is no longer than the earliest retry, and a span with the times before and after
-/// it no shorter than the latest one. So of two attempts, one is made while its half is heard.
+/// How long one half is heard alone. A peer tries again after 5 s and up to a third of a second
+/// (Rekey-Timeout, whitepaper, section 6.1): a span is no longer than the earliest retry, and a span with the
+/// times before and after it no shorter than the latest one. So of two attempts, one is made while its half
+/// is heard.
 const SPAN: Duration = Duration::from_millis(4900);
 /// How long all sources are heard between two spans.
 const BETWEEN: Duration = Duration::from_millis(250);

@@ -98,8 +98,8 @@ pub enum DataplaneError {
     Ended,
 }
 
-/// Receives duplicates of the descriptors of new UDP sockets. Called on the thread of the event loop: it must not
-/// block.
+/// Receives duplicates of the descriptors of new UDP sockets. Called on the thread of the event loop: it must
+/// not block.
 pub type OnSockets = Box<dyn FnMut(io::Result<Vec<weft_udp::Descriptor>>) + Send>;
 
 /// Receives events of peers. Called on the packet thread: it must not block.

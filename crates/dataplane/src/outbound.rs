@@ -150,7 +150,8 @@ impl Outbound {
         }
     }
 
-    /// Hands packets for peers of other packet threads to these. Returns the cost, for `bytes` bytes that were read.
+    /// Hands packets for peers of other packet threads to these. Returns the cost, for `bytes` bytes that
+    /// were read.
     fn hand_over(&mut self, tunnel: &mut Tunnel, tun: &mut impl Tun, bytes: usize) -> usize {
         if tunnel.shard() == Shard::ONLY {
             return 0;

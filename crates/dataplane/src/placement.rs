@@ -53,8 +53,8 @@ impl Placement {
         }
     }
 
-    /// Returns the changes for each packet thread, in order: those of a peer for the one that serves it, and what
-    /// all have to know of it for the others.
+    /// Returns the changes for each packet thread, in order: those of a peer for the one that serves it, and
+    /// what all have to know of it for the others.
     pub(crate) fn distribute(&mut self, changes: Vec<Change>) -> Vec<Vec<Change>> {
         let mut each: Vec<Vec<Change>> = self.peers.iter().map(|_| Vec::new()).collect();
         for change in changes {
@@ -114,9 +114,9 @@ impl Placement {
         each[usize::from(shard)].push(Change::AddPeer(config));
     }
 
-    /// Chooses the packet thread of a new peer: the one with the least recent traffic; among equals, as on an idle
-    /// gateway, the one with the fewest peers. Peers that were just added count with the load of an average one, so
-    /// that not all of many go to the same thread.
+    /// Chooses the packet thread of a new peer: the one with the least recent traffic; among equals, as on an
+    /// idle gateway, the one with the fewest peers. Peers that were just added count with the load of an
+    /// average one, so that not all of many go to the same thread.
     fn place(&mut self, key: PublicKey) -> u16 {
         let order = |a: &usize, b: &usize| {
             self.loads[*a].total_cmp(&self.loads[*b]).then(self.peers[*a].cmp(&self.peers[*b]))

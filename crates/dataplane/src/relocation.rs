@@ -17,8 +17,8 @@ use weft_tunnel::{MovedPeer, PublicKey};
 
 /// How long to wait until every event loop takes part. Packets move meanwhile.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long an event loop reads nothing from its queues at most: a short queue of the kernel holds the packets
-/// of this time.
+/// How long an event loop reads nothing from its queues at most: a short queue of the kernel holds the
+/// packets of this time.
 const DRAIN: Duration = Duration::from_millis(5);
 
 const PENDING: u8 = 0;
@@ -122,7 +122,8 @@ pub(super) enum Next {
     ReadNothing,
     /// Leaves the device and outbound packets alone.
     Halt,
-    /// Takes the peer out, if everything that was opened for it is written, and calls [`Participant::hand_out`].
+    /// Takes the peer out, if everything that was opened for it is written, and calls
+    /// [`Participant::hand_out`].
     Take,
     /// Adopts the peer, and goes on.
     Adopt(Cargo),

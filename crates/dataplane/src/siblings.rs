@@ -1,8 +1,9 @@
-//! What the event loops of one interface hand each other: datagrams for a peer of another packet thread, and the
-//! addresses of peers.
+//! What the event loops of one interface hand each other: datagrams for a peer of another packet thread, and
+//! the addresses of peers.
 //!
-//! Few datagrams come this way: initiations, which all arrive at the first packet thread, what the kernel joined
-//! to a message for another one, and those for a peer that just moved to another one. If the kernel cannot choose a socket for each message, most of them do.
+//! Few datagrams come this way: initiations, which all arrive at the first packet thread, what the kernel
+//! joined to a message for another one, and those for a peer that just moved to another one. If the kernel
+//! cannot choose a socket for each message, most of them do.
 
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -45,8 +46,8 @@ pub(super) enum Message {
     Handshake(HandedOver),
     /// A peer is at this address. The first packet thread, which admits initiations, knows it from then on.
     Endpoint { peer: PublicKey, endpoint: SocketAddr },
-    /// Packet thread `from` has the peer now. It is to know when all datagrams from `source` that have arrived so
-    /// far are handed over.
+    /// Packet thread `from` has the peer now. It is to know when all datagrams from `source` that have
+    /// arrived so far are handed over.
     Flush { peer: PublicKey, source: SocketAddr, from: u16 },
 }
 
@@ -99,22 +100,23 @@ impl Siblings {
         }
     }
 
-    /// Tells the first packet thread where a peer is. It may miss that while it is flooded; it then asks the peer to
-    /// prove its address.
+    /// Tells the first packet thread where a peer is. It may miss that while it is flooded; it then asks the
+    /// peer to prove its address.
     pub(super) fn tell_endpoint(&self, peer: PublicKey, endpoint: SocketAddr) {
         if let Some(first) = self.outboxes.first() {
             let _ = first.messages.try_send(Message::Endpoint { peer, endpoint });
         }
     }
 
-    /// Asks packet thread `of` to say when it has handed over what it has received from `source`. Returns false
-    /// if it has to be asked again.
+    /// Asks packet thread `of` to say when it has handed over what it has received from `source`. Returns
+    /// false if it has to be asked again.
     pub(super) fn ask_flush(&self, of: u16, peer: PublicKey, source: SocketAddr) -> bool {
         let flush = Message::Flush { peer, source, from: self.number };
         self.outboxes.get(usize::from(of)).is_some_and(|outbox| outbox.messages.try_send(flush).is_ok())
     }
 
-    /// Answers [`Self::ask_flush`] of packet thread `to`. Returns false if there is no room for the answer now.
+    /// Answers [`Self::ask_flush`] of packet thread `to`. Returns false if there is no room for the answer
+    /// now.
     pub(super) fn answer_flush(&self, to: u16, peer: PublicKey) -> bool {
         let outbox = self.outboxes.get(usize::from(to));
         outbox.is_none_or(|outbox| outbox.data.try_send(Data::Flushed(peer)).is_ok())

@@ -1,5 +1,5 @@
-//! A wintun.dll for tests under Wine, with the functions of the real one (wintun.h of Wintun 0.14). On any other system
-//! this crate is empty.
+//! A wintun.dll for tests under Wine, with the functions of the real one (wintun.h of Wintun 0.14). On any
+//! other system this crate is empty.
 //!
 //! ```text
 //!   weft.exe ── rings of `Session` ── UDP on loopback ── kernel.py ── TUN of Linux, with the addresses

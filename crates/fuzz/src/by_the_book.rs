@@ -1,5 +1,5 @@
-//! What a kernel does with a super-packet or a partial checksum, written from the standards, slowly, and without any
-//! code of weft: RFC 791, 768, 1071, 8200, 9293, and Virtual I/O Device 1.2, section 5.1.6.
+//! What a kernel does with a super-packet or a partial checksum, written from the standards, slowly, and
+//! without any code of weft: RFC 791, 768, 1071, 8200, 9293, and Virtual I/O Device 1.2, section 5.1.6.
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;

@@ -1,7 +1,7 @@
 //! The text of a configuration file, and what `weft save` makes of it.
 //!
-//! What is parsed keeps its promises; a file that is saved without a change says the same as before, and with changes
-//! it says what was asked for; saving again changes nothing more.
+//! What is parsed keeps its promises; a file that is saved without a change says the same as before, and with
+//! changes it says what was asked for; saving again changes nothing more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -70,8 +70,8 @@ fn peers_of(device: &DeviceState) -> Peers {
     device.peers.iter().map(peer).collect()
 }
 
-/// The state of an interface that this configuration has just brought up. A name stands for no address here: a file
-/// keeps it whatever the address is.
+/// The state of an interface that this configuration has just brought up. A name stands for no address here:
+/// a file keeps it whatever the address is.
 fn state_of(config: &Config) -> DeviceState {
     let peers = config.peers.iter().map(|peer| PeerState {
         endpoint: match peer.endpoint {

@@ -1,7 +1,7 @@
 //! The lines of the control socket, at both ends, and the state that one daemon leaves to the next.
 //!
-//! A line comes whole however it is cut, and one that is too long is refused; what is read is written again as the
-//! same; a state of any content is taken over or refused.
+//! A line comes whole however it is cut, and one that is too long is refused; what is read is written again
+//! as the same; a state of any content is taken over or refused.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -1,8 +1,8 @@
 //! Outer datagrams of every type into a tunnel with sessions: honest, late, repeated, damaged and forged.
 //!
-//! A datagram that is not exactly what the peer sent, or comes again, changes nothing that can be seen, leaves nothing
-//! allocated and gets at most one answer, which is not longer. Every packet is opened once or counted once. Afterwards,
-//! packets pass both ways again.
+//! A datagram that is not exactly what the peer sent, or comes again, changes nothing that can be seen,
+//! leaves nothing allocated and gets at most one answer, which is not longer. Every packet is opened once or
+//! counted once. Afterwards, packets pass both ways again.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -20,10 +20,11 @@ use crate::memory::live_bytes;
 
 /// Steps of one input, so that no input takes long.
 const STEPS: usize = 200;
-/// Bytes that the counters of sources take once handshakes exceed their budget (invariant 5 of ARCHITECTURE.md).
+/// Bytes that the counters of sources take once handshakes exceed their budget (invariant 5 of
+/// ARCHITECTURE.md).
 const LOAD_BYTES: i64 = 3 << 20;
-/// Time after which two ends that hear only each other agree again: silence is noticed within 15.4 s, a handshake
-/// follows within 5.4 s, and under load one more retry may be needed.
+/// Time after which two ends that hear only each other agree again: silence is noticed within 15.4 s, a
+/// handshake follows within 5.4 s, and under load one more retry may be needed.
 const AGREEMENT: u64 = 45;
 
 /// One end of the tunnel and what it has handled.

@@ -1,7 +1,8 @@
 //! Flows across the queues of a device: read, moved by the kernel and written, in any order.
 //!
-//! The packets of a flow are read in the order in which the kernel queued them, though it moves the flow between
-//! queues, and are written in the order in which they were sent. Each packet is read once and written once.
+//! The packets of a flow are read in the order in which the kernel queued them, though it moves the flow
+//! between queues, and are written in the order in which they were sent. Each packet is read once and written
+//! once.
 
 use std::collections::VecDeque;
 
@@ -87,13 +88,14 @@ impl World {
         }
     }
 
-    /// The kernel moves a flow, seconds after it last did: what the flow had in its queue before then was read long ago.
+    /// The kernel moves a flow, seconds after it last did: what the flow had in its queue before then was
+    /// read long ago.
     fn move_to(&mut self, number: usize, queue: usize) {
         let flow = &mut self.flows[number];
         // weft cannot know the queue of a flow that it has not read yet.
         let is_known = flow.read > 0 || flow.queued == 0;
-        // After a move, a packet of the new queue has to be read before the next move: until then weft knows the old
-        // queue alone.
+        // After a move, a packet of the new queue has to be read before the next move: until then weft knows
+        // the old queue alone.
         if is_known && (flow.read > flow.before_move || flow.queued == flow.read) {
             (flow.queue, flow.before_move) = (queue, flow.queued);
         }

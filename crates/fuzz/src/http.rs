@@ -1,7 +1,7 @@
 //! HTTP requests to the server of metrics, over its socket.
 //!
-//! Whatever a client sends, the server answers in whole answers of known kinds, closes the connection when the client
-//! has closed its side, and goes on serving.
+//! Whatever a client sends, the server answers in whole answers of known kinds, closes the connection when
+//! the client has closed its side, and goes on serving.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;

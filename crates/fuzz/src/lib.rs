@@ -1,7 +1,7 @@
 //! Properties that hold for any bytes, one function for each part of weft that reads bytes from others.
 //!
-//! Each function takes the bytes that cargo-fuzz searches with (`fuzz/`), and panics if a property does not hold.
-//! The test `corpora` replays the inputs that the searches kept, and those that once found a fault.
+//! Each function takes the bytes that cargo-fuzz searches with (`fuzz/`), and panics if a property does not
+//! hold. The test `corpora` replays the inputs that the searches kept, and those that once found a fault.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a property that cannot be checked does not hold")]
 

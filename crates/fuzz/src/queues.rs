@@ -1,7 +1,7 @@
 //! The queues of `weft-sched`: packets that wait to be sealed, and messages that wait to be opened.
 //!
-//! The order of each flow and of each source is kept, everything that goes in comes out once, the bytes that wait are
-//! what the queue says, and no batch is kept longer than its packets.
+//! The order of each flow and of each source is kept, everything that goes in comes out once, the bytes that
+//! wait are what the queue says, and no batch is kept longer than its packets.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};

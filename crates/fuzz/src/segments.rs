@@ -1,9 +1,9 @@
-//! Inner packets with virtio headers: read, split, sealed, opened, joined and written, as on the way from one kernel
-//! to another.
+//! Inner packets with virtio headers: read, split, sealed, opened, joined and written, as on the way from one
+//! kernel to another.
 //!
-//! What arrives is exactly what the first kernel would have put on a wire, each flow in order. What does not fit its
-//! virtio header is refused before anything of it is sent, and counted. What is written is what a kernel accepts, and
-//! a kernel makes the same packets of it again.
+//! What arrives is exactly what the first kernel would have put on a wire, each flow in order. What does not
+//! fit its virtio header is refused before anything of it is sent, and counted. What is written is what a
+//! kernel accepts, and a kernel makes the same packets of it again.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,7 +25,8 @@ const MTU: usize = 1420;
 const PACKETS: usize = 24;
 /// Bytes of headers that weft splits (`MAX_HEADERS` of `tunnel/src/split.rs`).
 const MAX_HEADERS: usize = 256;
-/// UDP payload bytes over IPv4. The socket refuses a longer datagram, and it is counted there (`DatagramTooLong`).
+/// UDP payload bytes over IPv4. The socket refuses a longer datagram, and it is counted there
+/// (`DatagramTooLong`).
 const MAX_DATAGRAM: usize = 65_507;
 
 struct World {
@@ -38,8 +39,8 @@ struct World {
 }
 
 thread_local! {
-    /// Devices and sessions cost more than a search should pay for each input. Nothing of them depends on earlier
-    /// inputs.
+    /// Devices and sessions cost more than a search should pay for each input. Nothing of them depends on
+    /// earlier inputs.
     static WORLD: RefCell<World> = RefCell::new(World::new());
 }
 
@@ -299,8 +300,8 @@ fn by_flow(packets: &[Vec<u8>]) -> HashMap<Vec<u8>, Vec<&Vec<u8>>> {
     flows
 }
 
-/// Two packets are the same for their receiver: with "don't fragment" the ID of IPv4 has no meaning (RFC 6864), and
-/// zero and 0xffff are the same checksum of TCP.
+/// Two packets are the same for their receiver: with "don't fragment" the ID of IPv4 has no meaning (RFC
+/// 6864), and zero and 0xffff are the same checksum of TCP.
 fn assert_same(a: &[u8], b: &[u8]) {
     if a == b {
         return;

@@ -1,5 +1,5 @@
-//! The device of Linux on sockets that keep message boundaries, as the tests of `weft-tun` have it, and the kernel's
-//! side of it. Everything that was sent is there when a read begins.
+//! The device of Linux on sockets that keep message boundaries, as the tests of `weft-tun` have it, and the
+//! kernel's side of it. Everything that was sent is there when a read begins.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

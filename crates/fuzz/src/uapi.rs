@@ -1,7 +1,7 @@
 //! The text of the UAPI, at both ends: requests as the server parses them, answers as the client does.
 //!
-//! Every request is answered; a change that is accepted is written again as the same change; a state that is read is
-//! written again as the same state.
+//! Every request is answered; a change that is accepted is written again as the same change; a state that is
+//! read is written again as the same state.
 
 use std::io::Write as _;
 

@@ -1,4 +1,5 @@
-//! What weft asks of the named pipes of Windows, apart from the calls: their names, their instances and their owners.
+//! What weft asks of the named pipes of Windows, apart from the calls: their names, their instances and their
+//! owners.
 
 use std::path::Path;
 
@@ -10,8 +11,8 @@ pub(crate) const PIPE_ACCESS_DUPLEX: u32 = 0x0000_0003;
 pub(crate) const FILE_FLAG_OVERLAPPED: u32 = 0x4000_0000;
 pub(crate) const FILE_FLAG_FIRST_PIPE_INSTANCE: u32 = 0x0008_0000;
 
-/// Returns the mode that an instance of a pipe is created in. The first one fails if another process has the pipe, so
-/// that no daemon adds its instances to the pipe of another program.
+/// Returns the mode that an instance of a pipe is created in. The first one fails if another process has the
+/// pipe, so that no daemon adds its instances to the pipe of another program.
 pub(crate) fn open_mode(is_first: bool) -> u32 {
     let first = if is_first { FILE_FLAG_FIRST_PIPE_INSTANCE } else { 0 };
     PIPE_ACCESS_DUPLEX | FILE_FLAG_OVERLAPPED | first
@@ -23,8 +24,8 @@ pub(crate) fn interface(path: &Path) -> String {
     path.rsplit('\\').next().unwrap_or_default().to_owned()
 }
 
-/// Returns the names of those pipes that are below a prefix, `\\.\pipe\FOLDER`. The system lists all pipes, with their
-/// folders.
+/// Returns the names of those pipes that are below a prefix, `\\.\pipe\FOLDER`. The system lists all pipes,
+/// with their folders.
 pub(crate) fn below<'a>(prefix: &str, pipes: impl Iterator<Item = &'a str>) -> Vec<String> {
     let prefix = prefix.trim_start_matches(PIPES).to_owned() + r"\";
     pipes.filter_map(|pipe| Some(pipe.strip_prefix(&prefix)?.to_owned())).collect()
@@ -44,8 +45,8 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Reports whether a client gives keys to a daemon with a pipe of this owner. A pipe of the user's own is no daemon's:
-    /// only administrators run one, and their group owns the pipe.
+    /// Reports whether a client gives keys to a daemon with a pipe of this owner. A pipe of the user's own is
+    /// no daemon's: only administrators run one, and their group owns the pipe.
     pub fn is_trusted(self) -> bool {
         matches!(self, Self::System | Self::Administrators)
     }

@@ -14,8 +14,8 @@ pub struct ServerThread {
 }
 
 impl ServerThread {
-    /// Runs `serve` on a new thread with this runtime. The thread holds `guard`, which has to end the process if the
-    /// thread panics: no client is served then.
+    /// Runs `serve` on a new thread with this runtime. The thread holds `guard`, which has to end the process
+    /// if the thread panics: no client is served then.
     ///
     /// # Errors
     /// The system cannot create the thread.
@@ -29,8 +29,8 @@ impl ServerThread {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _guard = guard;
             weft_confine::thread(weft_confine::Role::Service);
-            // Before the connections end, `serve` drops what it accepts with: a client that sees the end of its
-            // connection finds no socket.
+            // Before the connections end, `serve` drops what it accepts with: a client that sees the end of
+            // its connection finds no socket.
             runtime.block_on(async {
                 tokio::select! {
                     _ = stopped => {}

@@ -4,7 +4,8 @@ use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A private dbus-daemon(1) with a policy that allows everything to every client. It ends when this is dropped.
+/// A private dbus-daemon(1) with a policy that allows everything to every client. It ends when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Bus(Child);
 

@@ -1,4 +1,5 @@
-//! A link with a rate, a delay, a queue, losses and reordering between two namespaces, for kernels without netem.
+//! A link with a rate, a delay, a queue, losses and reordering between two namespaces, for kernels without
+//! netem.
 //!
 //! ```text
 //!   a  eth0 ── TAP ──┐                          ┌── TAP ── eth0  b

@@ -47,8 +47,8 @@ const CALLS_PER_SECOND: u32 = 2000;
 pub enum Kind {
     /// Handshake initiations with a wrong first MAC.
     WithoutMac1,
-    /// Handshake initiations with a valid first MAC: the target has to inspect the key to distinguish them from a
-    /// peer's.
+    /// Handshake initiations with a valid first MAC: the target has to inspect the key to distinguish them
+    /// from a peer's.
     WithMac1(Contents),
     /// Handshake initiations with a valid first MAC and, once the flood has opened a cookie reply to their
     /// source, the second MAC.

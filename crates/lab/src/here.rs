@@ -1,4 +1,5 @@
-//! What this machine has of what the running test needs. What is missing is reported with the name of the test.
+//! What this machine has of what the running test needs. What is missing is reported with the name of the
+//! test.
 
 /// Returns the name of the running test: that of the thread which the test harness started for it.
 /// [`super::Namespace::run`] and [`super::mounts::run_separate`] pass the name on to their threads.

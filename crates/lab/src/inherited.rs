@@ -1,4 +1,5 @@
-//! Descriptors that a child finds under fixed numbers, as a service manager hands them over (sd_listen_fds(3)).
+//! Descriptors that a child finds under fixed numbers, as a service manager hands them over
+//! (sd_listen_fds(3)).
 
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
@@ -11,8 +12,8 @@ pub fn inherit(command: &mut Command, first: RawFd, descriptors: Vec<OwnedFd>) {
     let beyond = first + RawFd::try_from(descriptors.len()).expect("a process has fewer descriptors");
     let mut moved = vec![-1; descriptors.len()];
     let place = move || {
-        // One that already has a number of these would be replaced, or keep its close-on-exec flag: dup2(2) to
-        // its own number changes nothing.
+        // One that already has a number of these would be replaced, or keep its close-on-exec flag: dup2(2)
+        // to its own number changes nothing.
         for (moved, descriptor) in moved.iter_mut().zip(&descriptors) {
             // SAFETY: the closure owns the descriptor, and fcntl makes a new one.
             *moved = checked(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, beyond) })?;

@@ -28,8 +28,8 @@ pub fn empty(directory: &str) -> io::Result<()> {
     Ok(mount(Some("tmpfs"), directory, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?)
 }
 
-/// Runs `work` on a thread with private mounts, after `prepare` has made them; calls [`here::not_run`] where that
-/// is not permitted. A panic in `work` is resumed in the caller.
+/// Runs `work` on a thread with private mounts, after `prepare` has made them; calls [`here::not_run`] where
+/// that is not permitted. A panic in `work` is resumed in the caller.
 pub fn run_separate(prepare: impl FnOnce() -> io::Result<()> + Send, work: impl FnOnce() + Send) {
     on_a_thread(|| match separate().and_then(|()| prepare()) {
         Ok(()) => work(),

@@ -5,8 +5,8 @@ use std::io;
 use nix::net::if_::if_nametoindex;
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 
-/// Opens a packet socket on a link of the calling thread's namespace. It receives frames of this EtherType, all with
-/// `ETH_P_ALL`, none with 0.
+/// Opens a packet socket on a link of the calling thread's namespace. It receives frames of this EtherType,
+/// all with `ETH_P_ALL`, none with 0.
 pub fn open(link: &str, ethertype: u16) -> io::Result<Socket> {
     let protocol = ethertype.to_be();
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(i32::from(protocol))))?;

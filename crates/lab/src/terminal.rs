@@ -8,7 +8,8 @@ use std::process::Command;
 
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 
-/// Opens a new terminal, and returns its two ends, which no other process has: closing the first one hangs up.
+/// Opens a new terminal, and returns its two ends, which no other process has: closing the first one hangs
+/// up.
 pub fn open() -> io::Result<(File, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = openpt(flags)?;

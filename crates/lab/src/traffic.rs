@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use super::Namespace;
 use super::content::{Content, mix};
 
-/// A flow without progress for this long fails as stalled. A flow that a flood starves for some seconds tries again only
-/// after as long once more (RFC 6298, section 5.5), and a flood of a test takes up to 15 s.
+/// A flow without progress for this long fails as stalled. A flow that a flood starves for some seconds tries
+/// again only after as long once more (RFC 6298, section 5.5), and a flood of a test takes up to 15 s.
 pub const STALL: Duration = Duration::from_secs(60);
 /// Interval at which the acceptor checks whether it should end.
 const ACCEPT_TICK: Duration = Duration::from_millis(100);

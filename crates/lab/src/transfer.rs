@@ -10,8 +10,8 @@ use super::{Namespace, until};
 /// Bytes that have to arrive for [`Transfer::goes_on`] to succeed.
 const SOME_MORE: u64 = 1 << 20;
 
-/// Concurrent connections, and a receiver that checks their content. Its content differs from that of every other
-/// transfer of the process.
+/// Concurrent connections, and a receiver that checks their content. Its content differs from that of every
+/// other transfer of the process.
 #[derive(Debug)]
 pub struct Transfer {
     receiver: TcpReceiver,
@@ -95,7 +95,8 @@ impl Transfer {
         self.finish();
     }
 
-    /// Waits for every connection, checks that all that was sent arrived unchanged, and returns the number of bytes.
+    /// Waits for every connection, checks that all that was sent arrived unchanged, and returns the number of
+    /// bytes.
     ///
     /// # Panics
     ///

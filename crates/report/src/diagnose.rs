@@ -26,7 +26,8 @@ const CLOCK_SHIFT_MS: i64 = 10_000;
 const FULL: f64 = 0.9;
 /// The share of its time below which a packet thread has room for the peers of another.
 const HAS_ROOM: f64 = 0.5;
-/// The load of a peer that moves between packet threads, in parts of their difference (`dataplane/src/balance.rs`).
+/// The load of a peer that moves between packet threads, in parts of their difference
+/// (`dataplane/src/balance.rs`).
 const MOVABLE: std::ops::RangeInclusive<f64> = 0.01..=2.0 / 3.0;
 /// The share of the traffic from which one peer has most of it.
 const MOST: f64 = 0.8;

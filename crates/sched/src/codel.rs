@@ -1,11 +1,11 @@
-//! CoDel (RFC 8289): sheds single datagrams of a queue with a wait that stays long, so that a sender such as TCP
-//! slows down before the queue is full.
+//! CoDel (RFC 8289): sheds single datagrams of a queue with a wait that stays long, so that a sender such as
+//! TCP slows down before the queue is full.
 
 use std::time::{Duration, Instant};
 
 /// The wait that a queue may have for longer than [`INTERVAL`]. Measured with TCP over CUBIC on 2 cores, a
-/// ping beside one stream takes 2.4 ms with 2 ms and 1.3 ms with 1 ms; shorter waits cost throughput where the
-/// round trip is long.
+/// ping beside one stream takes 2.4 ms with 2 ms and 1.3 ms with 1 ms; shorter waits cost throughput where
+/// the round trip is long.
 const TARGET: Duration = Duration::from_millis(2);
 /// The longest round trip that is expected (RFC 8289, section 4.2). Only a wait that never falls below the
 /// target for this long is a standing queue.

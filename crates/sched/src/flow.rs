@@ -108,8 +108,8 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// Returns an empty table. A flow that was never read goes to one of the queues in `own`, which must not be
-    /// empty; one that was read goes to the queue that it was last read from, also to another.
+    /// Returns an empty table. A flow that was never read goes to one of the queues in `own`, which must not
+    /// be empty; one that was read goes to the queue that it was last read from, also to another.
     pub fn new(own: Range<u16>) -> Self {
         Self { entries: vec![Entry::default(); ENTRIES].into_boxed_slice(), own, clock: 0 }
     }
@@ -165,9 +165,10 @@ impl FlowTable {
         entry.writer
     }
 
-    /// Takes over the queues of the flows that `other` knows, the table of another packet thread of the device.
-    /// Flows move between these threads, and must stay on their queues. Where both tables know a flow, the thread
-    /// that wrote it knows best, or the one that used it last. `completed` is that of [`Self::stage`].
+    /// Takes over the queues of the flows that `other` knows, the table of another packet thread of the
+    /// device. Flows move between these threads, and must stay on their queues. Where both tables know a
+    /// flow, the thread that wrote it knows best, or the one that used it last. `completed` is that of
+    /// [`Self::stage`].
     ///
     /// What `other` has staged must be written.
     pub fn inherit(&mut self, other: &Self, completed: impl Fn(u16) -> u64) {

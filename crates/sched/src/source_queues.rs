@@ -120,8 +120,8 @@ impl<T> SourceQueues<T> {
         waits(true) || waits(false)
     }
 
-    /// Adds a message. `cost` is more than 0. Returns whether the source was recorded as authentic recently, so that it need not be
-    /// recorded again.
+    /// Adds a message. `cost` is more than 0. Returns whether the source was recorded as authentic recently,
+    /// so that it need not be recorded again.
     pub fn push(
         &mut self,
         source: SocketAddr,

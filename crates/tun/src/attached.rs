@@ -48,10 +48,10 @@ pub(crate) fn describe(descriptor: BorrowedFd<'_>) -> Result<(String, libc::c_in
     Ok((name, flags))
 }
 
-/// Reports whether each packet of a TUN without virtio headers has packet information before it. The flags do not
-/// tell: the kernel returns another flag of the value of IFF_NO_PI. So this writes packet information without a
-/// packet: where it is expected, the kernel drops the nothing behind it, and elsewhere it refuses a packet of IP
-/// version 0. While the device is down the answer is no.
+/// Reports whether each packet of a TUN without virtio headers has packet information before it. The flags do
+/// not tell: the kernel returns another flag of the value of IFF_NO_PI. So this writes packet information
+/// without a packet: where it is expected, the kernel drops the nothing behind it, and elsewhere it refuses a
+/// packet of IP version 0. While the device is down the answer is no.
 pub(crate) fn has_packet_information(descriptor: BorrowedFd<'_>) -> bool {
     nix::unistd::write(descriptor, &[0; 4]).is_ok()
 }

@@ -26,8 +26,8 @@ struct Entry {
 }
 
 impl Slab {
-    /// Returns an empty slab of `bytes` bytes. `hasher` is that of the device: the flow of a packet is computed
-    /// when the packet is committed, and no more after that.
+    /// Returns an empty slab of `bytes` bytes. `hasher` is that of the device: the flow of a packet is
+    /// computed when the packet is committed, and no more after that.
     pub fn new(bytes: usize, hasher: FlowHasher) -> Self {
         Self { hasher, buffer: vec![0; bytes].into_boxed_slice(), used: 0, bytes: 0, packets: Vec::new() }
     }
@@ -113,8 +113,8 @@ impl From<tokio::sync::mpsc::UnboundedSender<(u16, Slab)>> for SlabHome {
     }
 }
 
-/// A slab whose packets belong to several batches, which several threads may hold. The last batch that is dropped
-/// sends it home.
+/// A slab whose packets belong to several batches, which several threads may hold. The last batch that is
+/// dropped sends it home.
 #[derive(Debug)]
 struct SharedSlab {
     buffer: NonNull<[u8]>,
@@ -125,16 +125,17 @@ struct SharedSlab {
     home: SlabHome,
 }
 
-// SAFETY: `buffer` is a box of bytes that the slab owns. Threads reach it through `Part` alone, and each part only
-// the bytes of its own packets.
+// SAFETY: `buffer` is a box of bytes that the slab owns. Threads reach it through `Part` alone, and each part
+// only the bytes of its own packets.
 unsafe impl Send for SharedSlab {}
 // SAFETY: as above.
 unsafe impl Sync for SharedSlab {}
 
 impl Drop for SharedSlab {
     fn drop(&mut self) {
-        // SAFETY: `buffer` is from `Box::into_raw`, in `Part::all_of`, and is turned back only here. No reference
-        // into it is left: those that a part gives out borrow the part, and every part has been dropped.
+        // SAFETY: `buffer` is from `Box::into_raw`, in `Part::all_of`, and is turned back only here. No
+        // reference into it is left: those that a part gives out borrow the part, and every part has been
+        // dropped.
         let buffer = unsafe { Box::from_raw(self.buffer.as_ptr()) };
         let packets = std::mem::take(&mut self.list);
         self.home.send(self.queue, Slab { hasher: self.hasher, buffer, used: 0, bytes: 0, packets });
@@ -168,21 +169,23 @@ impl Part {
     /// Returns the first byte of a packet.
     fn start_of(&self, entry: Entry) -> *mut u8 {
         debug_assert!(entry.start as usize + entry.len as usize + TAILROOM <= self.slab.buffer.len());
-        // SAFETY: `Slab::commit` made the entry after it had checked that the packet and its tail are in the buffer.
+        // SAFETY: `Slab::commit` made the entry after it had checked that the packet and its tail are in the
+        // buffer.
         unsafe { self.slab.buffer.as_ptr().cast::<u8>().add(entry.start as usize) }
     }
 
     fn bytes_of(&self, entry: Entry) -> &[u8] {
-        // SAFETY: the bytes are in the buffer (`start_of`), which lives as long as the part. `entry` is one of this
-        // part, `Slab::commit` makes packets that do not overlap, and no other part has this one: a `&mut` to its
-        // bytes would borrow this part mutably.
+        // SAFETY: the bytes are in the buffer (`start_of`), which lives as long as the part. `entry` is one
+        // of this part, `Slab::commit` makes packets that do not overlap, and no other part has this one: a
+        // `&mut` to its bytes would borrow this part mutably.
         unsafe { std::slice::from_raw_parts(self.start_of(entry), entry.len as usize) }
     }
 
     fn packet_at(&mut self, number: u32) -> Option<PacketMut<'_>> {
         let entry = *self.packets.get(number as usize)?;
         let len = entry.len as usize;
-        // SAFETY: as in `bytes_of`, and the tail of a packet belongs to it alone. The result borrows the part mutably.
+        // SAFETY: as in `bytes_of`, and the tail of a packet belongs to it alone. The result borrows the part
+        // mutably.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.start_of(entry), len + TAILROOM) };
         PacketMut::new(bytes, len, entry.offload)
     }
@@ -194,9 +197,9 @@ enum Content {
     Part(Part),
 }
 
-/// A slab of packets in reading order, on its way through the packet thread, or the packets of a slab that are
-/// for one packet thread. When the batch is dropped, and every other batch with packets of the slab, the slab
-/// returns to its reader: a free slab is the reader's permit to read more.
+/// A slab of packets in reading order, on its way through the packet thread, or the packets of a slab that
+/// are for one packet thread. When the batch is dropped, and every other batch with packets of the slab, the
+/// slab returns to its reader: a free slab is the reader's permit to read more.
 #[derive(Debug)]
 pub struct TunBatch {
     /// `None` once it was dropped or taken apart.
@@ -360,8 +363,8 @@ impl TunBatch {
         self.lent = Some(Arc::clone(count));
     }
 
-    /// Takes every packet that [`Self::next_packet`] has not returned yet, and returns how many these would be on the
-    /// wire.
+    /// Takes every packet that [`Self::next_packet`] has not returned yet, and returns how many these would
+    /// be on the wire.
     pub(crate) fn take_segments(&mut self) -> u64 {
         let mut segments = 0;
         while let Some(packet) = self.next_packet() {

@@ -1,5 +1,5 @@
-//! The TUN device, on the packet queues of any system ([`Queue`]): either each queue has a reader and a writer
-//! thread, or the packet thread serves all queues itself (inline).
+//! The TUN device, on the packet queues of any system ([`Queue`]): either each queue has a reader and a
+//! writer thread, or the packet thread serves all queues itself (inline).
 
 use std::collections::VecDeque;
 use std::io;
@@ -146,8 +146,8 @@ impl<Q: Queue> Device<Q> {
         self.offload
     }
 
-    /// Returns the counters of the device: of every queue, whichever packet thread reads it. The devices of several
-    /// packet threads return the same counters.
+    /// Returns the counters of the device: of every queue, whichever packet thread reads it. The devices of
+    /// several packet threads return the same counters.
     pub fn stats(&self) -> &Arc<TunStats> {
         &self.stats
     }

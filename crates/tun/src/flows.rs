@@ -27,8 +27,8 @@ pub(crate) struct Flows {
 }
 
 impl Flows {
-    /// Returns the flows of a device with `queues` queues, of which this packet thread reads `own`; `None` with
-    /// one queue, where no flow can move.
+    /// Returns the flows of a device with `queues` queues, of which this packet thread reads `own`; `None`
+    /// with one queue, where no flow can move.
     pub(crate) fn across(queues: usize, own: Range<u16>) -> Option<Self> {
         (queues > 1).then(|| {
             let (table, guard) = (FlowTable::new(own.clone()), ReorderGuard::new(queues));
@@ -43,8 +43,8 @@ impl Flows {
 
     /// Reports whether packets are held that may be those of another packet thread.
     ///
-    /// This thread sees the flows of the others in its own queues only, so what waits for the queue of another
-    /// thread is its own. If that counted too, two threads could wait for each other.
+    /// This thread sees the flows of the others in its own queues only, so what waits for the queue of
+    /// another thread is its own. If that counted too, two threads could wait for each other.
     pub(crate) fn holds_for_others(&self, own: &Range<u16>) -> bool {
         self.guard.holds_behind(own)
     }
@@ -82,7 +82,8 @@ impl Flows {
         self.guard.release_all(out)
     }
 
-    /// Returns the queue to write the next packet of the flow to. `next_item` and `completed` are those of [`FlowTable::stage`].
+    /// Returns the queue to write the next packet of the flow to. `next_item` and `completed` are those of
+    /// [`FlowTable::stage`].
     #[inline]
     pub(crate) fn stage(
         &mut self,

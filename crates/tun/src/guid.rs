@@ -1,7 +1,7 @@
 //! The GUIDs by which Windows knows what belongs to an interface.
 
-/// Returns a GUID for a thing of an interface, such as its `adapter`. The same things have the same GUID in every
-/// process: Windows keeps settings by it, and a later process finds them.
+/// Returns a GUID for a thing of an interface, such as its `adapter`. The same things have the same GUID in
+/// every process: Windows keeps settings by it, and a later process finds them.
 ///
 /// FNV-1a of 128 bits, as a UUID of version 8 (RFC 9562).
 pub fn guid_of(thing: &str, interface: &str) -> u128 {

@@ -78,9 +78,9 @@ pub trait Tun {
     ) -> Poll<io::Result<usize>>;
 
     /// Hands packets for other packet threads over to them. `shard_of` returns the shard of a packet if it is
-    /// another one than that of this device. What remains in `batches` is this shard's own. Call it after every
-    /// [`Self::poll_recv_many`], with its batches. Returns how many packets on the wire were dropped because their
-    /// thread has taken nothing for a second. A device of one packet thread does nothing.
+    /// another one than that of this device. What remains in `batches` is this shard's own. Call it after
+    /// every [`Self::poll_recv_many`], with its batches. Returns how many packets on the wire were dropped
+    /// because their thread has taken nothing for a second. A device of one packet thread does nothing.
     fn hand_over(
         &mut self,
         batches: &mut VecDeque<TunBatch>,
@@ -91,8 +91,8 @@ pub trait Tun {
     }
 
     /// Takes what other packet threads handed over, and packets that were held while their flow moved between
-    /// queues, but reads no queue. Returns the number of bytes; 0 wakes nothing later. [`Self::hand_over`] follows,
-    /// as after [`Self::poll_recv_many`].
+    /// queues, but reads no queue. Returns the number of bytes; 0 wakes nothing later. [`Self::hand_over`]
+    /// follows, as after [`Self::poll_recv_many`].
     fn recv_rest(&mut self, cx: &mut Context<'_>, out: &mut VecDeque<TunBatch>, max_bytes: usize) -> usize {
         let _ = (cx, out, max_bytes);
         0
@@ -109,7 +109,8 @@ pub trait Tun {
         None
     }
 
-    /// Takes over the queues of the flows of another packet thread, so that no packet that is written moves a flow.
+    /// Takes over the queues of the flows of another packet thread, so that no packet that is written moves a
+    /// flow.
     fn inherit_flow_queues(&mut self, queues: &FlowQueues) {
         let _ = queues;
     }
@@ -118,8 +119,8 @@ pub trait Tun {
     /// sleeps and never drops a packet.
     fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Returns the number of packets that the kernel has taken. It also grows while [`Self::poll_send_ready`] is
-    /// `Pending`, unless the kernel takes nothing.
+    /// Returns the number of packets that the kernel has taken. It also grows while [`Self::poll_send_ready`]
+    /// is `Pending`, unless the kernel takes nothing.
     fn packets_taken(&self) -> u64;
 
     /// Returns the slab to decrypt the next packets into. Call it only after [`Self::poll_send_ready`]

@@ -1,5 +1,5 @@
-//! The TUN device of Linux: queues of one device, each packet behind a virtio header, or bare where the device
-//! was made without.
+//! The TUN device of Linux: queues of one device, each packet behind a virtio header, or bare where the
+//! device was made without.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -34,9 +34,10 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
     Device::start(create::open(config)?, threads)
 }
 
-/// Opens the device for several packet threads: one [`Device`] each, in order. `config.queues` is the number of
-/// all queues, at least one for each; each `Device` reads a contiguous range of them and writes to all. Each
-/// must be polled by another runtime, with time enabled. There are no threads of the device beside several.
+/// Opens the device for several packet threads: one [`Device`] each, in order. `config.queues` is the number
+/// of all queues, at least one for each; each `Device` reads a contiguous range of them and writes to all.
+/// Each must be polled by another runtime, with time enabled. There are no threads of the device beside
+/// several.
 pub fn open_shards(config: TunConfig, shards: usize) -> Result<Vec<Device>, OpenError> {
     let (threads, queues) = (config.threads, config.queues.max(1));
     if shards > queues {

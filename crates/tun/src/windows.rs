@@ -1,7 +1,8 @@
-//! The TUN device of Windows: an adapter of Wintun, over tun-rs. Packets come from one ring and go to another.
+//! The TUN device of Windows: an adapter of Wintun, over tun-rs. Packets come from one ring and go to
+//! another.
 //!
-//! A ring has no descriptor that a runtime could poll, so a device has a reader and a writer thread always. A full ring
-//! announces no room: the writer gives the driver a moment, then pauses, and its packet stays.
+//! A ring has no descriptor that a runtime could poll, so a device has a reader and a writer thread always. A
+//! full ring announces no room: the writer gives the driver a moment, then pauses, and its packet stays.
 
 use std::io::{self, IoSlice};
 use std::thread;
@@ -29,8 +30,8 @@ const YIELDS: usize = 3;
 /// A TUN device. Dropping it shuts it down, as `shutdown` does.
 pub type Device = device::Device<WintunQueue>;
 
-/// Creates the device of `config`, with threads. Does not change link state, MTU or addresses. Needs an administrator,
-/// and wintun.dll beside the program.
+/// Creates the device of `config`, with threads. Does not change link state, MTU or addresses. Needs an
+/// administrator, and wintun.dll beside the program.
 pub fn open(config: TunConfig) -> Result<Device, OpenError> {
     let TunConfig { name, queues, descriptors, join_segments, ring_bytes, .. } = config;
     if name.is_empty() {

@@ -130,8 +130,8 @@ impl HandshakeBudget {
         }
     }
 
-    /// Takes a measured duration of one X25519, within 10 µs and 10 ms. The shortest of all measurements counts:
-    /// other programs only make it longer. Returns whether the budget grew by a tenth or more.
+    /// Takes a measured duration of one X25519, within 10 µs and 10 ms. The shortest of all measurements
+    /// counts: other programs only make it longer. Returns whether the budget grew by a tenth or more.
     pub(crate) fn calibrate(&mut self, x25519: Duration) -> bool {
         let measured = u64::try_from(x25519.as_nanos()).unwrap_or(u64::MAX).clamp(10_000, 10_000_000);
         let before = self.x25519_nanos;

@@ -3,8 +3,8 @@
 
 use std::hint::black_box;
 
-/// Bytes that are overwritten: more than boringtun uses when it makes its state of a peer, which has 25 KB and
-/// is moved twice where the compiler does not optimise.
+/// Bytes that are overwritten: more than boringtun uses when it makes its state of a peer, which has 25 KB
+/// and is moved twice where the compiler does not optimise.
 const DEPTH: usize = if cfg!(debug_assertions) { 256 << 10 } else { 96 << 10 };
 
 /// Returns what `work` returns, after the stack that it used was overwritten. Costs a few microseconds.

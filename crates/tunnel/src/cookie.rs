@@ -33,8 +33,8 @@ pub(crate) struct CookieChecker {
     secrets: [Zeroizing<Mac>; 2],
 }
 
-/// What the secrets of cookies are derived from. The tunnels of the shards of one interface have the same, and
-/// so accept each other's cookies.
+/// What the secrets of cookies are derived from. The tunnels of the shards of one interface have the same,
+/// and so accept each other's cookies.
 #[derive(Clone)]
 pub struct CookieRoot {
     key: Zeroizing<[u8; 32]>,

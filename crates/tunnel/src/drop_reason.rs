@@ -75,8 +75,8 @@ drop_reasons! {
     InvalidTag => "invalid_tag",
     /// Inbound: the counter was seen before, or is older than the replay window.
     Replayed => "replayed",
-    /// Inbound: datagrams arrive faster than they can be opened. Dropped from the longest queue of a source, or
-    /// one at a time from a queue that has waited too long.
+    /// Inbound: datagrams arrive faster than they can be opened. Dropped from the longest queue of a source,
+    /// or one at a time from a queue that has waited too long.
     Overload => "overload",
     /// Inbound: decrypted, but not an IP packet.
     MalformedPlaintext => "malformed_plaintext",

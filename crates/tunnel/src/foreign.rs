@@ -45,8 +45,8 @@ impl Tunnel {
         true
     }
 
-    /// Makes the place of a peer that moves to another shard that of a foreign peer, which keeps its prefixes and
-    /// its address.
+    /// Makes the place of a peer that moves to another shard that of a foreign peer, which keeps its prefixes
+    /// and its address.
     pub(crate) fn foreign_in_place_of(&mut self, id: PeerId, peer: &Peer, shard: u16) {
         let address = peer.endpoint.map(|endpoint| endpoint.address.ip());
         self.foreign.insert(id, ForeignPeer { address, prefixes: peer.prefixes, shard });

@@ -221,8 +221,8 @@ impl Tunnel {
         }
     }
 
-    /// Returns the shard that has the peer of the index at offset `at` of a message, if it is another shard. The
-    /// message has cost nothing of the budget yet.
+    /// Returns the shard that has the peer of the index at offset `at` of a message, if it is another shard.
+    /// The message has cost nothing of the budget yet.
     fn other_shard_at(&self, datagram: &[u8], at: usize) -> Option<u16> {
         if self.shard() == Shard::ONLY {
             return None;
@@ -234,8 +234,8 @@ impl Tunnel {
         }
     }
 
-    /// Reports whether a message that is for another shard is for a peer that is known to be there, and not only
-    /// for an index that is not ours.
+    /// Reports whether a message that is for another shard is for a peer that is known to be there, and not
+    /// only for an index that is not ours.
     fn is_for_known_peer(&self, datagram: &[u8]) -> bool {
         let at = match datagram.first() {
             Some(1) => return true,
@@ -381,7 +381,8 @@ impl Tunnel {
         self.session_established(id, now, another_in_flight);
         self.send_control(id, now, control, &answer[..len]);
         if index_at(datagram, 8).is_some_and(|index| self.by_index.other_shard_of(index).is_some()) {
-            // The initiation was sent before the peer moved here: the next session has an index of this shard.
+            // The initiation was sent before the peer moved here: the next session has an index of this
+            // shard.
             self.want_handshake(id, now, false, Cause::Renewal);
         }
         self.reschedule(id);

@@ -68,7 +68,8 @@ impl PrivateKey {
         key.unwrap_or_else(|never| match never {})
     }
 
-    /// Creates a key from the bytes that `bytes` writes, which are then clamped. They are never elsewhere in memory.
+    /// Creates a key from the bytes that `bytes` writes, which are then clamped. They are never elsewhere in
+    /// memory.
     ///
     /// # Errors
     /// Those of `bytes`.

@@ -2,8 +2,8 @@
 //! their counters, timers, staged packets, limits.
 //!
 //! The receiver indices of its sessions still name the shard that drew them, so the kernel delivers their
-//! messages there. That shard keeps the routes of these indices, which lead to a foreign peer from now on, and
-//! hands the messages over. The shard that has the peer draws the indices of later sessions.
+//! messages there. That shard keeps the routes of these indices, which lead to a foreign peer from now on,
+//! and hands the messages over. The shard that has the peer draws the indices of later sessions.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -51,8 +51,8 @@ impl fmt::Debug for MovedPeer {
 }
 
 impl Tunnel {
-    /// Takes a peer out, for shard `to` of the interface: it is a foreign peer here from now on. `None` if this
-    /// shard has no such peer, or `to` is this shard or none of the interface.
+    /// Takes a peer out, for shard `to` of the interface: it is a foreign peer here from now on. `None` if
+    /// this shard has no such peer, or `to` is this shard or none of the interface.
     ///
     /// What was sealed for the peer has to be sent, and what was opened written, before the other shard goes
     /// on: otherwise it overtakes.

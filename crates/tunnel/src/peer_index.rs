@@ -1,8 +1,8 @@
 //! Finds the peer and session of a received message by its receiver index.
 //!
-//! Each handshake has a fresh index on the wire, random in all 32 bits except for the shard, so that an observer cannot use it to
-//! follow a peer from one network to the next. boringtun uses other indices: 24 bits that stay the same while
-//! its state of a peer lives, and a counter. These never leave weft.
+//! Each handshake has a fresh index on the wire, random in all 32 bits except for the shard, so that an
+//! observer cannot use it to follow a peer from one network to the next. boringtun uses other indices: 24
+//! bits that stay the same while its state of a peer lives, and a counter. These never leave weft.
 
 use rustc_hash::FxHashMap;
 
@@ -66,8 +66,8 @@ impl PeerIndex {
         self.version += 1;
     }
 
-    /// Releases an index. One that another shard drew stays known as ended, until [`Self::forget`]: that shard
-    /// hands its messages over to this one, which must not hand them back.
+    /// Releases an index. One that another shard drew stays known as ended, until [`Self::forget`]: that
+    /// shard hands its messages over to this one, which must not hand them back.
     pub(crate) fn remove(&mut self, index: u32) {
         match self.other_shard_of(index) {
             None => drop(self.routes.remove(&index)),

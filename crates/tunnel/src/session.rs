@@ -26,8 +26,8 @@ use crate::transmit::MAX_CONTROL_MESSAGE;
 
 /// Bytes that encryption adds to a padded packet: header 16, tag 16 (whitepaper, section 5.4.6).
 pub(crate) const DATA_OVERHEAD: usize = 32;
-/// The age from which a session neither seals nor opens (whitepaper, section 6.1, Reject-After-Time). A session in
-/// use is renewed after 120 s.
+/// The age from which a session neither seals nor opens (whitepaper, section 6.1, Reject-After-Time). A
+/// session in use is renewed after 120 s.
 pub const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
 /// Number of sessions of a peer that boringtun keeps, in slots by the low bits of their index.
 const SESSION_SLOTS: usize = 8;

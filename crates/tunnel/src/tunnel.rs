@@ -240,8 +240,8 @@ impl Tunnel {
         peer.prefixes
     }
 
-    /// Takes a measurement of how long one X25519 takes on this machine, which is the unit of the handshake budget.
-    /// The shortest measurement counts; before the first it is 100 µs.
+    /// Takes a measurement of how long one X25519 takes on this machine, which is the unit of the handshake
+    /// budget. The shortest measurement counts; before the first it is 100 µs.
     ///
     /// Returns whether the budget grew by a tenth or more.
     pub fn calibrate(&mut self, x25519: Duration) -> bool {
@@ -323,8 +323,8 @@ impl Tunnel {
         self.peers.iter().flatten().map(|peer| peer.snapshot())
     }
 
-    /// Appends snapshots of the peers of this shard in at most `count` table places, starting at `place`. Returns the place
-    /// to continue at, or `None` at the end of the table.
+    /// Appends snapshots of the peers of this shard in at most `count` table places, starting at `place`.
+    /// Returns the place to continue at, or `None` at the end of the table.
     ///
     /// A caller reads a large table in slices, so that packets move in between.
     pub fn peers_from(&self, place: usize, count: usize, out: &mut Vec<PeerSnapshot>) -> Option<usize> {

@@ -80,8 +80,8 @@ pub trait Udp {
     /// waker is registered. `Ready(Err(_))` means that nothing of the transmit can ever be sent.
     fn poll_send(&mut self, cx: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<Result<Sent, SendError>>;
 
-    /// Receives messages into `buffers`, which must have a free buffer ([`RecvBuffers::room`]). Returns the number of buffers filled,
-    /// at least 1.
+    /// Receives messages into `buffers`, which must have a free buffer ([`RecvBuffers::room`]). Returns the
+    /// number of buffers filled, at least 1.
     ///
     /// The waker is registered only with `Pending`: after `Ready` there may be more to receive. An error
     /// concerns the socket (out of memory, for example); the next call continues.
@@ -98,10 +98,10 @@ pub trait Udp {
         Poll::Pending
     }
 
-    /// Makes the kernel drop messages with receiver indices other than these; `None` lets all indices pass. Of
-    /// several packet threads, each reports its own indices.
-    /// If there are more indices than the kernel can distinguish, all of them pass. Returns whether the kernel
-    /// drops any messages now. Must be called again before a message with a new index is sent.
+    /// Makes the kernel drop messages with receiver indices other than these; `None` lets all indices pass.
+    /// Of several packet threads, each reports its own indices. If there are more indices than the kernel can
+    /// distinguish, all of them pass. Returns whether the kernel drops any messages now. Must be called again
+    /// before a message with a new index is sent.
     fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
         let _ = receivers;
         false
@@ -138,8 +138,8 @@ pub trait Udp {
         0
     }
 
-    /// Returns the number of datagrams that the kernel dropped for all shards of the port, since the sockets were
-    /// opened ([`UdpStats::junk_dropped`]). Makes a system call: not for every packet.
+    /// Returns the number of datagrams that the kernel dropped for all shards of the port, since the sockets
+    /// were opened ([`UdpStats::junk_dropped`]). Makes a system call: not for every packet.
     fn junk_of_all(&self) -> u64 {
         self.stats().junk_dropped
     }
@@ -306,13 +306,13 @@ pub struct UdpFeatures {
     pub wanted_send_buffer_bytes: u64,
 }
 
-/// Returns the bytes that may wait in each of the [`receiving_sockets`] of a process with so much memory and so
-/// many shards, between 256 KiB and 7 MiB.
+/// Returns the bytes that may wait in each of the [`receiving_sockets`] of a process with so much memory and
+/// so many shards, between 256 KiB and 7 MiB.
 ///
 /// All sockets full, those of both address families and as the kernel counts (twice as much, for its own
-/// bookkeeping), take at most an eighth of the memory if that is so much: 24 MiB with one shard, and 16 MiB more
-/// for each further shard. All UDP sockets of a machine may take three sixteenths together (udp_mem of udp(7)),
-/// and other programs have sockets too.
+/// bookkeeping), take at most an eighth of the memory if that is so much: 24 MiB with one shard, and 16 MiB
+/// more for each further shard. All UDP sockets of a machine may take three sixteenths together (udp_mem of
+/// udp(7)), and other programs have sockets too.
 pub fn receive_buffer_bytes(total_memory: Option<u64>, shards: usize) -> usize {
     let bytes = total_memory.map_or(MAX_RECEIVE_BUFFER_BYTES, |total| {
         total / (2 * RECEIVE_SHARE * receiving_sockets(shards) as u64)
@@ -334,12 +334,12 @@ pub struct UdpStats {
     pub batch_segments: [u64; 7],
     /// Transmits sent as single datagrams because the kernel or the path does not accept them as one batch.
     pub gso_fallbacks: u64,
-    /// Received datagrams that the kernel dropped, usually because a receive buffer was full. Linux and Android
-    /// only.
+    /// Received datagrams that the kernel dropped, usually because a receive buffer was full. Linux and
+    /// Android only.
     pub receive_overflows: u64,
     /// Datagrams that the kernel dropped because they cannot be messages for this interface, or because of
-    /// [`Udp::let_half_ask`]. Datagrams that the kernel joined count once. Linux only. Of several packet threads,
-    /// the first counts them for all.
+    /// [`Udp::let_half_ask`]. Datagrams that the kernel joined count once. Linux only. Of several packet
+    /// threads, the first counts them for all.
     pub junk_dropped: u64,
     /// Datagrams received. Datagrams that the kernel joined count each.
     pub datagrams_received: u64,

@@ -19,8 +19,8 @@ pub(crate) use send::Sender;
 /// Maximum number of shards.
 pub const MAX_SHARDS: usize = 64;
 
-/// Returns the number of receiving sockets, of both address families together: for data, handshake messages and
-/// initiations.
+/// Returns the number of receiving sockets, of both address families together: for data, handshake messages
+/// and initiations.
 pub fn receiving_sockets(shards: usize) -> usize {
     // Of one socket in each group, the drain, nothing is received.
     2 * (steering::sockets_of(shards) - 1)

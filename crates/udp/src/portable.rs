@@ -1,5 +1,5 @@
-//! Every system but Linux: readiness from tokio, and calls over quinn-udp (`sendmsg` out, `recvmmsg` or `recvmsg`
-//! in) or, on Windows, weft's own.
+//! Every system but Linux: readiness from tokio, and calls over quinn-udp (`sendmsg` out, `recvmmsg` or
+//! `recvmsg` in) or, on Windows, weft's own.
 //!
 //! Each address family has one socket. Handshake messages have none apart: they arrive with data, and the
 //! queues of [`crate::RecvBuffers`] keep them apart from what other sources send. Nothing filters junk in the

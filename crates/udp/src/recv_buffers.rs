@@ -93,9 +93,9 @@ impl RecvBuffers {
     /// acknowledgements and requests, and no sender of them would slow down.
     const SHED_BYTES: usize = 512;
 
-    /// Returns empty buffers beside sockets with receive buffers of `socket_bytes`: 3.4 times as much, between
-    /// 4 and 24 MiB, and 2 MiB of small ones. Only the used part takes memory, and only a source that sends
-    /// faster than it can be served uses more than a turn needs.
+    /// Returns empty buffers beside sockets with receive buffers of `socket_bytes`: 3.4 times as much,
+    /// between 4 and 24 MiB, and 2 MiB of small ones. Only the used part takes memory, and only a source that
+    /// sends faster than it can be served uses more than a turn needs.
     pub fn new(socket_bytes: usize) -> Self {
         let large = socket_bytes.saturating_mul(Self::LARGE_PER_MIB) >> 20;
         Self::with(Self::BUFFER_BYTES, large.clamp(4 * Self::COUNT, Self::LARGE), Self::SMALL, false)
@@ -103,8 +103,8 @@ impl RecvBuffers {
 
     /// Returns empty buffers for handshake messages, each for as many initiations as the kernel's GRO joins.
     /// The sockets of handshake messages keep GRO on for the sake of the other sockets: a socket with GRO off
-    /// would switch it off for a part of all sources, because the kernel asks any socket of a group before the
-    /// program of the group chooses a socket.
+    /// would switch it off for a part of all sources, because the kernel asks any socket of a group before
+    /// the program of the group chooses a socket.
     pub fn for_handshakes() -> Self {
         Self::with(64 * 148, Self::COUNT, 0, true)
     }
@@ -147,8 +147,8 @@ impl RecvBuffers {
         buffers.filter(|(_, message)| message.is_none()).map(|(buffer, _)| buffer)
     }
 
-    /// Takes the messages in the first of the free buffers: the metadata of each, and whether its last datagram
-    /// was cut off. Ignores what exceeds the free buffers.
+    /// Takes the messages in the first of the free buffers: the metadata of each, and whether its last
+    /// datagram was cut off. Ignores what exceeds the free buffers.
     pub fn push(&mut self, received: impl IntoIterator<Item = (RecvMeta, bool)>) {
         let mut place = 0;
         for (meta, truncated) in received {
@@ -195,8 +195,8 @@ impl RecvBuffers {
         true
     }
 
-    /// Makes room for a receive call: if the buffers are full, the oldest messages of the source with the longest
-    /// queue are dropped. Returns false if there is no room.
+    /// Makes room for a receive call: if the buffers are full, the oldest messages of the source with the
+    /// longest queue are dropped. Returns false if there is no room.
     pub fn make_room(&mut self) -> bool {
         while self.free_large < Self::COUNT
             && let Some(place) = self.queues.pop_longest()
@@ -342,7 +342,8 @@ mod tests {
         buffers
     }
 
-    /// Takes messages out. Returns the port and the first byte of each, and checks that all its bytes are alike.
+    /// Takes messages out. Returns the port and the first byte of each, and checks that all its bytes are
+    /// alike.
     fn drain(buffers: &mut RecvBuffers, at_most: usize) -> Vec<(u16, u8)> {
         let mut out = Vec::new();
         while out.len() < at_most

@@ -14,12 +14,12 @@ use crate::{
     UdpFeatures, UdpStats, adopt, bind, codes,
 };
 
-/// Opens the sockets of one port for a number of packet threads (*shards*), at most [`MAX_SHARDS`]: one item for each,
-/// in order. Adopts sockets that passed [`crate::check_socket`] and have the port of `config`, if there are any:
-/// a complete set is [`Udp::descriptors`] of each shard, in order.
+/// Opens the sockets of one port for a number of packet threads (*shards*), at most [`MAX_SHARDS`]: one item
+/// for each, in order. Adopts sockets that passed [`crate::check_socket`] and have the port of `config`, if
+/// there are any: a complete set is [`Udp::descriptors`] of each shard, in order.
 ///
-/// The kernel gives messages with a receiver index to the shard that is the remainder of the index, in the byte
-/// order in which it arrives (big endian), modulo the number of shards, if [`UdpFeatures::steered`].
+/// The kernel gives messages with a receiver index to the shard that is the remainder of the index, in the
+/// byte order in which it arrives (big endian), modulo the number of shards, if [`UdpFeatures::steered`].
 /// Initiations arrive at the first shard.
 ///
 /// The sockets are not registered with a runtime yet, so that any thread may do that.
@@ -93,8 +93,8 @@ impl ShardSockets {
     }
 }
 
-/// Sockets for IPv4 and for IPv6 on one port, or for one family if the machine lacks the other. If several packet
-/// threads share the port, these are the sockets of one of them.
+/// Sockets for IPv4 and for IPv6 on one port, or for one family if the machine lacks the other. If several
+/// packet threads share the port, these are the sockets of one of them.
 #[derive(Debug)]
 pub struct UdpSockets {
     pub(crate) v4: Option<Family>,

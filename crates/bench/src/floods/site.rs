@@ -282,7 +282,8 @@ fn outer_client(is_v6: bool) -> IpAddr {
     if is_v6 { v6(CLIENT_LINK_V6, 2).into() } else { v4(CLIENT_V4, 2).into() }
 }
 
-/// Joins the gateway, as host 1, with another namespace, as host 2, and routes all of host 2's traffic to the gateway.
+/// Joins the gateway, as host 1, with another namespace, as host 2, and routes all of host 2's traffic to the
+/// gateway.
 fn join(gateway: &Namespace, name: &str, other: &Namespace, net_v4: [u8; 3], net_v6: u16) -> Result<()> {
     let addresses = |host: u8| -> Result<Vec<IpNet>> {
         Ok(vec![

@@ -145,8 +145,8 @@ impl Client {
         })
     }
 
-    /// Seals `count` packets for later, at most a batch of them: appends their messages to `sealed`, which can be
-    /// sent in any order but only once. Returns the length of a message.
+    /// Seals `count` packets for later, at most a batch of them: appends their messages to `sealed`, which
+    /// can be sent in any order but only once. Returns the length of a message.
     pub(crate) fn seal_for_later(
         &mut self,
         flow: Flow,

@@ -73,10 +73,10 @@ impl Path {
 
 /// Returns the payload share of full TCP frames over IPv4 with timestamps: bare, and through a tunnel.
 ///
-/// Bare, 1,514 bytes of Ethernet carry 1,500 of IP, of which 20 are IP's header, 20 TCP's and 12 the timestamps':
-/// 1448/1514. In the tunnel 1,420 bytes of IP carry 1,368; WireGuard adds a header of 16 and a tag of 16 bytes, then
-/// come UDP's 8, IP's 20 and Ethernet's 14: 1368/1494. (1,420 is not a multiple of 16, but padding never goes beyond
-/// the MTU.)
+/// Bare, 1,514 bytes of Ethernet carry 1,500 of IP, of which 20 are IP's header, 20 TCP's and 12 the
+/// timestamps': 1448/1514. In the tunnel 1,420 bytes of IP carry 1,368; WireGuard adds a header of 16 and a
+/// tag of 16 bytes, then come UDP's 8, IP's 20 and Ethernet's 14: 1368/1494. (1,420 is not a multiple of 16,
+/// but padding never goes beyond the MTU.)
 pub(super) fn payload_shares() -> [f64; 2] {
     const TCP_AND_IP: f64 = 20.0 + 20.0 + 12.0;
     const ETHERNET: f64 = 14.0;

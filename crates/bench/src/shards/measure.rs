@@ -40,7 +40,8 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Returns the speed for each core that the senders leave, of which `threads` threads use no more than one each.
+    /// Returns the speed for each core that the senders leave, of which `threads` threads use no more than
+    /// one each.
     pub(crate) fn gbit_per_free_core(&self, threads: u16, processors: f64) -> f64 {
         let senders = self.senders_cpu_seconds_per_gbit * self.gbit_per_second;
         self.gbit_per_second / (processors - senders).clamp(0.1, threads.into())

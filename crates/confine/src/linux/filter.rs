@@ -1,5 +1,5 @@
-//! The system calls of a role, as a filter of seccomp(2). Calls that are allowed whatever their arguments are cost
-//! almost nothing: since 5.11 the kernel keeps a bitmap of them.
+//! The system calls of a role, as a filter of seccomp(2). Calls that are allowed whatever their arguments are
+//! cost almost nothing: since 5.11 the kernel keeps a bitmap of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,8 @@ use crate::Role;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// What every thread needs that runs and ends: memory, locks, clocks, its log, the end of the process after a panic.
+/// What every thread needs that runs and ends: memory, locks, clocks, its log, the end of the process after a
+/// panic.
 const EVERY: &[c_long] = &[
     SYS_brk,
     SYS_clock_getres,
@@ -240,7 +241,8 @@ fn allowed(role: Role) -> Result<Option<Rules>, BackendError> {
         #[cfg(target_arch = "x86_64")]
         rules.insert(SYS_open, vec![reads(1)?]);
     }
-    // Where giving up CAP_NET_ADMIN is not allowed, it has to be useless: no netlink, no changes by netdevice(7).
+    // Where giving up CAP_NET_ADMIN is not allowed, it has to be useless: no netlink, no changes by
+    // netdevice(7).
     rules.insert(SYS_ioctl, device_controls()?);
     match role {
         Role::Packets => {
@@ -248,7 +250,8 @@ fn allowed(role: Role) -> Result<Option<Rules>, BackendError> {
             rules.insert(SYS_setsockopt, options()?);
         }
         Role::Service => drop(rules.insert(SYS_socket, sockets(&[AF_INET, AF_INET6, AF_UNIX], None)?)),
-        // The C library asks netlink for the addresses of this machine, to sort what it found, and does without.
+        // The C library asks netlink for the addresses of this machine, to sort what it found, and does
+        // without.
         Role::Names | Role::Tun | Role::Opening => {}
     }
     if matches!(role, Role::Packets | Role::Tun) {
@@ -256,7 +259,8 @@ fn allowed(role: Role) -> Result<Option<Rules>, BackendError> {
             rules.insert(call, vec![SeccompRule::new(vec![lacks(2, PROT_EXEC)?])?]);
         }
     }
-    // Names of threads, also for the message about a refused call, and of memory, which newer C libraries set.
+    // Names of threads, also for the message about a refused call, and of memory, which newer C libraries
+    // set.
     let names = [PR_GET_NAME, PR_SET_NAME, PR_SET_VMA].into_iter();
     let names = names.map(|name| only(0, SeccompCmpOp::Eq, i64::from(name))).collect::<Result<_, _>>()?;
     rules.insert(SYS_prctl, names);

@@ -25,8 +25,8 @@ Examples:
   weft man | man -l -
   weft man --out /usr/share/man/man1")]
 pub struct ManArgs {
-    /// Write weft.1 and a page for each command into this directory, which is made if need be; without it weft.1 goes to
-    /// standard output.
+    /// Write weft.1 and a page for each command into this directory, which is made if need be; without it
+    /// weft.1 goes to standard output.
     #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
 }

@@ -8,15 +8,15 @@ use weft_config as config;
 /// How `weft up` changes the system around the interface.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct HostArgs {
-    /// Go to the background once the interface is up; `weft down` ends it. Its later log is kept only if standard
-    /// error is a file.
+    /// Go to the background once the interface is up; `weft down` ends it. Its later log is kept only if
+    /// standard error is a file.
     #[arg(short, long, conflicts_with = "dry_run")]
     pub daemon: bool,
     /// Print what would be done, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Let nothing leave except through the tunnel: `on`, or `allow-local` to spare local networks. Counts instead of
-    /// the file's `# weft: KillSwitch = …`, and holds until `weft down`, also when weft crashes.
+    /// Let nothing leave except through the tunnel: `on`, or `allow-local` to spare local networks. Counts
+    /// instead of the file's `# weft: KillSwitch = …`, and holds until `weft down`, also when weft crashes.
     #[arg(long, value_name = "MODE", value_enum, num_args = 0..=1, default_missing_value = "on", require_equals = true)]
     pub kill_switch: Option<KillSwitch>,
 }
@@ -59,8 +59,8 @@ pub struct DownArgs {
     /// Print what would be done, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Keep the kill switch of a daemon that crashed, do not end a running daemon, and succeed if nothing is left to
-    /// take down. For ExecStopPost= of a service that is started again.
+    /// Keep the kill switch of a daemon that crashed, do not end a running daemon, and succeed if nothing is
+    /// left to take down. For ExecStopPost= of a service that is started again.
     #[arg(long)]
     pub keep_kill_switch: bool,
 }

@@ -8,15 +8,15 @@ use weft_config::metrics::{Address, HostName, InvalidAddress, MetricsConfig};
 /// How an interface reports its state.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MetricsArgs {
-    /// Serve metrics for Prometheus (/metrics), health checks (/healthz, /readyz), /status.json and a status page over
-    /// HTTP: `127.0.0.1:9586`, `[::1]:9586`, or `unix:/run/weft/wg0/metrics.sock`. Every client that reaches the address reads who the
-    /// peers are and what they transfer; no key but public ones. Counts instead of the file's `# weft: Metrics = …`;
-    /// `off`: no.
+    /// Serve metrics for Prometheus (/metrics), health checks (/healthz, /readyz), /status.json and a status
+    /// page over HTTP: `127.0.0.1:9586`, `[::1]:9586`, or `unix:/run/weft/wg0/metrics.sock`. Every client
+    /// that reaches the address reads who the peers are and what they transfer; no key but public ones.
+    /// Counts instead of the file's `# weft: Metrics = …`; `off`: no.
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<MetricsWish>,
-    /// Answer there also to requests for this name of the machine. Others than addresses, `localhost` and the machine's
-    /// own name are refused, so that no web page can read it through a visitor's browser (DNS rebinding). May be given
-    /// several times, and counts beside the file's `# weft: MetricsHost = …`.
+    /// Answer there also to requests for this name of the machine. Others than addresses, `localhost` and the
+    /// machine's own name are refused, so that no web page can read it through a visitor's browser (DNS
+    /// rebinding). May be given several times, and counts beside the file's `# weft: MetricsHost = …`.
     #[arg(long, value_name = "NAME")]
     pub metrics_host: Vec<HostName>,
 }

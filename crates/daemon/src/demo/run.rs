@@ -22,8 +22,8 @@ use crate::cli::DemoArgs;
 /// once.
 ///
 /// # Errors
-/// [`Code::Permission`] where namespaces or TUN devices are not allowed, [`Code::Failure`] if anything was lost,
-/// corrupted or reordered inside weft, or after Ctrl-C.
+/// [`Code::Permission`] where namespaces or TUN devices are not allowed, [`Code::Failure`] if anything was
+/// lost, corrupted or reordered inside weft, or after Ctrl-C.
 pub fn run(args: &DemoArgs) -> Result<(), Error> {
     let interrupt = Interrupt::block()?;
     let mut ends = ends::start(args.tun)?;

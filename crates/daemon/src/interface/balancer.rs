@@ -1,4 +1,5 @@
-//! Looks every few seconds whether the packet threads have equal work. With one packet thread it does not exist.
+//! Looks every few seconds whether the packet threads have equal work. With one packet thread it does not
+//! exist.
 
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
@@ -18,7 +19,8 @@ pub(super) struct Balancer {
 }
 
 impl Balancer {
-    /// Starts the thread if there are several packet threads. If it cannot be started, peers stay where they are.
+    /// Starts the thread if there are several packet threads. If it cannot be started, peers stay where they
+    /// are.
     pub(super) fn start(handle: &Handle) -> Option<Self> {
         if handle.packet_threads() < 2 {
             return None;

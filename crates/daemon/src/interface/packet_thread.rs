@@ -1,5 +1,5 @@
-//! The packet threads: each has a single-threaded runtime with the event loop of `weft_dataplane`, which only moves
-//! packets. Usually there is one; several share the peers.
+//! The packet threads: each has a single-threaded runtime with the event loop of `weft_dataplane`, which only
+//! moves packets. Usually there is one; several share the peers.
 //!
 //! The split of work between threads is defined here and nowhere else. Slow work runs on the control thread,
 //! reaches the event loops as a [`Command`], and its results return as a snapshot.
@@ -76,7 +76,8 @@ impl StartError {
 
 /// Descriptors of each packet thread beside queues and sockets: those of its runtime.
 const DESCRIPTORS_OF_A_RUNTIME: usize = 4;
-/// Descriptors of everything else: control sockets and their clients, files, what this process was started with.
+/// Descriptors of everything else: control sockets and their clients, files, what this process was started
+/// with.
 const OTHER_DESCRIPTORS: usize = 128;
 
 /// Makes sure that all descriptors of several packet threads can be opened, before any is.
@@ -145,9 +146,9 @@ struct Part {
     started: mpsc::Receiver<u16>,
 }
 
-/// Starts the packet threads and waits until the device and the sockets are open, in the network namespace of the
-/// calling thread. Packets move once `started` gets the MTU; the threads end if it never does. If one of them ends,
-/// all do. `on_end` is called on the first when all others have ended, for any reason.
+/// Starts the packet threads and waits until the device and the sockets are open, in the network namespace of
+/// the calling thread. Packets move once `started` gets the MTU; the threads end if it never does. If one of
+/// them ends, all do. `on_end` is called on the first when all others have ended, for any reason.
 pub(super) fn spawn(
     setup: Setup,
     started: mpsc::Receiver<u16>,
@@ -175,8 +176,8 @@ pub(super) fn spawn(
 
 type Report = mpsc::SyncSender<Result<(Handle, Opened), StartError>>;
 
-/// Opens the device and the sockets, runs the first packet thread on this thread, and the others on threads of their
-/// own.
+/// Opens the device and the sockets, runs the first packet thread on this thread, and the others on threads
+/// of their own.
 fn run_all(setup: Setup, started: &mpsc::Receiver<u16>, report: &Report) -> Result<(), DataplaneError> {
     let name = setup.thread_name.clone();
     let opened = begin(setup).and_then(|(handle, opened, parts)| {
@@ -243,7 +244,8 @@ fn begin(setup: Setup) -> Result<(Handle, Opened, Vec<Startable>), StartError> {
     Ok((handle, opened, parts.map(part).collect()))
 }
 
-/// Returns a receiver of events for each of `count` packet threads; all of them pass the events to `on_event`.
+/// Returns a receiver of events for each of `count` packet threads; all of them pass the events to
+/// `on_event`.
 fn shared(on_event: Option<OnEvent>, count: usize) -> Vec<Option<OnEvent>> {
     if count == 1 {
         return vec![on_event];

@@ -21,9 +21,9 @@ impl TunQueues {
 
 /// Returns the number of packet threads to use on this machine.
 ///
-/// Below four cores, the kernel's part of the packet path uses the cores that one packet thread leaves idle. With
-/// more cores there is one packet thread for each two: the kernel needs about as much time as the packet thread. A
-/// packet thread without a peer would have nothing to do.
+/// Below four cores, the kernel's part of the packet path uses the cores that one packet thread leaves idle.
+/// With more cores there is one packet thread for each two: the kernel needs about as much time as the packet
+/// thread. A packet thread without a peer would have nothing to do.
 pub(super) fn packet_threads(wanted: PacketThreads, peers: Option<usize>) -> usize {
     /// Replaces the default, for tests and measurements.
     const VARIABLE: &str = "WEFT_PACKET_THREADS";
@@ -44,8 +44,8 @@ fn auto_packet_threads(cores: usize, peers: usize) -> usize {
     of_cores.min(peers).clamp(1, MAX_THREADS.into())
 }
 
-/// Returns the TUN queues to use on this machine with this many packet threads; `inline` is the number of queues if no
-/// threads serve them.
+/// Returns the TUN queues to use on this machine with this many packet threads; `inline` is the number of
+/// queues if no threads serve them.
 ///
 /// Several packet threads serve the queues themselves: each has as many as the others, and at least two.
 ///

@@ -113,8 +113,8 @@ impl Listener {
 fn open_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
     let open = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        // Connections of a previous daemon may linger. On Windows the option would let other programs bind the
-        // same address.
+        // Connections of a previous daemon may linger. On Windows the option would let other programs bind
+        // the same address.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
         // The machine need not have the address yet.

@@ -1,7 +1,8 @@
 //! launchd(8): a property list in /Library/LaunchDaemons, and the calls of launchctl(1).
 //!
-//! launchd starts a service again after every status but 0, with 10 s between two starts. It cannot distinguish a wrong
-//! configuration from a crash, so `weft up --launchd` ends with 0 where a restart does not help.
+//! launchd starts a service again after every status but 0, with 10 s between two starts. It cannot
+//! distinguish a wrong configuration from a crash, so `weft up --launchd` ends with 0 where a restart does
+//! not help.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Tests with programs in the place of launchctl, service and sysrc, and with another service control manager, which keep
-//! a state and write down their calls.
+//! Tests with programs in the place of launchctl, service and sysrc, and with another service control
+//! manager, which keep a state and write down their calls.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -14,8 +14,8 @@ use super::*;
 #[path = "lifecycle_tests/failures.rs"]
 mod failures;
 
-/// What every program does first: it writes down a call that changes something. The call whose number is in `fail`
-/// fails at once, and that in `fail-late` when it is done. The user interrupts that in `interrupt`.
+/// What every program does first: it writes down a call that changes something. The call whose number is in
+/// `fail` fails at once, and that in `fail-late` when it is done. The user interrupts that in `interrupt`.
 const PRELUDE: &str = r#"
 program=${0##*/}
 changing() {

@@ -1,7 +1,8 @@
 //! rc(8): a script in /usr/local/etc/rc.d, a variable that sysrc(8) sets, and the calls of service(8).
 //!
-//! The script starts weft in the background, which returns when the interface is up, or why it is not. rc(8) starts
-//! nothing again; daemon(8) with `-r` would do so also after `weft down`, and with a wrong configuration.
+//! The script starts weft in the background, which returns when the interface is up, or why it is not. rc(8)
+//! starts nothing again; daemon(8) with `-r` would do so also after `weft down`, and with a wrong
+//! configuration.
 
 use std::path::{Path, PathBuf};
 
@@ -164,8 +165,8 @@ run_rc_command "$1"
     }
 }
 
-/// Returns the interface's name as a part of a variable of sh(1): letters and digits stay, an underscore is doubled,
-/// and every other byte is an underscore and two hexadecimal digits. No two names give the same.
+/// Returns the interface's name as a part of a variable of sh(1): letters and digits stay, an underscore is
+/// doubled, and every other byte is an underscore and two hexadecimal digits. No two names give the same.
 fn identifier(interface: &InterfaceName) -> String {
     let part = |byte: u8| match byte {
         b'_' => "__".to_owned(),

@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 
 use super::*;
 
-/// Runs a command as rc.subr does: only a known one, and only if the variable says YES or the command has `one` before
-/// it.
+/// Runs a command as rc.subr does: only a known one, and only if the variable says YES or the command has
+/// `one` before it.
 const RC_SUBR: &str = r#"
 load_rc_config() { weft_program=/bin/false; }
 warn() { echo "WARNING: $*" >&2; }

@@ -22,8 +22,8 @@ pub(super) mod fake;
 #[cfg(windows)]
 pub(super) use calls::{Calls, may_change};
 
-/// How long a service may take to start or to end, in seconds: longer than `weft down` waits, and than names are
-/// looked up at the start.
+/// How long a service may take to start or to end, in seconds: longer than `weft down` waits, and than names
+/// are looked up at the start.
 const PATIENCE: u64 = 300;
 /// The pause between two questions for the state of a service.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -1,6 +1,7 @@
 //! weft as a service of Windows: the service control manager starts, stops and shuts it down.
 //!
-//! The thread that called `host` waits for the controls of the service, and a thread of the system runs the command.
+//! The thread that called `host` waits for the controls of the service, and a thread of the system runs the
+//! command.
 
 use std::ffi::OsString;
 use std::fs;
@@ -82,8 +83,8 @@ fn is_console(error: &io::Error) -> bool {
 fn serve(_: Vec<OsString>) {
     let taken = hosted().as_mut().and_then(|hosted| Some((hosted.interface.clone(), hosted.main.take()?)));
     let Some((interface, main)) = taken else { return };
-    // The library frees what a handler holds at the first request to stop, and could call it again: this one holds
-    // nothing.
+    // The library frees what a handler holds at the first request to stop, and could call it again: this one
+    // holds nothing.
     let Ok(status) = service_control_handler::register(name_of(&interface), handle) else { return };
     let (progress, message) = Progress::begin();
     send(status, message);
@@ -97,14 +98,15 @@ fn serve(_: Vec<OsString>) {
     }
 }
 
-/// Returns the directory of the services' logs. Only administrators can write there: no service follows a link of another
-/// user.
+/// Returns the directory of the services' logs. Only administrators can write there: no service follows a
+/// link of another user.
 pub(crate) fn logs() -> PathBuf {
     let system = std::env::var_os("SystemRoot").unwrap_or_else(|| r"C:\Windows".into());
     Path::new(&system).join(r"System32\LogFiles\weft")
 }
 
-/// Opens the log, and has standard output and standard error in it: errors, and what commands of the configuration print.
+/// Opens the log, and has standard output and standard error in it: errors, and what commands of the
+/// configuration print.
 fn open_log(interface: &str) -> Option<logging::File> {
     let _ = fs::create_dir_all(logs());
     let log = logging::File::open(&logs().join(format!("{interface}.log"))).ok()?;

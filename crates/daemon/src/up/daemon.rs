@@ -174,8 +174,8 @@ impl Daemon {
         keeper.react(change, host.netlink())
     }
 
-    /// Adapts what depends on the endpoints of the peers, where the system does not route by marks: host routes
-    /// past the tunnel, and the kill switch. A failure is logged: the next change tries it again.
+    /// Adapts what depends on the endpoints of the peers, where the system does not route by marks: host
+    /// routes past the tunnel, and the kill switch. A failure is logged: the next change tries it again.
     pub fn endpoints_changed(&mut self) -> Result<(), ControlError> {
         if !weft_host::FOLLOWS_ENDPOINTS {
             return Ok(());

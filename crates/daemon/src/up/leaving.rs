@@ -229,8 +229,8 @@ impl Writer {
         Ok(())
     }
 
-    /// If the port changed, replaces the sockets in the store. The service manager's copies of the old sockets
-    /// keep the old port in use.
+    /// If the port changed, replaces the sockets in the store. The service manager's copies of the old
+    /// sockets keep the old port in use.
     fn replace_sockets(&mut self) -> Result<(), LeaveError> {
         let port = self.controller.listen_port();
         if port == self.port || matches!(self.room, Room::TooLittle(_)) {

@@ -32,7 +32,8 @@ impl<T: Fn(&Endpoint) -> Answer + Clone + Send + 'static> LookUp for T {}
 pub(super) struct Found {
     /// Addresses of the peers in the order of the configuration, as far as they are known.
     pub(super) endpoints: Vec<Option<SocketAddr>>,
-    /// Peers with a failed look-up, in the order of the configuration. They keep their last address, if known.
+    /// Peers with a failed look-up, in the order of the configuration. They keep their last address, if
+    /// known.
     pub(super) in_vain: Vec<InVain>,
 }
 

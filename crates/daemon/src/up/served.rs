@@ -30,7 +30,8 @@ impl Control for Announced {
     fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
         self.controller.set(change)?;
         self.is_configured.store(true, Ordering::Relaxed);
-        // Does not wait for room, because the control thread may wait for the command that asked for the change.
+        // Does not wait for room, because the control thread may wait for the command that asked for the
+        // change.
         let _full = self.inbox.try_send(Message::Configured);
         Ok(())
     }

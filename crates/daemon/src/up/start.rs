@@ -1,5 +1,5 @@
-//! The start of an interface: what a previous daemon left, the names of endpoints, the host, the sockets that serve it. Then
-//! the control thread works (`supervisor.rs`).
+//! The start of an interface: what a previous daemon left, the names of endpoints, the host, the sockets that
+//! serve it. Then the control thread works (`supervisor.rs`).
 
 use std::net::SocketAddr;
 use std::path::Path;

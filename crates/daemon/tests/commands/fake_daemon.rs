@@ -45,7 +45,8 @@ impl FakeDaemon {
     }
 }
 
-/// A request with the empty line at its end; an empty text from a client that said nothing, and nothing to end by.
+/// A request with the empty line at its end; an empty text from a client that said nothing, and nothing to
+/// end by.
 fn read_request(stream: &mut &UnixStream) -> Option<String> {
     let mut request = Vec::new();
     let mut byte = [0];

@@ -1,8 +1,8 @@
-//! The commands that do what wg(8) does, run as programs beside wg(8) itself: against wireguard-go, weft, and daemons
-//! of the tests, which write down what they are told.
+//! The commands that do what wg(8) does, run as programs beside wg(8) itself: against wireguard-go, weft, and
+//! daemons of the tests, which write down what they are told.
 //!
-//! Daemons meet their clients in /var/run/wireguard. Each test has a private /var/run, in a mount namespace that its
-//! thread enters, so that neither names nor sockets meet those of others.
+//! Daemons meet their clients in /var/run/wireguard. Each test has a private /var/run, in a mount namespace
+//! that its thread enters, so that neither names nor sockets meet those of others.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 

@@ -170,8 +170,8 @@ fn who_may_not_ask_is_told_so_with_77() {
     }
     let directory = tempfile::tempdir().unwrap();
     let binary = directory.path().join("weft");
-    // By another process: what this one has open for writing, a child forked meanwhile has too, and such a program
-    // cannot be executed.
+    // By another process: what this one has open for writing, a child forked meanwhile has too, and such a
+    // program cannot be executed.
     assert!(Command::new("cp").arg(WEFT).arg(&binary).status().unwrap().success());
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).unwrap();

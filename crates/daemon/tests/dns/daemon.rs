@@ -86,8 +86,8 @@ fn wait_for(directory: &Path, place: &str, value: &Value) {
     });
 }
 
-/// Brings an interface up with a peer that is found by its name, at 192.0.2.1, and does `work` with the records of all names
-/// and the directory of the interface.
+/// Brings an interface up with a peer that is found by its name, at 192.0.2.1, and does `work` with the
+/// records of all names and the directory of the interface.
 fn with_daemon(setting: &str, work: impl FnOnce(&Records, &Path, Up) + Send) {
     if !here::tun_permitted() {
         return;
@@ -183,8 +183,8 @@ fn a_start_behind_the_kill_switch_that_a_clean_up_kept_finds_the_peer_without_na
     });
 }
 
-/// A daemon gives the machine a name server that is reached through its tunnel alone, and is killed. Then `then` is done,
-/// with what /etc/resolv.conf said before.
+/// A daemon gives the machine a name server that is reached through its tunnel alone, and is killed. Then
+/// `then` is done, with what /etc/resolv.conf said before.
 fn killed_with_name_servers(prepare: impl FnOnce(&Machine) + Send, then: impl FnOnce(&Path, &str) + Send) {
     if !here::tun_permitted() {
         return;

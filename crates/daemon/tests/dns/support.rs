@@ -72,8 +72,8 @@ impl Machine {
             .collect()
     }
 
-    /// Makes a program. By a process that has no other threads: were the file open for writing in a child that
-    /// another test just forked, it could not be run.
+    /// Makes a program. By a process that has no other threads: were the file open for writing in a child
+    /// that another test just forked, it could not be run.
     pub(crate) fn program(&self, name: &str, script: &str) {
         let mut shell = Command::new("sh")
             .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])

@@ -40,8 +40,8 @@ impl Port {
         self.sent
     }
 
-    /// The IP packets that arrived since the last time, up to a marker that `from` sends now: whatever was sent
-    /// there before it has come.
+    /// The IP packets that arrived since the last time, up to a marker that `from` sends now: whatever was
+    /// sent there before it has come.
     pub(crate) fn take(&mut self, from: &mut Self) -> BTreeSet<String> {
         let marker = from.send_marker();
         let mut seen = BTreeSet::new();

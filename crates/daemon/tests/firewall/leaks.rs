@@ -102,8 +102,8 @@ fn nothing_leaves_before_there_is_a_tunnel() {
 #[test]
 fn what_is_rerouted_past_the_tunnel_does_not_leave() {
     let Some(mut world) = World::new() else { return };
-    // Everything goes into the tunnel, but rules of another program put a mark on some of it and route that elsewhere: the
-    // hook for output sees the device of the first route.
+    // Everything goes into the tunnel, but rules of another program put a mark on some of it and route that
+    // elsewhere: the hook for output sees the device of the first route.
     world.ip(&["route", "add", "203.0.113.0/24", "dev", NAME]);
     world.ip(&["rule", "add", "fwmark", "0x77", "table", "77"]);
     world.ip(&["route", "add", "default", "via", "198.51.100.1", "table", "77"]);

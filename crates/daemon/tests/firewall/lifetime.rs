@@ -150,7 +150,8 @@ fn the_kill_switch_outlives_a_daemon_that_is_killed() {
     until("the device is gone", || !has_device());
     let machine = attempts(&[forbidden()]);
     let mut seen = world.seen(&machine, &attempts(&[forbidden_for_clients()]));
-    // The daemon may have sent one before it was killed: the kernel sends router solicitations into a new device.
+    // The daemon may have sent one before it was killed: the kernel sends router solicitations into a new
+    // device.
     seen.retain(|line| line != INITIATION);
     assert_eq!(seen, BTreeSet::new());
     assert!(present(&world).blocked.is_some_and(|blocked| blocked > 0));

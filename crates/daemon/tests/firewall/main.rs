@@ -1,5 +1,5 @@
-//! What gets past the rules of `weft_host::firewall`, asked of the kernel: a machine between the world and a client, each
-//! a network namespace, and a TUN in place of the tunnel.
+//! What gets past the rules of `weft_host::firewall`, asked of the kernel: a machine between the world and a
+//! client, each a network namespace, and a TUN in place of the tunnel.
 //!
 //! ```text
 //!        client                         machine                          internet
@@ -10,8 +10,8 @@
 //!                                                    the test reads it
 //! ```
 //!
-//! Every route that there is leads past the tunnel unless a test says otherwise, so whatever the rules let through
-//! arrives at the internet's end of the cable and is seen there, whatever its destination.
+//! Every route that there is leads past the tunnel unless a test says otherwise, so whatever the rules let
+//! through arrives at the internet's end of the cable and is seen there, whatever its destination.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 

@@ -1,4 +1,5 @@
-//! The rules themselves: each is needed, the page shows them as they are, and what stands in their way is said.
+//! The rules themselves: each is needed, the page shows them as they are, and what stands in their way is
+//! said.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;

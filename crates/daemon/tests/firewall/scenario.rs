@@ -121,7 +121,8 @@ pub(crate) fn allowed() -> Vec<Case> {
     ]
 }
 
-/// What a client may not send past the tunnel by way of the machine, not even as what the machine itself may send.
+/// What a client may not send past the tunnel by way of the machine, not even as what the machine itself may
+/// send.
 pub(crate) fn forbidden_for_clients() -> Vec<Case> {
     vec![
         (Attempt::udp("203.0.113.30", 53), "internet: udp 203.0.113.30 53"),
@@ -154,8 +155,8 @@ pub(crate) fn all(cases: &[Vec<Case>]) -> BTreeSet<String> {
     cases.iter().flatten().map(|(_, line)| (*line).to_owned()).collect()
 }
 
-/// Packets out of the tunnel: the answer to what a client asks, and what a peer begins by itself, towards the client
-/// and towards the world. Gives the lines of what arrives.
+/// Packets out of the tunnel: the answer to what a client asks, and what a peer begins by itself, towards the
+/// client and towards the world. Gives the lines of what arrives.
 pub(crate) fn out_of_the_tunnel(world: &mut World) -> BTreeSet<String> {
     let address = |text: &str| text.parse::<SocketAddrV4>().unwrap();
     let client = address("192.168.93.2:4100");
@@ -172,8 +173,8 @@ pub(crate) fn out_of_the_tunnel(world: &mut World) -> BTreeSet<String> {
     seen
 }
 
-/// A host in the world sends to the client and to the machine, and both answer. Returns the lines of the answers that
-/// arrive.
+/// A host in the world sends to the client and to the machine, and both answer. Returns the lines of the
+/// answers that arrive.
 pub(crate) fn answers_to_the_world(world: &mut World) -> BTreeSet<String> {
     let ends = [(&world.client, "192.168.93.2", 4202), (&world.machine, "198.51.100.2", 4203)];
     let sockets = ends.map(|(namespace, address, port)| {

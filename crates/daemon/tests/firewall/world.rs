@@ -180,8 +180,8 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What systems say to their links when they like: solicitations and advertisements of neighbours and routers on the
-/// link, and reports of listeners.
+/// What systems say to their links when they like: solicitations and advertisements of neighbours and routers
+/// on the link, and reports of listeners.
 fn is_chatter(line: &str) -> bool {
     if line.ends_with("protocol 2 224.0.0.22") {
         return true;

@@ -1,4 +1,5 @@
-//! The files of `contrib/gateway` as they are: a gateway, the three peers of its configuration, and the world.
+//! The files of `contrib/gateway` as they are: a gateway, the three peers of its configuration, and the
+//! world.
 //!
 //! ```text
 //!   laptop   10.9.0.2  192.0.2.6 ───┐

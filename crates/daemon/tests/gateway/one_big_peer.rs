@@ -1,5 +1,5 @@
-//! Several interfaces between two sites, as docs/GATEWAY.md says: a connection stays with one of them, and many use
-//! all.
+//! Several interfaces between two sites, as docs/GATEWAY.md says: a connection stays with one of them, and
+//! many use all.
 
 use weft::up::Daemon;
 use weft_lab::link::{self, LinkOptions};

@@ -1,5 +1,5 @@
-//! A gateway with several packet threads: each serves its peers, hands over what it reads for the others, keeps the
-//! order of every flow, and loses nothing.
+//! A gateway with several packet threads: each serves its peers, hands over what it reads for the others,
+//! keeps the order of every flow, and loses nothing.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -99,13 +99,14 @@ impl Scene {
         Some(scene)
     }
 
-    /// Sends numbered datagrams to and from every peer at once, and asserts that all arrive in order, but for overload.
+    /// Sends numbered datagrams to and from every peer at once, and asserts that all arrive in order, but for
+    /// overload.
     fn exchange(&self, replies: Replies) {
         self.send([true, false], replies);
     }
 
-    /// Sends numbered datagrams from the gateway (true) and to it (false), and asserts that all arrive in order, but for
-    /// overload.
+    /// Sends numbered datagrams from the gateway (true) and to it (false), and asserts that all arrive in
+    /// order, but for overload.
     fn send<const DIRECTIONS: usize>(&self, directions: [bool; DIRECTIONS], replies: Replies) {
         self.send_with(0..PEERS, directions, options(DATAGRAMS, replies));
     }
@@ -153,8 +154,8 @@ impl Scene {
         self.peers.iter().chain([&self.gateway_daemon]).map(overload).sum()
     }
 
-    /// Asserts that every thread has worked for its peers, and that nothing was dropped. `steered`: whether the kernel
-    /// chooses the thread of each message.
+    /// Asserts that every thread has worked for its peers, and that nothing was dropped. `steered`: whether
+    /// the kernel chooses the thread of each message.
     fn assert_shared(&self, steered: bool) {
         let snapshot = self.gateway_daemon.snapshot().unwrap();
         let threads = &snapshot.packet_threads;
@@ -282,8 +283,8 @@ fn a_thread_that_hangs_costs_packets_of_its_peers_and_no_other_thread_stops() {
         Numbered::start(&scene.gateway, near, &scene.sites, far, options(all, Replies::Never)).unwrap()
     };
     let flows: Vec<Numbered> = (0..PEERS).map(start).collect();
-    // Of 20 flows some are read by the threads that go on. Without a rule for the one that hangs they would stop after a
-    // few packets for its peers.
+    // Of 20 flows some are read by the threads that go on. Without a rule for the one that hangs they would
+    // stop after a few packets for its peers.
     until("the peers of other threads get packets", || {
         let others = (0..PEERS).filter(|peer| !is_of_hanging(*peer));
         others.map(|peer| opened(peer) - before[usize::from(peer)]).all(|packets| packets > all / 10)

@@ -26,8 +26,8 @@ impl StoppedThread {
         GATE.store(gate.as_raw_fd(), Ordering::SeqCst);
         IS_STOPPED.store(false, Ordering::SeqCst);
         let thread: libc::pid_t = thread_named(name).file_name().unwrap().to_str().unwrap().parse().unwrap();
-        // SAFETY: an all-zero `sigaction` is valid, `wait_at_gate` only makes calls that are allowed in a signal handler,
-        // and both calls get what they ask for.
+        // SAFETY: an all-zero `sigaction` is valid, `wait_at_gate` only makes calls that are allowed in a
+        // signal handler, and both calls get what they ask for.
         unsafe {
             let mut action: libc::sigaction = zeroed();
             action.sa_sigaction = wait_at_gate as extern "C" fn(libc::c_int) as usize;

@@ -1,5 +1,5 @@
-//! weft's own `up` beside Debian's wg-quick(8) with wireguard-go underneath: the same file in twin namespaces, and what
-//! ip(8) and nft(8) tell then compared item by item.
+//! weft's own `up` beside Debian's wg-quick(8) with wireguard-go underneath: the same file in twin
+//! namespaces, and what ip(8) and nft(8) tell then compared item by item.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,8 @@ struct WgQuick<'a>(&'a Namespace);
 
 impl<'a> WgQuick<'a> {
     fn up(namespace: &'a Namespace, file: &Path) -> Self {
-        // Its sockets are found by the interface's name, which is the same in both namespaces: in a directory of its own.
+        // Its sockets are found by the interface's name, which is the same in both namespaces: in a directory
+        // of its own.
         let script =
             "mkdir -p /run/wireguard && mount -t tmpfs none /run/wireguard && exec wg-quick up \"$1\"";
         let mut command: Command = namespace.command("unshare");

@@ -183,8 +183,8 @@ fn a_start_that_fails_late_leaves_a_kill_switch_that_was_there_before_and_no_oth
     let text = full_tunnel("# weft: KillSwitch = on");
     let config = parse(&text, "weft0.conf".as_ref(), NAME.parse().unwrap()).unwrap().config;
     let recording = Recording::In(network.records());
-    // The device of one that was given up may stay a moment: a child that another test has just forked has it until it
-    // has executed its program.
+    // The device of one that was given up may stay a moment: a child that another test has just forked has it
+    // until it has executed its program.
     let start = || {
         wait_until_ok(|| {
             let host = Host::prepare(&config, None, &[], &recording).unwrap();

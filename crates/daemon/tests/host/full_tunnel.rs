@@ -26,7 +26,8 @@ fn ends(network: &Network, endpoint: &str, allowed_ips: &str, interface: &str) -
     (server_up, file)
 }
 
-/// Does `work` with everything that `allowed_ips` names routed through the tunnel. The client is as before at the end.
+/// Does `work` with everything that `allowed_ips` names routed through the tunnel. The client is as before at
+/// the end.
 fn with_tunnel(endpoint: &str, allowed_ips: &str, interface: &str, work: impl FnOnce(&Network)) {
     let Some(network) = Network::new() else { return };
     let before = network.picture();
@@ -170,7 +171,8 @@ fn a_kernel_that_lacks_a_part_of_nftables_has_a_full_tunnel_but_no_kill_switch()
     let before = network.picture();
     let script = "#!/bin/sh\ncase \"$*\" in *list*) echo '{\"nftables\": []}'; exit;; esac\ncat >/dev/null\n\
                   echo 'internal:0:0-0: Error: Could not process rule: No such file or directory' >&2\nexit 1\n";
-    // By a process without other threads: were the file open in a child that another test just forked, it could not run.
+    // By a process without other threads: were the file open in a child that another test just forked, it
+    // could not run.
     let make = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
     let made =
         Command::new("sh").arg("-c").arg(make).arg(network.directory.path().join("nft")).arg(script).status();

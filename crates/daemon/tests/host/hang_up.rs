@@ -1,4 +1,5 @@
-//! SIGHUP: a terminal that closes, as when an SSH session breaks, ends an interface like Ctrl-C; nohup(1) spares it.
+//! SIGHUP: a terminal that closes, as when an SSH session breaks, ends an interface like Ctrl-C; nohup(1)
+//! spares it.
 
 use std::process::Stdio;
 
@@ -19,7 +20,8 @@ fn everything(network: &Network, post_down: &str) -> (String, std::path::PathBuf
 fn a_terminal_that_closes_leaves_nothing_of_the_interface() {
     let Some(network) = Network::new() else { return };
     let before = network.picture();
-    // The kernel sends it once more when the shell of the session ends: that ends no command of the configuration.
+    // The kernel sends it once more when the shell of the session ends: that ends no command of the
+    // configuration.
     let (text, log) = everything(&network, "kill -HUP $$; ");
     let file = network.file("weft0.conf", &text);
     let mut command = network.weft_up(&file);

@@ -10,9 +10,9 @@
 //!   10.77.0.1  fd77::1                          10.77.0.2  fd77::2
 //! ```
 //!
-//! The endpoint is reached by the default route alone: a tunnel that took it over for its own packets would go round in
-//! circles. Records of what was done are in a directory of each test's own (WEFT_RUNTIME_DIR), and nothing is done to
-//! this machine's own namespaces.
+//! The endpoint is reached by the default route alone: a tunnel that took it over for its own packets would
+//! go round in circles. Records of what was done are in a directory of each test's own (WEFT_RUNTIME_DIR),
+//! and nothing is done to this machine's own namespaces.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 

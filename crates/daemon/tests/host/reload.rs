@@ -1,4 +1,5 @@
-//! Another configuration for an interface that is up: only what differs is done, and a failure brings back what was.
+//! Another configuration for an interface that is up: only what differs is done, and a failure brings back
+//! what was.
 
 use weft::up::{Daemon, Options};
 use weft_config::{Config, parse};

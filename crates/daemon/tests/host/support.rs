@@ -130,7 +130,8 @@ impl Network {
         assert_eq!(self.left(), [""; 0]);
     }
 
-    /// What is left in the directory of the client's records: files as `INTERFACE/FILE`, and empty directories.
+    /// What is left in the directory of the client's records: files as `INTERFACE/FILE`, and empty
+    /// directories.
     pub(crate) fn left(&self) -> Vec<String> {
         let names = |directory: PathBuf| -> Vec<String> {
             let entries = std::fs::read_dir(directory).into_iter().flatten();

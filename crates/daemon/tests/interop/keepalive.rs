@@ -1,4 +1,5 @@
-//! Keepalives: 32 bytes that say "still here". IPv4 only inside, and there is no other traffic, so every byte is accounted for.
+//! Keepalives: 32 bytes that say "still here". IPv4 only inside, and there is no other traffic, so every byte
+//! is accounted for.
 
 use std::net::{SocketAddr, UdpSocket};
 

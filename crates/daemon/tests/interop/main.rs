@@ -1,6 +1,7 @@
 //! weft and wireguard-go with a tunnel between them, in network namespaces of this process.
 //!
-//! Most tests have two namespaces and a cable; `roaming.rs` has a router in between, `several_peers.rs` a third end.
+//! Most tests have two namespaces and a cable; `roaming.rs` has a router in between, `several_peers.rs` a
+//! third end.
 //!
 //! ```text
 //!           weft's namespace                            wireguard-go's namespace
@@ -12,9 +13,9 @@
 //!   └─────────────────────────────┘                 └─────────────────────────────┘
 //! ```
 //!
-//! weft runs inside this process (once as the binary), wireguard-go as a child that dies with the test. wg(8) finds
-//! wireguard-go by a socket in a directory that all namespaces share, so every interface name is used once only. With
-//! WEFT_TEST_PEER another program runs in its place (`wireguard_go.rs`).
+//! weft runs inside this process (once as the binary), wireguard-go as a child that dies with the test. wg(8)
+//! finds wireguard-go by a socket in a directory that all namespaces share, so every interface name is used
+//! once only. With WEFT_TEST_PEER another program runs in its place (`wireguard_go.rs`).
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 

@@ -87,8 +87,8 @@ fn a_burst_behind_the_handshake_of_wireguard_go_arrives_whole() {
     let Some(lab) = Cable::go_begins(Family::V4) else { return };
     let _go = WireguardGo::start(&lab.go_side, &lab.go);
     let weft = Weft::start(&lab.weft_side, &lab.weft);
-    // The order is the sender's here, and wireguard-go does not keep it: both its TUN reader and its handshake take
-    // packets out of what waits. What weft sends is held to it by the tests above.
+    // The order is the sender's here, and wireguard-go does not keep it: both its TUN reader and its
+    // handshake take packets out of what waits. What weft sends is held to it by the tests above.
     let burst = send_burst(lab.go_place(Family::V4), lab.weft_place(Family::V4), false);
     until("the whole burst arrives", || burst.progress().1 >= BURST);
     let report = burst.finish().forward;

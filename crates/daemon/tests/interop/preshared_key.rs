@@ -1,4 +1,5 @@
-//! The preshared key: with the same one on both ends traffic passes, with two different ones nothing ever does.
+//! The preshared key: with the same one on both ends traffic passes, with two different ones nothing ever
+//! does.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -38,8 +39,8 @@ fn with_the_same_preshared_key_traffic_passes() {
     }
 }
 
-/// One end begins, the other one answers: the preshared key matters only to the end that reads the answer. Two initiations
-/// show that the answer to the first was of no use.
+/// One end begins, the other one answers: the preshared key matters only to the end that reads the answer.
+/// Two initiations show that the answer to the first was of no use.
 fn with_another_preshared_key(weft_begins: bool) {
     let Some(mut lab) = begins(weft_begins) else { return };
     let right = PresharedKey::generate().unwrap();

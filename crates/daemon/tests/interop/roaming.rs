@@ -95,8 +95,8 @@ fn weft_follows_its_peer_to_another_address_and_back() {
         let Some(roaming) = Roaming::start(outside) else { return };
         for (from, to) in [(2, 3), (3, 2)] {
             roaming.lab.move_end(Side::Server, from, to).unwrap();
-            // wireguard-go holds on to the address that it last sent from, though it is gone, until it is told
-            // of its peer's endpoint again (or has heard nothing for 15 s).
+            // wireguard-go holds on to the address that it last sent from, though it is gone, until it is
+            // told of its peer's endpoint again (or has heard nothing for 15 s).
             tell_go(&roaming.go, &roaming.weft_end, endpoint(outside, Side::Client, 2, WEFT_PORT));
             roaming.expect_weft_finds(endpoint(outside, Side::Server, to, GO_PORT));
         }
@@ -113,7 +113,8 @@ fn weft_follows_its_peer_from_one_family_to_the_other() {
     let in_go = lab.server.run(|| UdpSocket::bind((inner_v4(GO), 0))).unwrap();
     in_weft.set_nonblocking(true).unwrap();
     for outside in [Family::V6, Family::V4] {
-        // Anything that still comes from weft leads wireguard-go back, so it is told until it has sent something.
+        // Anything that still comes from weft leads wireguard-go back, so it is told until it has sent
+        // something.
         until("weft follows its peer", || {
             tell_go(&go, &weft_end, endpoint(outside, Side::Client, 2, WEFT_PORT));
             in_go.send_to(b"here I am", in_weft.local_addr().unwrap()).unwrap();

@@ -52,7 +52,8 @@ fn datagrams_that_are_no_messages_get_no_answer() {
         let reasons =
             [DropReason::InvalidMac, DropReason::UnknownReceiverIndex, DropReason::MalformedDatagram];
         let [invalid, unknown, no_message] = reasons.map(|reason| snapshot.drops.get(reason));
-        // What has not even the shape of a message does not get past the kernel where weft has a filter there.
+        // What has not even the shape of a message does not get past the kernel where weft has a filter
+        // there.
         let is_filtered = !cfg!(feature = "portable");
         [if is_filtered { snapshot.udp.junk_dropped } else { no_message }, invalid, unknown]
     };

@@ -27,8 +27,8 @@ impl Weft {
         let config = config::parse(&end.wg_quick_text(), Path::new("weft0.conf"), name).unwrap().config;
         let endpoints = config.endpoint_addresses();
         let options = Options { tun_threads: TunThreads::Fixed(tun_threads), ..Options::default() };
-        // The device and the port of one that was stopped may stay a moment: a child that another test has just forked
-        // has them until it has executed its program.
+        // The device and the port of one that was stopped may stay a moment: a child that another test has
+        // just forked has them until it has executed its program.
         let daemon = wait_until_ok(|| {
             namespace
                 .run(|| Daemon::start(&config, &endpoints, &options, || ()))

@@ -1,7 +1,7 @@
 //! weft on a network that changes under it, and that is not all of one size.
 //!
-//! Two interfaces inside this process, client and server, with routers between them; each module draws its own. The
-//! names inside the tunnel are the same everywhere:
+//! Two interfaces inside this process, client and server, with routers between them; each module draws its
+//! own. The names inside the tunnel are the same everywhere:
 //!
 //! ```text
 //!   client  weft0  10.77.0.1  fd77::1 ═══════ tunnel ═══════ weft0  10.77.0.2  fd77::2  server

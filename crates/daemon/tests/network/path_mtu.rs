@@ -5,8 +5,8 @@
 //!        10.91.1.2                            10.91.2.2
 //! ```
 //!
-//! The MTU inside is configured as if all were 1500. So the client has to learn from the router what goes through, and
-//! the server from its own interface.
+//! The MTU inside is configured as if all were 1500. So the client has to learn from the router what goes
+//! through, and the server from its own interface.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -160,7 +160,8 @@ fn a_black_hole_swallows_what_is_too_long_and_nothing_else_until_the_mtu_is_smal
         if !silence(&lab.router) {
             return here::not_run("nft does not work");
         }
-        // A router on the same machine gets a batch in one piece, and would throw away the short with the long.
+        // A router on the same machine gets a batch in one piece, and would throw away the short with the
+        // long.
         let options = Options { path_mtu: PathMtu::On, offload: false, ..options() };
         let pair = Pair::start(&lab.client, &lab.server, server_at(is_v6), Some(1420), &options);
         let sink = sink(&lab);

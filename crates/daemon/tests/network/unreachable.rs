@@ -15,7 +15,8 @@ use crate::weft::{CLIENT, Pair, SERVER, inner_v4, inner_v6, options, routed};
 
 /// In the network of the interface, and of no peer.
 const ABSENT: u8 = 9;
-/// Far less than the two minutes that TCP tries without an answer, and than the first second after which it repeats.
+/// Far less than the two minutes that TCP tries without an answer, and than the first second after which it
+/// repeats.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn connect(from: &Namespace, to: std::net::IpAddr) -> ErrorKind {
@@ -47,8 +48,8 @@ fn a_peer_that_was_never_heard_of_is_unreachable_at_once() {
     }
 }
 
-/// A host behind the client learns it as well: the answer goes on to where the packet came from, past the strict
-/// check of sources.
+/// A host behind the client learns it as well: the answer goes on to where the packet came from, past the
+/// strict check of sources.
 #[test]
 fn a_host_behind_the_client_learns_it_too() {
     let Some(lab) = routed() else { return };

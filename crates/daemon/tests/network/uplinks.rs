@@ -1,5 +1,5 @@
-//! The client changes from one uplink to the other, and the address before remains its own: nothing fails, but what
-//! is sent from the old address by the new uplink is thrown away there, as by most providers.
+//! The client changes from one uplink to the other, and the address before remains its own: nothing fails,
+//! but what is sent from the old address by the new uplink is thrown away there, as by most providers.
 //!
 //! ```text
 //!             up1 10.92.1.2 ─── 10.92.1.1 in1

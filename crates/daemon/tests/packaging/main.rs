@@ -1,5 +1,6 @@
-//! The packages as they come and go: installed, upgraded, removed and purged by dpkg, and by rpm, on a copy in memory of the
-//! system of this machine. They hold the program of the tests; what else is in them is what `scripts/package` puts there.
+//! The packages as they come and go: installed, upgraded, removed and purged by dpkg, and by rpm, on a copy
+//! in memory of the system of this machine. They hold the program of the tests; what else is in them is what
+//! `scripts/package` puts there.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,7 +1,7 @@
 //! A daemon that is started again by its service manager, and goes on where the one before it stopped.
 //!
-//! The service manager is the test: it takes descriptors over a notification socket, keeps them, and hands them to the
-//! next process of the real binary; on a private bus it announces what it is about to do.
+//! The service manager is the test: it takes descriptors over a notification socket, keeps them, and hands
+//! them to the next process of the real binary; on a private bus it announces what it is about to do.
 //!
 //! ```text
 //!   A, started again   eth0 ───────────── veth ───────────── eth0  B, which is not

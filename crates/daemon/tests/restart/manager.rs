@@ -139,7 +139,8 @@ impl Manager {
         command.env_remove("RUST_LOG").env_remove("RUNTIME_DIRECTORY").env_remove("NOTIFY_SOCKET");
     }
 
-    /// The main process gets the descriptors in the store. The command is a shell's: `exec "$@"` of its arguments.
+    /// The main process gets the descriptors in the store. The command is a shell's: `exec "$@"` of its
+    /// arguments.
     pub(crate) fn hand_over(&self, command: &mut Command) {
         self.environment(command);
         command.env("NOTIFY_SOCKET", &self.socket).env("FDSTORE", "64");

@@ -328,8 +328,8 @@ impl World {
         self.command("ip").args(["link", "show", NAME]).output().unwrap().status.success()
     }
 
-    /// The service manager closes what it kept, and with that the device goes: at once, or when a child that another
-    /// test has just forked has executed its program, which closes what it had of this process.
+    /// The service manager closes what it kept, and with that the device goes: at once, or when a child that
+    /// another test has just forked has executed its program, which closes what it had of this process.
     #[track_caller]
     pub(crate) fn empty_the_store(&self) {
         self.manager.empty();

@@ -157,8 +157,8 @@ fn is_forbidden(console: &str) -> bool {
         .any(|text| console.contains(text))
 }
 
-/// Removes the control groups of this name: on a machine with the hierarchies of cgroups(7), version 1, systemd-nspawn
-/// makes one in systemd's as well.
+/// Removes the control groups of this name: on a machine with the hierarchies of cgroups(7), version 1,
+/// systemd-nspawn makes one in systemd's as well.
 fn remove_groups(name: &str) {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     for line in mounts.lines() {

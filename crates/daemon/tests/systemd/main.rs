@@ -1,5 +1,6 @@
-//! weft as a service of a real systemd: weft@.service as it is shipped, in a container that boots this machine's own
-//! system on a copy in memory. One boot serves all tests; each scenario is a function of a file in `inside/`.
+//! weft as a service of a real systemd: weft@.service as it is shipped, in a container that boots this
+//! machine's own system on a copy in memory. One boot serves all tests; each scenario is a function of a file
+//! in `inside/`.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,5 @@
-//! What the service manager is told, message by message: by `weft up`, and by `weft NAME` in place of wireguard-go.
+//! What the service manager is told, message by message: by `weft up`, and by `weft NAME` in place of
+//! wireguard-go.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -81,8 +82,8 @@ impl Service {
     }
 }
 
-/// Takes every message at once, as a service manager does: a queue that is full would hold the daemon up. Those about
-/// descriptors to keep are left out; the descriptors are closed.
+/// Takes every message at once, as a service manager does: a queue that is full would hold the daemon up.
+/// Those about descriptors to keep are left out; the descriptors are closed.
 fn listen(socket: UnixDatagram) -> Receiver<String> {
     let (sender, messages) = channel();
     std::thread::spawn(move || {

@@ -189,7 +189,8 @@ fn a_capture_opens_in_tshark_with_every_packet_inside_and_outside() {
         is_seen_as("tcp.flags.reset == 1", NAME, "in", &inbound);
         is_seen_as("wg.type == 1", "weft0-outer", "out", &outbound);
         is_seen_as("wg.type == 2", "weft0-outer", "in", &inbound);
-        // Everything outside is WireGuard between the two, and as many of its packets carry data as there are inside.
+        // Everything outside is WireGuard between the two, and as many of its packets carry data as there are
+        // inside.
         assert_eq!((count("wg.type == 1"), count("wg.type == 2")), (1, 1));
         assert_eq!(count("frame.interface_name == \"weft0-outer\" && !wg"), 0);
         let with_data = "wg.type == 4 && udp.length > 40";

@@ -15,8 +15,8 @@ const FLOWS: u32 = 16;
 /// Bytes of each of them.
 const BYTES: u64 = 320 * 1024 + 7;
 
-/// Every MTU with every number of queues; each with the outer family that the number of threads before it did not
-/// have, so that both families meet every MTU and every number of threads.
+/// Every MTU with every number of queues; each with the outer family that the number of threads before it did
+/// not have, so that both families meet every MTU and every number of threads.
 #[test]
 fn everything_arrives_at_every_mtu_through_every_number_of_queues() {
     let _alone = alone();
@@ -126,8 +126,8 @@ pub(crate) fn start_numbered(
     Numbered::start(from, source, to, destination, options).unwrap()
 }
 
-/// Waits until everything has arrived, and asserts that nothing was displaced, repeated or changed, and that what
-/// is missing was lost outside of weft.
+/// Waits until everything has arrived, and asserts that nothing was displaced, repeated or changed, and that
+/// what is missing was lost outside of weft.
 #[track_caller]
 pub(crate) fn finish_in_order(bed: &Bed, numbered: Numbered) -> NumberedReport {
     let read = || [bed.read(End::A), bed.read(End::B)];
@@ -135,7 +135,8 @@ pub(crate) fn finish_in_order(bed: &Bed, numbered: Numbered) -> NumberedReport {
     let start = Instant::now();
     while !numbered.is_sent() || numbered.progress().0 > numbered.progress().1 {
         let is_late = numbered.is_sent() && start.elapsed() > PATIENCE;
-        // What was lost outside is not waited for; what goes on arriving then is waited for by the flows themselves.
+        // What was lost outside is not waited for; what goes on arriving then is waited for by the flows
+        // themselves.
         if is_late || (numbered.is_sent() && lost_in(&read()) > 0) {
             break;
         }

@@ -8,8 +8,8 @@ use weft_lab::traffic::Amount;
 
 use crate::support::{Conf, End, Ends, Family, NAME, PORT, Running, alone, answers, weft_up};
 
-/// A daemon with four queues has 2.3 MiB of slabs, 4 MiB of its sockets' and 1.5 MiB of flows; its code comes to
-/// some 20 MiB without optimisation.
+/// A daemon with four queues has 2.3 MiB of slabs, 4 MiB of its sockets' and 1.5 MiB of flows; its code comes
+/// to some 20 MiB without optimisation.
 const BOUND_KIB: u64 = 128 * 1024;
 
 #[test]
@@ -55,7 +55,8 @@ fn flood(ends: &Ends, end: Instant) {
         ..NumberedOptions::default()
     };
     let numbered = Numbered::start(&ends.a, a, &ends.b, b, options).unwrap();
-    // A connection may begin only after the flood, which fills every queue; it carries everything all the same.
+    // A connection may begin only after the flood, which fills every queue; it carries everything all the
+    // same.
     let transfer = ends.transfer(End::B, Family::V4, 16, Amount::Count(4 << 20));
     let nonsense = ends.b.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
     let port = SocketAddr::new(End::A.outer(Family::V4), PORT);

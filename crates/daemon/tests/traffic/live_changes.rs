@@ -95,8 +95,8 @@ fn streams_go_on_unharmed_while_their_peers_are_changed() {
             let reading = bed.read(end);
             let handshakes = reading.weft.tunnel.handshakes;
             assert_eq!(handshakes, 1, "{setting:?}, {rounds} rounds: a session ended");
-            // What was sent from a peer's new address may overtake what still waits from its old one, in another socket, by
-            // more than the replay window.
+            // What was sent from a peer's new address may overtake what still waits from its old one, in
+            // another socket, by more than the replay window.
             assert_eq!(unexplained_drops_besides(&reading, &[DropReason::Replayed]), None, "{setting:?}");
         }
         bed.stop();

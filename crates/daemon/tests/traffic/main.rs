@@ -13,9 +13,9 @@
 //! ```
 //!
 //! Every stream and datagram carries content that knows its place, so that what is lost, changed, repeated or
-//! displaced is noticed; and every packet that one part of weft counted has to be found in the next one's counters.
-//! Losses outside of weft (a full TUN ring, a full socket buffer) are told by the kernel's counters, and those of an
-//! emulated link, which takes the place of the veth in `round_trips`, by its own.
+//! displaced is noticed; and every packet that one part of weft counted has to be found in the next one's
+//! counters. Losses outside of weft (a full TUN ring, a full socket buffer) are told by the kernel's
+//! counters, and those of an emulated link, which takes the place of the veth in `round_trips`, by its own.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 

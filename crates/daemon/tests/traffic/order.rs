@@ -1,5 +1,5 @@
-//! The datagrams of a flow arrive in the order in which they were sent, through four queues and beside a bulk of
-//! TCP, whatever the kernel remembers of the queue of a flow, with TUN threads and without.
+//! The datagrams of a flow arrive in the order in which they were sent, through four queues and beside a bulk
+//! of TCP, whatever the kernel remembers of the queue of a flow, with TUN threads and without.
 
 use std::net::SocketAddr;
 use std::net::UdpSocket;
@@ -174,7 +174,8 @@ fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
             }
         }
     };
-    // Long enough that the kernel forgets every flow while it goes on, and moves it to the queue that its hash chooses.
+    // Long enough that the kernel forgets every flow while it goes on, and moves it to the queue that its
+    // hash chooses.
     let end = Instant::now() + Duration::from_secs(7);
     let mut sent = 0u64;
     while Instant::now() < end {

@@ -1,4 +1,5 @@
-//! Over a link with a rate, a round trip of 20 ms and a queue nothing is displaced, and nothing is lost inside weft.
+//! Over a link with a rate, a round trip of 20 ms and a queue nothing is displaced, and nothing is lost
+//! inside weft.
 
 use std::time::Duration;
 

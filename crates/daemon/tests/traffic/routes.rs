@@ -84,8 +84,8 @@ fn routes_that_somebody_took_away_are_not_missed() {
     // Its routes and IPv6 addresses go with that.
     weft_lab::link::set_down(&ends.a, NAME).unwrap();
     let (ended, _) = weft.stop();
-    // Without CAP_NET_ADMIN over the machine it also warns of small socket buffers, and of the UAPI socket when another test
-    // has an interface of that name.
+    // Without CAP_NET_ADMIN over the machine it also warns of small socket buffers, and of the UAPI socket
+    // when another test has an interface of that name.
     let of_others = |line: &str| ["UDP buffer", "wg(8) cannot ask"].iter().any(|text| line.contains(text));
     let of_routes = |line: &str| line.contains("WARN") && !of_others(line);
     assert!(!ended.stderr.lines().any(of_routes), "{ended:?}");

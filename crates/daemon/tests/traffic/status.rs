@@ -123,7 +123,8 @@ fn status_says_why_nothing_comes_through() {
         let status = a.status("0.1");
         checks(&status["findings"]).contains(&("no_route", "problem")).then_some(status)
     });
-    // Besides what the kernel itself sends into a new interface (router solicitations), which belongs to no peer.
+    // Besides what the kernel itself sends into a new interface (router solicitations), which belongs to no
+    // peer.
     let drops = status["drops"].as_array().unwrap();
     assert!(drops.iter().any(|d| d["reason"] == "udp_send_failed" && d["stage"] == "udp"), "{drops:?}");
     let output = a.weft(&["status", NAME]);

@@ -1,4 +1,5 @@
-//! A gateway with 200 peers and two packet threads, as `weft status` and `weft top` show it while all peers send.
+//! A gateway with 200 peers and two packet threads, as `weft status` and `weft top` show it while all peers
+//! send.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +13,14 @@ use weft_tunnel::{
 use crate::support::{Conf, End, Ends, Family, NAME, PORT, PeerConf, Pty, Running, alone, weft};
 
 const PEERS: u16 = 200;
-/// Packets of a peer that are under way at once. One never waits behind another of its source, so it is never dropped as
-/// overload, however busy the machine is.
+/// Packets of a peer that are under way at once. One never waits behind another of its source, so it is never
+/// dropped as overload, however busy the machine is.
 const WINDOW: u32 = 1;
 const PACKETS: u32 = 40;
 const HEADERS: usize = 28;
 const PACKET: usize = 500;
-/// The ports of the echo behind the gateway: the buffer of each socket holds what all of its peers have under way.
+/// The ports of the echo behind the gateway: the buffer of each socket holds what all of its peers have under
+/// way.
 const ECHOES: std::ops::Range<u16> = 7000..7008;
 /// Every exchange takes far less.
 const PATIENCE: Duration = Duration::from_secs(60);

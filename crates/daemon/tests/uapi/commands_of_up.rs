@@ -81,7 +81,8 @@ fn down_removes_the_socket_that_a_killed_daemon_left() {
     let Some(machine) = Machine::new(&["wg"]) else { return };
     let text = format!("[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n", *key(1).to_base64());
     let file = machine.file(&format!("{NAME}.conf"), &text);
-    // Of `weft up`, which writes down what is to be taken back, and of `weft NAME`, which leaves nothing else.
+    // Of `weft up`, which writes down what is to be taken back, and of `weft NAME`, which leaves nothing
+    // else.
     for starts in [up as fn(&Machine, &str) -> Daemon, |machine, _| Daemon::start(machine)] {
         let mut daemon = starts(&machine, &file);
         daemon.wait_until_ready(&machine);

@@ -4,8 +4,8 @@ use weft_lab::link;
 
 use crate::support::{Daemon, Kind, Machine, NAME, key, preshared_key, public_key};
 
-/// What is compared: the columns that must differ are bytes sent (handshakes are tried when they are due) and nothing
-/// else. wireguard-go gives peers in no order.
+/// What is compared: the columns that must differ are bytes sent (handshakes are tried when they are due) and
+/// nothing else. wireguard-go gives peers in no order.
 fn masked(dump: &str) -> Vec<String> {
     let mask = |line: &str| {
         let mut fields: Vec<&str> = line.split('\t').collect();

@@ -1,7 +1,7 @@
 //! weft under wg(8) and wg-quick(8), beside wireguard-go under the same.
 //!
-//! A machine is a network namespace with a private /run, so that every interface can have the same name. Where two
-//! of them talk, a cable joins them:
+//! A machine is a network namespace with a private /run, so that every interface can have the same name.
+//! Where two of them talk, a cable joins them:
 //!
 //! ```text
 //!            machine a                                    machine b

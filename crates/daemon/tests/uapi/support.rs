@@ -122,7 +122,8 @@ impl Drop for Machine {
             names.filter_map(|name| name.strip_suffix(".sock").map(str::to_owned)).collect()
         });
         for name in names {
-            // A test may have listened there itself, and a child that another thread forks holds the socket open for a while.
+            // A test may have listened there itself, and a child that another thread forks holds the socket
+            // open for a while.
             if let Some(pid) = daemon_of(self, &name).filter(|pid| *pid != nix::unistd::Pid::this()) {
                 let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
             }

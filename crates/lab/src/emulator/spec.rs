@@ -17,8 +17,8 @@ const MAX_QUEUE: f64 = 1e9;
 /// The properties of a link, identical in both directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// Bits a second, of whole Ethernet frames as the kernel counts them (no preamble, no frame check sequence).
-    /// `None`: no limit, and no queue either.
+    /// Bits a second, of whole Ethernet frames as the kernel counts them (no preamble, no frame check
+    /// sequence). `None`: no limit, and no queue either.
     pub rate: Option<u64>,
     /// One-way propagation delay.
     pub delay: Duration,

@@ -1,5 +1,5 @@
-//! A real emulator between two namespaces. Times are lower bounds only: a link is never early, however busy the
-//! machine is.
+//! A real emulator between two namespaces. Times are lower bounds only: a link is never early, however busy
+//! the machine is.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Joins the packets of one inbound batch into super-packets, as the kernel's GRO would: between the flush of
 //! the packet thread and the `writev` of the writer. No payload is copied: a group is a new header and the
-//! payload ranges of its packets. Where a device takes no super-packets, TCP segments can become one long packet
-//! with a complete checksum instead.
+//! payload ranges of its packets. Where a device takes no super-packets, TCP segments can become one long
+//! packet with a complete checksum instead.
 //!
 //! The batch is the coalescing window. Packets of other flows may lie between the packets of a group, but
 //! packets of one flow are never reordered: a group takes the position of its first packet, and a packet of
@@ -67,8 +67,8 @@ pub(super) enum Form {
     /// A super-packet: the virtio header says how the system splits it again.
     #[default]
     SuperPacket,
-    /// One packet, which may be longer than the MTU. The receiver of its stream cannot tell that it was several; a
-    /// system that forwards it may refuse it for its length.
+    /// One packet, which may be longer than the MTU. The receiver of its stream cannot tell that it was
+    /// several; a system that forwards it may refuse it for its length.
     LongPacket,
 }
 
@@ -135,8 +135,8 @@ impl Coalescer {
         &self.groups
     }
 
-    /// Appends the pieces of group `index` to `out`, the virtio header first. That of a long packet is a piece of
-    /// its own, for queues without such headers.
+    /// Appends the pieces of group `index` to `out`, the virtio header first. That of a long packet is a
+    /// piece of its own, for queues without such headers.
     pub(super) fn gather<'a>(
         &'a self,
         index: usize,
@@ -305,9 +305,9 @@ impl Coalescer {
         candidate.payload < usize::from(group.segment_size) || candidate.flags & TCP_PSH != 0
     }
 
-    /// Writes the virtio header and the headers of a group: those of the first packet, with the lengths of the
-    /// group, and the PSH flag of the last packet. The checksum of a long packet is complete; the field of a
-    /// super-packet has the sum of the pseudo-header.
+    /// Writes the virtio header and the headers of a group: those of the first packet, with the lengths of
+    /// the group, and the PSH flag of the last packet. The checksum of a long packet is complete; the field
+    /// of a super-packet has the sum of the pseudo-header.
     fn write_header(&mut self, index: usize, slab: &PlainSlab, packets: &[Staged]) {
         let payload = match self.form {
             Form::SuperPacket => 0,

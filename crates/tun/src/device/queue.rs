@@ -47,8 +47,8 @@ pub trait Queue: Pollable + std::fmt::Debug + Send + Sync + 'static {
     fn read(&self, slab: &mut Slab) -> Read;
 
     /// Writes one packet or super-packet. The first piece is a virtio header, which is left out or replaced
-    /// by a queue that has none. Such a queue gets a single packet in one more piece, and one that was joined in
-    /// several, of which the first has its headers.
+    /// by a queue that has none. Such a queue gets a single packet in one more piece, and one that was joined
+    /// in several, of which the first has its headers.
     fn write(&self, pieces: &[IoSlice<'_>]) -> Result<(), Errno>;
 
     /// Returns what an error of a write means.

@@ -1,9 +1,9 @@
-//! What the packet threads of one device share: each has a contiguous range of the queues, which it alone reads,
-//! and an inbox for packets that another thread read for it. Every thread writes to every queue.
+//! What the packet threads of one device share: each has a contiguous range of the queues, which it alone
+//! reads, and an inbox for packets that another thread read for it. Every thread writes to every queue.
 //!
-//! The inboxes have no bound of their own: what is in them keeps the slabs that it was read into, and a queue is
-//! not read without a slab. A thread that takes nothing for a second gets no more, and its queues' readers get other
-//! slabs for those that it holds.
+//! The inboxes have no bound of their own: what is in them keeps the slabs that it was read into, and a queue
+//! is not read without a slab. A thread that takes nothing for a second gets no more, and its queues' readers
+//! get other slabs for those that it holds.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,8 +19,8 @@ mod stalls;
 
 use stalls::Stalls;
 
-/// Slabs that one queue may use, beside those that stalled threads hold: about a megabyte is read ahead. A thread
-/// never holds more slabs of a queue.
+/// Slabs that one queue may use, beside those that stalled threads hold: about a megabyte is read ahead. A
+/// thread never holds more slabs of a queue.
 pub(super) const SLABS: usize = 6;
 
 /// A packet thread, as the others see it.
@@ -74,8 +74,8 @@ pub(super) struct Shard {
     inbox: channel::UnboundedReceiver<TunBatch>,
     /// The owner of each packet of a batch.
     owners: Vec<u16>,
-    /// For each own queue and each thread a count of the slabs of the queue that the thread holds: one less than the
-    /// owners of the value.
+    /// For each own queue and each thread a count of the slabs of the queue that the thread holds: one less
+    /// than the owners of the value.
     held: Box<[Box<[Arc<()>]>]>,
     stalls: Stalls,
 }
@@ -150,8 +150,8 @@ impl Shard {
         Arc::strong_count(&self.held[usize::from(queue - self.own().start)][shard]) - 1
     }
 
-    /// Checks whether other threads are stalled. Call it while an own queue waits for a slab. Returns whether one
-    /// more is: then the queue may have another slab.
+    /// Checks whether other threads are stalled. Call it while an own queue waits for a slab. Returns whether
+    /// one more is: then the queue may have another slab.
     pub(super) fn poll_stalls(&mut self, cx: &mut Context<'_>) -> bool {
         self.stalls.poll(cx, self.number, &self.shared.each)
     }
@@ -228,11 +228,12 @@ impl Shard {
         self.seen().wants_wake.store(true, Ordering::SeqCst);
     }
 
-    /// Reports whether nothing read from the queue of another thread is on its way to this thread. Check before
-    /// that no packet can be read from the queue.
+    /// Reports whether nothing read from the queue of another thread is on its way to this thread. Check
+    /// before that no packet can be read from the queue.
     pub(super) fn has_all_of(&self, queue: u16) -> bool {
-        // The order matters. A packet that left the queue before the check for packets was read by its thread, which
-        // is not idle from then on until it has put the packet into the inbox and counted it there.
+        // The order matters. A packet that left the queue before the check for packets was read by its
+        // thread, which is not idle from then on until it has put the packet into the inbox and counted it
+        // there.
         let reader = self.shared.each.iter().find(|seen| seen.own.contains(&queue));
         reader.is_none_or(|reader| reader.is_idle.load(Ordering::SeqCst)) && self.inbox_is_empty()
     }
@@ -248,9 +249,11 @@ impl Shard {
         self.shared.queues[usize::from(queue)].read.load(Ordering::SeqCst)
     }
 
-    /// Returns a number of packets of the queue of another thread of which those for this thread have been taken.
+    /// Returns a number of packets of the queue of another thread of which those for this thread have been
+    /// taken.
     pub(super) fn packets_passed(&self, queue: u16) -> u64 {
-        // The count is published after the packets were put into the inbox, so the inbox is checked after the count.
+        // The count is published after the packets were put into the inbox, so the inbox is checked after the
+        // count.
         let packets = self.shared.queues[usize::from(queue)].handed_over.load(Ordering::SeqCst);
         if self.inbox_is_empty() { packets } else { 0 }
     }

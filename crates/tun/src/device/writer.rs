@@ -112,7 +112,8 @@ impl Coalescing {
 pub(super) enum Written {
     /// Everything was written, or refused by the kernel and counted.
     All,
-    /// The queue is full until its descriptor is writable; [`BatchWriter::resume`] continues where it stopped.
+    /// The queue is full until its descriptor is writable; [`BatchWriter::resume`] continues where it
+    /// stopped.
     Blocked,
     /// The queue is full and does not announce room; [`BatchWriter::resume`] continues after this time.
     Pause(Duration),

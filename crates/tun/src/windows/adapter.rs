@@ -1,8 +1,8 @@
 //! Creates an adapter, and leaves those of other programs alone.
 //!
-//! An adapter of Wintun ends with its process: Windows removes it a moment after a process that was killed, and Wintun
-//! what a crash of the machine has left, when it creates an adapter with the same GUID. tun-rs would open an adapter
-//! that is about to disappear, so that this waits for its end.
+//! An adapter of Wintun ends with its process: Windows removes it a moment after a process that was killed,
+//! and Wintun what a crash of the machine has left, when it creates an adapter with the same GUID. tun-rs
+//! would open an adapter that is about to disappear, so that this waits for its end.
 
 use std::io;
 use std::time::Duration;
@@ -27,8 +27,8 @@ const BOOT: Duration = Duration::from_mins(10);
 /// How often an adapter is tried to create then, and the pause between two attempts.
 const ATTEMPTS: u32 = 15;
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often the adapter of a process that has ended is looked for, and the pause in between: Windows removes it within
-/// a second or two.
+/// How often the adapter of a process that has ended is looked for, and the pause in between: Windows removes
+/// it within a second or two.
 const REMOVAL_CHECKS: u32 = 50;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
 
@@ -39,8 +39,8 @@ struct Existing {
     is_present: bool,
 }
 
-/// Creates the adapter `name` with the library at `library`, and rings of `ring_bytes` bytes. Just after a boot this
-/// waits for the services that the driver needs.
+/// Creates the adapter `name` with the library at `library`, and rings of `ring_bytes` bytes. Just after a
+/// boot this waits for the services that the driver needs.
 pub(super) fn create(name: &str, library: &str, ring_bytes: u32) -> Result<SyncDevice, OpenError> {
     // SAFETY: the call takes nothing and returns a number.
     let since_boot = Duration::from_millis(unsafe { GetTickCount64() });
@@ -79,8 +79,8 @@ fn try_create(name: &str, library: &str, ring_bytes: u32) -> Result<SyncDevice, 
     builder.build_sync().map_err(|source| open_error(name, source))
 }
 
-/// Refuses an adapter of another program, which Wintun would rename, and waits until Windows has removed the adapter of
-/// a weft that has ended.
+/// Refuses an adapter of another program, which Wintun would rename, and waits until Windows has removed the
+/// adapter of a weft that has ended.
 fn claim(
     name: &str,
     guid: u128,

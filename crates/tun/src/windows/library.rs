@@ -1,5 +1,5 @@
-//! Where wintun.dll is, whether it is for this processor, and whether it has the functions of Wintun. What the system
-//! looks for elsewhere could be another program's, and runs with the rights of an administrator.
+//! Where wintun.dll is, whether it is for this processor, and whether it has the functions of Wintun. What
+//! the system looks for elsewhere could be another program's, and runs with the rights of an administrator.
 
 use std::ffi::CStr;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Several packet threads of one device: packets go to the thread that owns their flow, in order, and a thread
-//! that takes nothing stops only the queues whose packets it holds.
+//! Several packet threads of one device: packets go to the thread that owns their flow, in order, and a
+//! thread that takes nothing stops only the queues whose packets it holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -223,8 +223,8 @@ fn a_shard_that_takes_nothing_stops_only_the_queues_whose_packets_it_holds() {
     world.check_that_slabs_returned();
 }
 
-/// Queues 0 and 1 are read by shard 0, 2 and 3 by shard 1, 4 and 5 by shard 2. Flow 1 is shard 1's, which took `taken`
-/// batches and then nothing for a second, with all slabs of queue 0 that it may have.
+/// Queues 0 and 1 are read by shard 0, 2 and 3 by shard 1, 4 and 5 by shard 2. Flow 1 is shard 1's, which
+/// took `taken` batches and then nothing for a second, with all slabs of queue 0 that it may have.
 fn stalled(taken: u32) -> (World, Vec<VecDeque<TunBatch>>, u32) {
     let mut world = World::new(6, 3);
     let mut kept = Vec::new();

@@ -1,6 +1,6 @@
 //! The sockets of one address family and one shard on one port, in the order of their numbers in the kernel's
-//! group: data, handshake messages, and of the first shard initiations and the drain. If the kernel accepts no
-//! program, any datagram may arrive in any socket.
+//! group: data, handshake messages, and of the first shard initiations and the drain. If the kernel accepts
+//! no program, any datagram may arrive in any socket.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -48,8 +48,8 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Adopts bound sockets of one family and one port, and binds more sockets to the port until the group is
-    /// complete. Returns the sockets of each shard, in order, or nothing if `sockets` is empty. `are_own` means
-    /// that this process bound them, and that no other socket has the port.
+    /// complete. Returns the sockets of each shard, in order, or nothing if `sockets` is empty. `are_own`
+    /// means that this process bound them, and that no other socket has the port.
     pub(crate) fn all(
         mut sockets: Vec<Socket>,
         is_v6: bool,
@@ -104,8 +104,8 @@ impl Opened {
         steering.into_iter().enumerate().map(of_shard).collect()
     }
 
-    /// Divides sockets among the shards, among which the kernel chooses by its own hash: those that there were
-    /// `before`, and as many more as each shard needs to send.
+    /// Divides sockets among the shards, among which the kernel chooses by its own hash: those that there
+    /// were `before`, and as many more as each shard needs to send.
     fn unsteered(
         mut sockets: Vec<Socket>,
         is_v6: bool,
@@ -215,8 +215,8 @@ impl Family {
         poll_each(&steered.handshakes, cx, buffers, stats)
     }
 
-    /// Makes the kernel drop messages with other receiver indices of this shard; `None` lets all of them pass.
-    /// Returns whether the kernel drops any messages now.
+    /// Makes the kernel drop messages with other receiver indices of this shard; `None` lets all of them
+    /// pass. Returns whether the kernel drops any messages now.
     pub(crate) fn let_pass(&mut self, receivers: Option<&[u32]>) -> bool {
         let Some(steered) = &self.steered else { return false };
         let (is_filtering, result) = steered.steering.let_pass(self.first().io.get_ref(), receivers);
@@ -263,8 +263,8 @@ impl Drop for Family {
     }
 }
 
-/// Makes one receive call for each socket. Each gets its share of the free buffers, otherwise one that is always
-/// full would get all.
+/// Makes one receive call for each socket. Each gets its share of the free buffers, otherwise one that is
+/// always full would get all.
 fn poll_each(
     sockets: &[UdpSocket],
     cx: &mut Context<'_>,

@@ -239,7 +239,8 @@ impl Assembler {
         let handshakes = self.block(&[kept(NUMBER), add(HANDSHAKES - DATA), return_it]);
         self.branch(libc::BPF_JEQ, TRANSPORT_DATA, data, handshakes);
         let number = self.block(&[keep(NUMBER), instruction(libc::BPF_MISC | libc::BPF_TXA, 0)]);
-        // The sockets of further shards follow those of a group with one shard. Those of shard 0 are the first.
+        // The sockets of further shards follow those of a group with one shard. Those of shard 0 are the
+        // first.
         let further = self.block(&[
             operate(libc::BPF_MUL | libc::BPF_K, SOCKETS_OF_A_SHARD as u32),
             add(SOCKETS - SOCKETS_OF_A_SHARD),
@@ -289,8 +290,8 @@ impl Assembler {
     }
 }
 
-/// Returns the instructions that compute the hash of the stored words: multiply-shift hashing (Dietzfelbinger et
-/// al., 1997) of a sum of products. Its upper bits are good.
+/// Returns the instructions that compute the hash of the stored words: multiply-shift hashing (Dietzfelbinger
+/// et al., 1997) of a sum of products. Its upper bits are good.
 fn hash(multipliers: &[u32], last: u32) -> Vec<sock_filter> {
     const SUM: usize = Key::WORDS;
     let mut program = vec![instruction(libc::BPF_LD | libc::BPF_IMM, 0), keep(SUM)];

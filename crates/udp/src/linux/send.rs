@@ -28,8 +28,8 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Returns a sender that uses GSO if `gso` is true, but not for equal segments if the kernel mangles them.
-    /// `path_mtu` says whether its sockets set DF.
+    /// Returns a sender that uses GSO if `gso` is true, but not for equal segments if the kernel mangles
+    /// them. `path_mtu` says whether its sockets set DF.
     pub(super) fn new(gso: bool, path_mtu: PathMtu, mangles_equal_segments: bool) -> Self {
         Self {
             gso,

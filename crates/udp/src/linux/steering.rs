@@ -159,8 +159,8 @@ impl Steering {
         self.rulebook().users += 1;
     }
 
-    /// Ends the restrictions of this shard. Those of all end with the last shard: another process may keep the
-    /// sockets open, and does not know of them.
+    /// Ends the restrictions of this shard. Those of all end with the last shard: another process may keep
+    /// the sockets open, and does not know of them.
     pub(super) fn leave(&self, socket: &impl AsRawFd) -> io::Result<()> {
         let mut rulebook = self.rulebook();
         rulebook.users -= 1;

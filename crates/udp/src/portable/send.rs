@@ -1,5 +1,5 @@
-//! Outbound, last step: a batch with one call where the system and the path accept batches, otherwise one call a
-//! datagram.
+//! Outbound, last step: a batch with one call where the system and the path accept batches, otherwise one
+//! call a datagram.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -15,8 +15,8 @@ use crate::{PathMtu, SendError, Sent, UdpStats};
 
 /// The calls of a socket that send. Tests put a script in its place.
 pub(crate) trait Outlet {
-    /// Makes `call` once the socket is writable. If it fails with [`io::ErrorKind::WouldBlock`], waits until the
-    /// socket is writable again.
+    /// Makes `call` once the socket is writable. If it fails with [`io::ErrorKind::WouldBlock`], waits until
+    /// the socket is writable again.
     fn poll_call<T>(&self, cx: &mut Context<'_>, call: impl FnMut() -> io::Result<T>) -> Poll<io::Result<T>>;
 
     /// Sends all of a transmit of at most [`Self::max_segments`] datagrams, or nothing of it.
@@ -46,8 +46,8 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Returns a sender that uses GSO if `gso` is true, but not for equal segments if the kernel mangles them.
-    /// `path_mtu` says whether its sockets set DF.
+    /// Returns a sender that uses GSO if `gso` is true, but not for equal segments if the kernel mangles
+    /// them. `path_mtu` says whether its sockets set DF.
     pub(super) fn new(
         gso: bool,
         path_mtu: PathMtu,
@@ -143,7 +143,8 @@ impl Sender {
         // The single datagrams were accepted, so the batch was refused, not the source address or the
         // destination.
         if let Some(refusal) = refusal {
-            // This error concerns the device, whatever the size. The other errors may concern the MTU of the route.
+            // This error concerns the device, whatever the size. The other errors may concern the MTU of the
+            // route.
             let from_bytes = if is(&refusal, codes::NO_BATCHES) { 0 } else { segment_size };
             if self.fallbacks.remember(destination.ip(), from_bytes, Instant::now()) {
                 tracing::debug!(%destination, segment_bytes = segment_size, %refusal, "sending without GSO");
@@ -153,8 +154,8 @@ impl Sender {
     }
 }
 
-/// Sends a transmit with calls of `segments` datagrams each, up to the first call that is not accepted. If that
-/// is the first of all, it fails; otherwise the next attempt meets the error.
+/// Sends a transmit with calls of `segments` datagrams each, up to the first call that is not accepted. If
+/// that is the first of all, it fails; otherwise the next attempt meets the error.
 fn send_calls(
     socket: &impl Outlet,
     transmit: &Transmit<'_>,

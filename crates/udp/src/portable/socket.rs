@@ -1,4 +1,5 @@
-//! A socket with its options set, registered with the runtime, and the calls that the packet path makes of it.
+//! A socket with its options set, registered with the runtime, and the calls that the packet path makes of
+//! it.
 
 use std::cell::RefCell;
 use std::io;
@@ -156,8 +157,8 @@ impl Outlet for UdpSocket {
 /// Lets quinn-udp set the options of a socket, and corrects those that are not for WireGuard.
 fn new_state(socket: &Socket, is_v6: bool, config: &UdpConfig) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
-    // quinn-udp sets DF. With DF clear, as in the kernel's WireGuard, the outer packet may be fragmented, on its
-    // way and by this machine.
+    // quinn-udp sets DF. With DF clear, as in the kernel's WireGuard, the outer packet may be fragmented, on
+    // its way and by this machine.
     system::set_fragmentation(socket, is_v6, config.path_mtu)?;
     system::join_datagrams(socket);
     Ok(state)

@@ -52,8 +52,8 @@ pub(crate) fn join_datagrams(socket: &Socket) {
     if let Err(error) = set_option(socket, libc::SOL_UDP, libc::UDP_GRO, joins.into()) {
         tracing::debug!(%error, "receiving without GRO");
     }
-    // quinn-udp asks for the time of arrival. It costs a clock read a packet, and its ancillary message leaves
-    // no room for the traffic class of IPv6.
+    // quinn-udp asks for the time of arrival. It costs a clock read a packet, and its ancillary message
+    // leaves no room for the traffic class of IPv6.
     let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0);
 }
 

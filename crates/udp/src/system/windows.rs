@@ -31,8 +31,8 @@ pub(crate) fn set_fragmentation(socket: &impl AsRawSocket, is_v6: bool, path_mtu
 #[derive(Debug, Default)]
 pub(crate) struct Questions {}
 
-/// Windows can join datagrams (UDP_RECV_MAX_COALESCED_SIZE), but a driver that joins wrongly loses them, and no
-/// option of weft could switch it off. So the option stays as it is: off.
+/// Windows can join datagrams (UDP_RECV_MAX_COALESCED_SIZE), but a driver that joins wrongly loses them, and
+/// no option of weft could switch it off. So the option stays as it is: off.
 pub(crate) fn joins_datagrams(_: &Socket) -> bool {
     false
 }

@@ -1,4 +1,5 @@
-//! Ancillary data of a message: a header with length, level and type, then the value, both aligned as a pointer.
+//! Ancillary data of a message: a header with length, level and type, then the value, both aligned as a
+//! pointer.
 
 /// Bytes of a header, and the alignment of headers and values.
 const HEADER: usize = (size_of::<usize>() + 2 * size_of::<i32>()).next_multiple_of(ALIGN);

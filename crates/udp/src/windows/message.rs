@@ -76,8 +76,8 @@ impl Messages {
             dwFlags: 0,
         };
         let mut sent = 0;
-        // SAFETY: the message points to an address, a buffer and ancillary data that live until after the call,
-        // which only reads them. Without OVERLAPPED the call has ended when it returns.
+        // SAFETY: the message points to an address, a buffer and ancillary data that live until after the
+        // call, which only reads them. Without OVERLAPPED the call has ended when it returns.
         let result =
             unsafe { WSASendMsg(raw(socket), &raw const message, 0, &raw mut sent, ptr::null_mut(), None) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -110,8 +110,8 @@ impl Messages {
             // SAFETY: the call writes the address of a socket, and its length.
             let answer = unsafe { SockAddr::try_init(|name, bytes| call(name.cast(), &mut *bytes)) };
             let (ancillary_bytes, source) = match answer {
-                // An earlier datagram was refused by its receiver, or this one is longer than any of weft's: it is
-                // lost, and others may wait.
+                // An earlier datagram was refused by its receiver, or this one is longer than any of weft's:
+                // it is lost, and others may wait.
                 Err(error) if is_of_one_datagram(&error) => continue,
                 other => other?,
             };

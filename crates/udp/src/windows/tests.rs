@@ -1,5 +1,5 @@
-//! The sockets against the system, over its loopback interface. What the sender does about errors is tested on Linux,
-//! against a script.
+//! The sockets against the system, over its loopback interface. What the sender does about errors is tested
+//! on Linux, against a script.
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! The steps of an installation with the service control manager of this machine. The service runs `weft run`, which
-//! needs no set-up of the host.
+//! The steps of an installation with the service control manager of this machine. The service runs `weft
+//! run`, which needs no set-up of the host.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! A service control manager that keeps its state in files of a directory, writes down the calls that change something,
-//! and fails at the numbers in the files `fail` (at once) and `fail-late` (when they are done).
+//! A service control manager that keeps its state in files of a directory, writes down the calls that change
+//! something, and fails at the numbers in the files `fail` (at once) and `fail-late` (when they are done).
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -28,7 +28,8 @@ pub(in crate::up) enum Message {
     Peer(Event),
     /// The name of a peer's endpoint has a new address.
     Resolved(PublicKey, SocketAddr),
-    /// The interface was changed over UAPI. A flag says the same, in case that there is no room for the message.
+    /// The interface was changed over UAPI. A flag says the same, in case that there is no room for the
+    /// message.
     Configured,
     /// A new configuration.
     Reload(Reload, SyncSender<Result<ReloadReport, ManageError>>),

@@ -64,8 +64,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts `weft up` with this configuration and these arguments in a namespace, and waits until it is up and
-    /// answers.
+    /// Starts `weft up` with this configuration and these arguments in a namespace, and waits until it is up
+    /// and answers.
     #[track_caller]
     pub(crate) fn up(namespace: &Namespace, conf: &Conf, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();

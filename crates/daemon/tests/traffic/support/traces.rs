@@ -7,8 +7,8 @@ use weft_lab::{Namespace, wait_until_ok};
 
 use super::ip::ip_json;
 
-/// Everything of a namespace that a daemon could leave behind: links, addresses, routes of all tables, and UDP
-/// ports in use.
+/// Everything of a namespace that a daemon could leave behind: links, addresses, routes of all tables, and
+/// UDP ports in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traces(pub(crate) BTreeSet<String>);
 

@@ -15,7 +15,8 @@ pub(crate) type Errno = io::ErrorKind;
 
 /// What threads wait for.
 pub trait Pollable {
-    /// Waits until a packet can be read. Fails with [`io::ErrorKind::Interrupted`] if the event ends the wait.
+    /// Waits until a packet can be read. Fails with [`io::ErrorKind::Interrupted`] if the event ends the
+    /// wait.
     fn wait_readable(&self, interrupt: &InterruptEvent) -> io::Result<()>;
 }
 

@@ -31,8 +31,8 @@ pub(super) struct Slabs {
 }
 
 impl Slabs {
-    /// Allocates as many slabs as one queue may use: for each queue if they are separate, otherwise once, and one
-    /// more for each further queue.
+    /// Allocates as many slabs as one queue may use: for each queue if they are separate, otherwise once, and
+    /// one more for each further queue.
     pub(super) fn new(own: Range<u16>, are_separate: bool, hasher: FlowHasher) -> Self {
         let (home, back) = channel::unbounded_channel();
         let queues = own.len();
@@ -51,7 +51,8 @@ impl Slabs {
     }
 
     /// Returns a slab to read `queue` into. `None` means that the free slabs are reserved for queues without
-    /// a slab, and that `cx` is woken when a slab returns. The queue may have more slabs in place of its `stalled` ones.
+    /// a slab, and that `cx` is woken when a slab returns. The queue may have more slabs in place of its
+    /// `stalled` ones.
     pub(super) fn take(&mut self, cx: &mut Context<'_>, queue: usize, stalled: usize) -> Option<Slab> {
         // A slab is always reserved for each queue without a slab, so that a flood cannot keep the other
         // queues from being read.

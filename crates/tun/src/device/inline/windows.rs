@@ -1,4 +1,5 @@
-//! A device without threads, which cannot exist on this system: nothing tells the runtime that a ring has packets.
+//! A device without threads, which cannot exist on this system: nothing tells the runtime that a ring has
+//! packets.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

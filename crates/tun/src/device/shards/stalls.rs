@@ -1,5 +1,5 @@
-//! Packet threads that take nothing from their inboxes, as another one sees them. It watches them only while a queue
-//! of its own waits for a slab: otherwise there is room for what they do not take.
+//! Packet threads that take nothing from their inboxes, as another one sees them. It watches them only while
+//! a queue of its own waits for a slab: otherwise there is room for what they do not take.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -59,8 +59,8 @@ impl Stalls {
         }
     }
 
-    /// Checks the other threads than `own` while a queue of that waits for a slab. Returns whether one more is
-    /// stalled. If not, `cx` is woken for the next check.
+    /// Checks the other threads than `own` while a queue of that waits for a slab. Returns whether one more
+    /// is stalled. If not, `cx` is woken for the next check.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, own: u16, shards: &[Seen]) -> bool {
         let timer = self.timer.as_mut().map(|timer| timer.as_mut().poll(cx));
         if timer.is_some_and(|timer| timer.is_pending()) {

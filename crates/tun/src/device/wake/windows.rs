@@ -68,8 +68,8 @@ impl Wake {
         }
     }
 
-    /// Waits for this time at most, to a fraction of a millisecond: a wait with a timeout would last until the next
-    /// tick of the system's clock, which is up to 16 ms away.
+    /// Waits for this time at most, to a fraction of a millisecond: a wait with a timeout would last until
+    /// the next tick of the system's clock, which is up to 16 ms away.
     pub(super) fn park(&self, time: Duration) {
         let Some(timer) = self.timer.get_or_init(timer) else {
             thread::sleep(time);
@@ -78,7 +78,8 @@ impl Wake {
         // In units of 100 ns; negative from now on.
         let due = -i64::try_from(time.as_nanos() / 100).unwrap_or(i64::MAX).max(1);
         let handles = [self.event.as_raw_handle(), timer.as_raw_handle()];
-        // SAFETY: both handles are open as long as `self`, and `due` and `handles` live until after the calls.
+        // SAFETY: both handles are open as long as `self`, and `due` and `handles` live until after the
+        // calls.
         unsafe {
             if SetWaitableTimer(timer.as_raw_handle(), &raw const due, 0, None, ptr::null(), 0) == 0 {
                 thread::sleep(time);
