@@ -101,7 +101,7 @@ fn run(action: &str) -> Output {
 /// Whether the filter of system calls can be tested here; says so if not.
 fn filters() -> bool {
     if !support().system_calls {
-        eprintln!("NOT RUN: this kernel or processor cannot filter system calls");
+        weft_lab::here::not_run("this kernel or processor cannot filter system calls");
     }
     support().system_calls
 }
@@ -187,7 +187,7 @@ fn no_role_but_packets_keeps_a_capability() {
 #[test]
 fn files_are_only_read_where_they_are_needed() {
     if !support().files {
-        eprintln!("NOT RUN: this kernel cannot restrict files");
+        weft_lab::here::not_run("this kernel cannot restrict files");
         return;
     }
     assert!(assert_allowed("names/write a file").contains("written: Err(PermissionDenied)"));
