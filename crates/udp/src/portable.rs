@@ -8,6 +8,7 @@
 use crate::{PathMtu, system};
 
 mod family;
+mod filled;
 mod pause;
 mod recv;
 mod send;

@@ -15,7 +15,7 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 
 use self::message::Messages;
-use super::recv::Filled;
+use super::filled::Filled;
 use super::send::Outlet;
 use crate::bind::failed;
 use crate::sockopt::set_option;

@@ -2,7 +2,8 @@
 
 use std::io::{self, IoSliceMut};
 
-use super::socket::{Filled, MESSAGES_PER_CALL, UdpSocket};
+use super::filled::Filled;
+use super::socket::{MESSAGES_PER_CALL, UdpSocket};
 use crate::{RecvBuffers, UdpStats};
 
 /// Fills the free buffers until there are none, or the socket is empty. Fails with

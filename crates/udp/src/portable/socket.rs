@@ -13,18 +13,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use weft_tunnel::{Ecn, RecvMeta, Transmit};
 
+use super::filled::Filled;
 use super::send::Outlet;
 use crate::bind::failed;
 use crate::system::{self, Questions};
 use crate::{BindError, RecvBuffers, UdpConfig};
-
-/// What a receive filled.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Filled {
-    pub(super) buffers: usize,
-    /// Whether the socket has nothing more.
-    pub(super) is_empty_now: bool,
-}
 
 /// A bound socket of one address family.
 #[derive(Debug)]
