@@ -383,8 +383,8 @@ mod tests {
         assert!(buffers.next_datagram().is_none());
     }
 
-    /// Floods the buffers beside a message of another source. Returns the number of datagrams that were dropped,
-    /// of messages of the other source that were kept, and the messages of the flood.
+    /// Floods the buffers beside a message of another source. Returns the number of datagrams that were
+    /// dropped, of messages of the other source that were kept, and the messages of the flood.
     fn flood_beside_another() -> (u64, usize, Vec<u8>) {
         let mut buffers = RecvBuffers::new(2 << 20);
         buffers.record_authentic(([192, 0, 2, 1], 1).into());
