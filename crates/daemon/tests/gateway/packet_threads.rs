@@ -487,36 +487,3 @@ fn peers_that_move_while_they_have_traffic_lose_nothing_and_stay_in_order() {
     assert!(snapshot.packet_threads.iter().all(|thread| thread.peers == usize::from(PEERS / THREADS as u8)));
     scene.assert_nothing_dropped();
 }
-
-#[test]
-fn a_peer_moves_by_itself_where_packet_threads_have_unequal_work() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(scene) = Scene::new() else { return };
-    let before = scene.placement();
-    let busy: Vec<u8> = (0..PEERS).filter(|peer| before[&scene.key(*peer)].0 == 0).collect();
-    assert_eq!(busy.len(), usize::from(PEERS / THREADS as u8));
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|threads| {
-        let traffic = threads.spawn(|| {
-            // Many small datagrams, answered: work for the gateway, and little for everything else.
-            let options = NumberedOptions {
-                datagram_bytes: 100,
-                datagrams_per_second: 2000,
-                burst: 40,
-                segmentation_offload: true,
-                ..options(4000, Replies::EveryPackets(2))
-            };
-            while !is_over.load(Ordering::Relaxed) {
-                scene.send_with(busy.iter().copied(), [true, false], options);
-            }
-        });
-        let moves = || scene.gateway_daemon.snapshot().unwrap().moves;
-        until("a peer has moved", || traffic.is_finished() || moves() > 0);
-        is_over.store(true, Ordering::Relaxed);
-        traffic.join().unwrap();
-    });
-    let after = scene.placement();
-    let moved: Vec<_> = before.iter().filter(|(key, (thread, _))| after[*key].0 != *thread).collect();
-    assert!(!moved.is_empty() && moved.iter().all(|(_, (thread, _))| *thread == 0), "{moved:?}");
-    scene.assert_nothing_dropped();
-}
