@@ -273,8 +273,10 @@ fn the_port_changes_for_all_threads_and_peers_are_removed_and_added() {
 fn a_thread_that_hangs_costs_packets_of_its_peers_and_no_other_thread_stops() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(scene) = Scene::new() else { return };
-    // Peers are placed by number. Every thread reads flows to the peers of the one that hangs.
-    let (is_of_hanging, all) = (|peer: u8| u16::from(peer) % THREADS == 1, 6 * DATAGRAMS / 2);
+    // Every thread reads flows to the peers of the one that hangs.
+    let placement = scene.placement();
+    let of_hanging: Vec<bool> = (0..PEERS).map(|peer| placement[&scene.key(peer)].0 == 1).collect();
+    let (is_of_hanging, all) = (|peer: u8| of_hanging[usize::from(peer)], 6 * DATAGRAMS / 2);
     let opened = |peer: u8| scene.peers[usize::from(peer)].snapshot().unwrap().tunnel.opened;
     let before: Vec<u64> = (0..PEERS).map(opened).collect();
     let hanging = StoppedThread::stop("weft-packets-1");
