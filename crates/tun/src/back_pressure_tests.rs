@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::device::{Device, Opened};
+use crate::device::{Device, OpenDevice};
 use crate::family::FamilyQueue;
 use crate::linux::vnet::VnetQueue;
 use crate::plain::PlainQueue;
@@ -53,7 +53,8 @@ struct World<Q: Kind> {
 impl<Q: Kind> World<Q> {
     fn new(threads: bool, script: Arc<Script>) -> Self {
         let (queue, kernel) = scripted(&script);
-        let device = Device::new(Opened::without_offload("weft-none".into(), queue, false), threads).unwrap();
+        let device =
+            Device::new(OpenDevice::without_offload("weft-none".into(), queue, false), threads).unwrap();
         Self { device, kernel, script, sent: 0, taken: 0 }
     }
 

@@ -87,7 +87,7 @@ pub enum SlabHome {
     /// To a device without threads, with the number of the queue that the slab was filled from.
     Runtime(tokio::sync::mpsc::UnboundedSender<(u16, Slab)>),
     /// Nowhere: the slab was made for one batch only.
-    Nobody,
+    None,
 }
 
 impl SlabHome {
@@ -96,7 +96,7 @@ impl SlabHome {
         match self {
             Self::Thread(home) => drop(home.send(slab)),
             Self::Runtime(home) => drop(home.send((queue, slab))),
-            Self::Nobody => {}
+            Self::None => {}
         }
     }
 }
@@ -325,7 +325,7 @@ impl TunBatch {
             return lists.into_iter().map(|(owner, _)| owner).zip([self]).collect();
         }
         let queue = self.queue;
-        let home = std::mem::replace(&mut self.home, SlabHome::Nobody);
+        let home = std::mem::replace(&mut self.home, SlabHome::None);
         let (owners, lists): (Vec<_>, Vec<_>) = lists.into_iter().unzip();
         let parts = match self.content.take() {
             Some(Content::Whole(slab)) => Part::all_of(slab, queue, home, lists.into_iter()),
@@ -343,7 +343,7 @@ impl TunBatch {
             next: 0,
             queue,
             // The slab that the parts share knows where it returns to.
-            home: SlabHome::Nobody,
+            home: SlabHome::None,
             lent: None,
         });
         owners.into_iter().zip(batches).collect()
@@ -355,7 +355,7 @@ impl TunBatch {
             Some(Content::Part(part)) => &part.slab.home,
             Some(Content::Whole(_)) | None => &self.home,
         };
-        !matches!(home, SlabHome::Nobody)
+        !matches!(home, SlabHome::None)
     }
 
     /// Makes the batch one owner more of `count`, as long as it has the slab.
@@ -433,10 +433,10 @@ mod tests {
         }
         let flows =
             |batch: &TunBatch| PacketBatch::remaining(batch).map(|packet| packet.flow).collect::<Vec<_>>();
-        let mut batch = TunBatch::new(slab, 7, SlabHome::Nobody);
+        let mut batch = TunBatch::new(slab, 7, SlabHome::None);
         assert_eq!(flows(&batch), [1, 2].map(|port| hasher.hash(&packet(port))));
         let (_, taken) = batch.take_out(&[true, false]).remove(0);
-        assert_eq!(flows(&TunBatch::new(taken, 7, SlabHome::Nobody)), [hasher.hash(&packet(1))]);
+        assert_eq!(flows(&TunBatch::new(taken, 7, SlabHome::None)), [hasher.hash(&packet(1))]);
         assert_eq!(flows(&batch), [hasher.hash(&packet(2))]);
     }
 

@@ -2,6 +2,8 @@
 
 use std::env::consts::OS;
 use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::{Descriptor, MAX_QUEUES};
 
@@ -18,7 +20,8 @@ pub struct TunConfig {
     pub threads: bool,
     /// Attached queues of the device `name`, to adopt instead of creating a device: either none, or one for
     /// each queue. They must have been attached with `IFF_TUN | IFF_NO_PI`, and with `IFF_MULTI_QUEUE` if
-    /// there are several. Without `IFF_VNET_HDR` there is no offload.
+    /// there are several. Without `IFF_VNET_HDR` there is no offload. A packet socket on the far end of a
+    /// veth pair (`bind_far_end`) is a queue too (Linux).
     pub descriptors: Vec<Descriptor>,
     /// Whether super-packets and partial checksums may be read from the kernel and written to it.
     pub offload: bool,
@@ -27,6 +30,17 @@ pub struct TunConfig {
     pub join_segments: bool,
     /// Bytes of each ring of an adapter of Windows: a power of two from 128 KiB to 64 MiB.
     pub ring_bytes: u32,
+    /// The network namespace of the adopted queues, if it is not that of this process (Linux).
+    pub namespace: Option<Arc<DeviceNamespace>>,
+}
+
+/// Where the kernel answers questions about a device in another network namespace.
+#[derive(Debug)]
+pub struct DeviceNamespace {
+    /// A socket of that namespace, of any kind.
+    pub socket: Descriptor,
+    /// The directory that proc_pid_net(5) describes, of a process in that namespace.
+    pub proc_net: PathBuf,
 }
 
 /// The default of [`TunConfig::ring_bytes`]: what 10 Gbit/s bring in 13 ms.
@@ -44,6 +58,7 @@ impl TunConfig {
             offload: true,
             join_segments: false,
             ring_bytes: RING_BYTES,
+            namespace: None,
         }
     }
 }
@@ -142,6 +157,21 @@ pub enum OpenError {
         /// The requested number.
         queues: usize,
     },
+    /// The kernel refused a queue after it had given others.
+    #[error(
+        "the kernel gives interface {name} {queues} of {wanted} queues ({source}): \
+         --packet-threads 1 --tun-threads {queues} needs no more"
+    )]
+    TooFewQueues {
+        /// The requested name.
+        name: String,
+        /// Number of queues that it gave.
+        queues: usize,
+        /// The requested number.
+        wanted: usize,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// Several packet threads, and threads of the device.
     #[error(
         "{shards} packet threads read and write the device themselves: there are no TUN threads beside several of them"
@@ -211,7 +241,7 @@ impl OpenError {
             Self::WrongWintun { .. } | Self::IncompleteWintun { .. } => io::ErrorKind::InvalidData,
             Self::NoTunDriver | Self::NoWintun { .. } => io::ErrorKind::NotFound,
             Self::Unsupported { .. } => io::ErrorKind::Unsupported,
-            Self::Io { source, .. } => source.kind(),
+            Self::TooFewQueues { source, .. } | Self::Io { source, .. } => source.kind(),
         }
     }
 }

@@ -25,6 +25,7 @@ mod coalesce;
 pub(crate) mod descriptor;
 #[cfg_attr(windows, path = "device/inline/windows.rs")]
 mod inline;
+mod plain_batch;
 mod pulse;
 pub(crate) mod queue;
 mod reader;
@@ -37,6 +38,8 @@ mod wake;
 mod write_error;
 mod writer;
 
+#[cfg(target_os = "linux")]
+pub(crate) use coalesce::MAX_TCP_SEGMENTS;
 pub use descriptor::Descriptor;
 use inline::Inline;
 pub use pulse::Pulse;
@@ -62,7 +65,7 @@ enum Mode<Q: Queue> {
 }
 
 /// What a platform has opened.
-pub(crate) struct Opened<Q> {
+pub(crate) struct OpenDevice<Q> {
     /// At least one queue.
     pub(crate) queues: Vec<Q>,
     pub(crate) name: String,
@@ -73,7 +76,7 @@ pub(crate) struct Opened<Q> {
 }
 
 #[cfg(any(test, not(target_os = "linux")))]
-impl<Q> Opened<Q> {
+impl<Q> OpenDevice<Q> {
     /// Returns what a device without offloads has: one queue.
     pub(crate) fn without_offload(name: String, queue: Q, joins_segments: bool) -> Self {
         Self { queues: vec![queue], name, offload: TunOffload::default(), joins_segments }
@@ -83,7 +86,7 @@ impl<Q> Opened<Q> {
 impl<Q: Queue> Device<Q> {
     /// Returns the device of what was opened. May be called outside of a runtime; a device without threads
     /// registers with the runtime that polls it first.
-    pub(crate) fn start(opened: Opened<Q>, threads: bool) -> Result<Self, OpenError> {
+    pub(crate) fn start(opened: OpenDevice<Q>, threads: bool) -> Result<Self, OpenError> {
         let name = opened.name.clone();
         Self::new(opened, threads).map_err(|source| OpenError::Io { action: "start threads", name, source })
     }
@@ -91,7 +94,7 @@ impl<Q: Queue> Device<Q> {
     /// As [`Self::start`], for several packet threads.
     #[cfg(target_os = "linux")]
     pub(crate) fn start_several(
-        opened: Opened<Q>,
+        opened: OpenDevice<Q>,
         threads: bool,
         shards: usize,
     ) -> Result<Vec<Self>, OpenError> {
@@ -103,15 +106,15 @@ impl<Q: Queue> Device<Q> {
         })
     }
 
-    pub(crate) fn new(opened: Opened<Q>, threads: bool) -> io::Result<Self> {
+    pub(crate) fn new(opened: OpenDevice<Q>, threads: bool) -> io::Result<Self> {
         let device = Self::several(opened, threads, 1)?.pop();
         device.ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
     /// Returns what was opened as one device for each packet thread. There must be a queue for each, and no
     /// threads of the device beside several.
-    pub(crate) fn several(opened: Opened<Q>, threads: bool, shards: usize) -> io::Result<Vec<Self>> {
-        let Opened { queues, name, offload, joins_segments } = opened;
+    pub(crate) fn several(opened: OpenDevice<Q>, threads: bool, shards: usize) -> io::Result<Vec<Self>> {
+        let OpenDevice { queues, name, offload, joins_segments } = opened;
         let count = queues.len();
         if count < shards.max(1) || shards > 1 && threads {
             return Err(io::ErrorKind::InvalidInput.into());

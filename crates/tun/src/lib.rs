@@ -19,7 +19,7 @@ mod config;
 mod guid;
 pub mod memory;
 mod stats;
-pub mod thread_guard;
+mod sync;
 
 // The device on the packet queues of any system, and the kinds of queues.
 mod device;
@@ -29,6 +29,7 @@ mod family;
 #[cfg_attr(windows, allow(dead_code, reason = "a device with one queue needs a part of it"))]
 mod flows;
 #[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg_attr(target_os = "linux", allow(unreachable_pub, reason = "Android has no other queue"))]
 mod plain;
 
 // The platforms, which create and adopt devices.
@@ -51,7 +52,7 @@ use single as platform;
 use windows as platform;
 
 pub use batch::{Slab, SlabHome, TunBatch};
-pub use config::{OpenError, RING_BYTES, TunConfig, TunOffload};
+pub use config::{DeviceNamespace, OpenError, RING_BYTES, TunConfig, TunOffload};
 #[cfg(all(feature = "bench-internals", unix))]
 #[doc(hidden)]
 pub use device::bench;
@@ -61,6 +62,8 @@ pub use guid::guid_of;
 #[cfg(windows)]
 pub use guid::number_of;
 pub use platform::{Device, check_queue, name_of_queue, open, open_queues, open_shards};
+#[cfg(target_os = "linux")]
+pub use platform::{FAR, NEAR, bind_far_end, offload_of};
 /// What a device of this platform may have.
 pub use platform::{MAX_QUEUES, SUPER_PACKETS};
 pub use stats::{TunStats, TunStatsSnapshot};

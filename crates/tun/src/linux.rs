@@ -1,11 +1,13 @@
 //! The TUN device of Linux: queues of one device, each packet behind a virtio header, or bare where the
-//! device was made without.
+//! device was made without. Where there may be none, a packet socket takes its place.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
-use crate::config::{OpenError, TunConfig};
+use crate::config::{DeviceNamespace, OpenError, TunConfig};
 use crate::device::queue::Read;
 use crate::device::{self, Queue};
 use crate::plain::PlainQueue;
@@ -13,12 +15,15 @@ use crate::plain::PlainQueue;
 mod adopt;
 mod create;
 mod dropped;
+mod packet_socket;
 pub(crate) mod vnet;
 
 pub use adopt::{check_queue, open_queues};
 pub use create::{MAX_QUEUES, SUPER_PACKETS};
+pub use packet_socket::{FAR, NEAR, bind_far_end, offload_of};
 
 pub use crate::attached::name_of_queue;
+use packet_socket::PacketSocket;
 use vnet::VnetQueue;
 
 /// A TUN device. Dropping it shuts it down, as `shutdown` does.
@@ -51,32 +56,47 @@ pub fn open_shards(config: TunConfig, shards: usize) -> Result<Vec<Device>, Open
 
 /// An attached queue of a device.
 #[derive(Debug)]
-pub enum LinuxQueue {
+pub struct LinuxQueue {
+    kind: Kind,
+    /// Where the device is, if not in the namespace of this process.
+    namespace: Option<Arc<DeviceNamespace>>,
+}
+
+#[derive(Debug)]
+enum Kind {
     /// With a virtio header before each packet.
     Vnet(VnetQueue),
     /// Without.
     Plain(PlainQueue),
+    /// With a virtio header and an Ethernet header.
+    Packet(PacketSocket),
 }
 
 impl LinuxQueue {
-    fn new(descriptor: OwnedFd, has_header: bool) -> Self {
-        if has_header {
-            Self::Vnet(VnetQueue::new(descriptor))
+    fn new(descriptor: OwnedFd, has_header: bool, namespace: Option<Arc<DeviceNamespace>>) -> Self {
+        let kind = if has_header {
+            Kind::Vnet(VnetQueue::new(descriptor))
         } else {
-            Self::Plain(PlainQueue::new(descriptor))
-        }
+            Kind::Plain(PlainQueue::new(descriptor))
+        };
+        Self { kind, namespace }
+    }
+
+    fn packet_socket(socket: OwnedFd, namespace: Option<Arc<DeviceNamespace>>) -> Self {
+        Self { kind: Kind::Packet(PacketSocket::new(socket)), namespace }
     }
 
     fn has_header(&self) -> bool {
-        matches!(self, Self::Vnet(_))
+        !matches!(self.kind, Kind::Plain(_))
     }
 }
 
 impl AsFd for LinuxQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Vnet(queue) => queue.as_fd(),
-            Self::Plain(queue) => queue.as_fd(),
+        match &self.kind {
+            Kind::Vnet(queue) => queue.as_fd(),
+            Kind::Plain(queue) => queue.as_fd(),
+            Kind::Packet(queue) => queue.as_fd(),
         }
     }
 }
@@ -89,25 +109,39 @@ impl AsRawFd for LinuxQueue {
 
 impl Queue for LinuxQueue {
     fn read(&self, slab: &mut crate::Slab) -> Read {
-        match self {
-            Self::Vnet(queue) => queue.read(slab),
-            Self::Plain(queue) => queue.read(slab),
+        match &self.kind {
+            Kind::Vnet(queue) => queue.read(slab),
+            Kind::Plain(queue) => queue.read(slab),
+            Kind::Packet(queue) => queue.read(slab),
         }
     }
 
     fn write(&self, pieces: &[std::io::IoSlice<'_>]) -> Result<(), Errno> {
-        match self {
-            Self::Vnet(queue) => queue.write(pieces),
-            Self::Plain(queue) => queue.write(pieces),
+        match &self.kind {
+            Kind::Vnet(queue) => queue.write(pieces),
+            Kind::Plain(queue) => queue.write(pieces),
+            Kind::Packet(queue) => queue.write(pieces),
         }
     }
 
-    fn ring_packets(device: &str) -> u64 {
-        create::tx_queue_len(device)
+    fn ring_packets(&self, device: &str) -> u64 {
+        match &self.namespace {
+            None => create::tx_queue_len(device),
+            Some(there) => create::tx_queue_len_by(there.socket.as_fd(), device),
+        }
     }
 
-    fn dropped(device: &str) -> u64 {
-        dropped::tx_dropped(device)
+    fn dropped(&self, device: &str) -> u64 {
+        let there = self.namespace.as_ref().map(|there| there.proc_net.as_path());
+        dropped::tx_dropped(device, there.unwrap_or(Path::new("/proc/thread-self/net")))
+    }
+
+    fn poll_drops(&self) -> u64 {
+        match &self.kind {
+            Kind::Packet(queue) => queue.poll_drops(),
+            // The kernel counts them for the device.
+            Kind::Vnet(_) | Kind::Plain(_) => 0,
+        }
     }
 }
 
@@ -142,10 +176,10 @@ fn opened_for_test(
     name: &str,
     descriptors: Vec<OwnedFd>,
     offload: crate::TunOffload,
-) -> std::io::Result<device::Opened<LinuxQueue>> {
+) -> std::io::Result<device::OpenDevice<LinuxQueue>> {
     for descriptor in &descriptors {
         device::descriptor::set_nonblocking(descriptor.as_fd())?;
     }
-    let queues = descriptors.into_iter().map(|descriptor| LinuxQueue::new(descriptor, true)).collect();
-    Ok(device::Opened { queues, name: name.to_owned(), offload, joins_segments: false })
+    let queues = descriptors.into_iter().map(|descriptor| LinuxQueue::new(descriptor, true, None)).collect();
+    Ok(device::OpenDevice { queues, name: name.to_owned(), offload, joins_segments: false })
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use crate::Descriptor;
 use crate::config::{OpenError, TunConfig};
 use crate::device::descriptor::set_nonblocking;
-use crate::device::{self, Opened};
+use crate::device::{self, OpenDevice};
 
 #[cfg(any(target_os = "macos", target_os = "freebsd"))]
 mod owner;
@@ -53,7 +53,7 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
         let action = "make the descriptor non-blocking";
         return Err(OpenError::Io { action, name, source: errno.into() });
     }
-    Device::start(Opened::without_offload(name, queue, join_segments), threads)
+    Device::start(OpenDevice::without_offload(name, queue, join_segments), threads)
 }
 
 /// Opens the device of `config` for one packet thread. This platform serves no more.

@@ -55,6 +55,9 @@ stats! {
         /// Outbound: packets dropped because their virtio header or IP header does not fit them
         /// (`DropReason::MalformedPacket`).
         malformed_reads,
+        /// Outbound: packets that the kernel dropped because a queue was full, and that its counters of the
+        /// device do not have; a super-packet counts once.
+        uncounted_drops,
     }
     inbound: InboundStats {
         /// Inbound: IP packets written, one `writev(2)` each; a super-packet counts once.

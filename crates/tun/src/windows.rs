@@ -14,7 +14,7 @@ use crate::batch::Slab;
 use crate::config::{OpenError, TunConfig};
 use crate::device::descriptor::{Descriptor, Pollable};
 use crate::device::queue::{HEADROOM, Queue, Read, commit_packet, read_room};
-use crate::device::{self, Opened};
+use crate::device::{self, OpenDevice};
 
 mod adapter;
 mod library;
@@ -44,7 +44,7 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
         return Err(OpenError::DescriptorCount { descriptors: descriptors.len(), queues: 0 });
     }
     let queue = WintunQueue { device: adapter::create(&name, &library::path(&name)?, ring_bytes)? };
-    Device::start(Opened::without_offload(name, queue, join_segments), true)
+    Device::start(OpenDevice::without_offload(name, queue, join_segments), true)
 }
 
 /// Opens the device of `config` for one packet thread. This platform serves no more.

@@ -58,7 +58,7 @@ fn possible<const N: usize>(queues: [Queues; N]) -> impl Iterator<Item = Queues>
     queues.into_iter().filter(|queues| several_queues(queues.count))
 }
 
-/// Reports whether a device of this build may have so many queues; if not, the test is not run with them.
+/// Reports whether a device of this build may have `count` queues; if not, the test is not run with them.
 fn several_queues(count: usize) -> bool {
     if count > MAX_QUEUES {
         here::not_run(&format!("with {count} queues: a TUN has {MAX_QUEUES} in this build"));

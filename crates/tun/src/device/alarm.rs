@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::thread_guard::EndProcessOnPanic;
+use weft_confine::EndProcessOnPanic;
 
 /// What the thread is to do.
 #[derive(Debug, Default)]

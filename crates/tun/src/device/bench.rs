@@ -3,7 +3,8 @@
 use weft_sched::flow::FlowHasher;
 
 use super::coalesce;
-use super::writer::{Coalescing, PlainBatch};
+use super::plain_batch::PlainBatch;
+use super::writer::Coalescing;
 use crate::config::TunOffload;
 
 const BOTH: TunOffload = TunOffload { tcp: true, udp: true };
@@ -18,7 +19,7 @@ impl Coalescer {
     /// Returns a coalescer that does the same in every run.
     pub fn new(seed: u64) -> Self {
         let coalescing = Coalescing::new(BOTH);
-        let batch = PlainBatch::new(1, FlowHasher::with_seed(seed), &coalescing);
+        let batch = PlainBatch::new(1, FlowHasher::with_seed(seed), coalescing.joins());
         Self { batch, coalescer: coalesce::Coalescer::default() }
     }
 

@@ -14,8 +14,8 @@ use std::io::IoSlice;
 use weft_tunnel::ip::{self, IPV4_HEADER, IPV6_HEADER, IpHeader};
 use weft_tunnel::{MAX_PACKET, PlainSlab};
 
+use super::plain_batch::Staged;
 use super::vnet_hdr::{self, VNET_HDR};
-use super::writer::Staged;
 use crate::config::TunOffload;
 
 /// Maximum number of segments in a UDP super-packet: the kernel's UDP_MAX_SEGMENTS before 6.9. The kernel
@@ -24,7 +24,7 @@ const MAX_UDP_SEGMENTS: u32 = 64;
 /// Maximum number of segments in a TCP super-packet. `writev` accepts 1,024 pieces (UIO_MAXIOV): one for the
 /// headers, and one for each segment. 65,535 bytes in segments of the smallest usual MSS (536) are 122
 /// segments.
-const MAX_TCP_SEGMENTS: u32 = 256;
+pub(crate) const MAX_TCP_SEGMENTS: u32 = 256;
 /// The longest headers of a super-packet: IPv6 without extension headers, TCP with every option.
 const MAX_HEADER: usize = IPV6_HEADER + 60;
 
@@ -136,7 +136,7 @@ impl Coalescer {
     }
 
     /// Appends the pieces of group `index` to `out`, the virtio header first. That of a long packet is a
-    /// piece of its own, for queues without such headers.
+    /// separate piece, for queues without such headers.
     pub(super) fn gather<'a>(
         &'a self,
         index: usize,

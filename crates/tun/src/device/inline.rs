@@ -21,10 +21,11 @@ use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::alarm::Alarm;
 use super::descriptor;
+use super::plain_batch::PlainBatch;
 use super::queue::Queue;
 use super::reader::{self, Drained};
 use super::shards::Shard;
-use super::writer::{BatchWriter, Coalescing, PlainBatch, Written};
+use super::writer::{BatchWriter, Coalescing, Written};
 use crate::batch::TunBatch;
 use crate::flows::{FlowQueues, Flows, Pipelines};
 use crate::stats::{QueueStats, TunStats};
@@ -119,7 +120,7 @@ impl<Q: Queue> Pipelines for InlineQueues<Q> {
             None => self.each[usize::from(queue)].packets_read,
             Some(shard) => shard.packets_read(queue) + reader::MAX_PACKETS,
         };
-        read + Q::ring_packets(&self.name)
+        read + self.each[usize::from(queue)].queue.ring_packets(&self.name)
     }
 
     fn packets_passed(&self, queue: u16, offered: u64) -> u64 {
@@ -178,7 +179,7 @@ impl<Q: Queue> Inline<Q> {
             alarm: Alarm::default(),
             is_gone: false,
             scheduler,
-            batch: PlainBatch::new(count, hasher, coalescing),
+            batch: PlainBatch::new(count, hasher, coalescing.joins()),
             is_writing: false,
             no_slab: PlainSlab::new(0),
         })
@@ -261,7 +262,7 @@ impl<Q: Queue> Inline<Q> {
             if let Some(batch) = batch {
                 taken += flows.offer(batch, queues, out);
             }
-            flows.poll_drops(number as u16, || Q::dropped(&queues.name));
+            flows.poll_drops(number as u16, || queues.each[number].queue.dropped(&queues.name));
             if drained == Drained::Empty {
                 taken += flows.release(queues, out);
             }

@@ -8,9 +8,9 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use super::descriptor::Pollable;
+use super::plain_batch::PlainBatch;
 use super::queue::{Until, Woken};
 use super::wake::Wake;
-use super::writer::Order;
 use crate::batch::Slab;
 
 /// Why [`Line::wait`] returned.
@@ -144,6 +144,17 @@ impl Line {
     }
 }
 
+/// A message to a writer thread.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Write the packets that are staged for the queue.
+    Write(Arc<PlainBatch>),
+    /// Answer a question of [`Pulse`].
+    Answer,
+    /// End.
+    End,
+}
+
 /// The sending end of the channel that a thread may wait for.
 #[derive(Clone, Debug)]
 pub(super) enum Channel {
@@ -153,12 +164,12 @@ pub(super) enum Channel {
 
 /// A thread that can be asked.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct WatchedThread {
     pub(super) line: Arc<Line>,
     pub(super) channel: Channel,
 }
 
-impl Asked {
+impl WatchedThread {
     fn ask(&self, number: u64) {
         self.line.asked.store(number, Ordering::SeqCst);
         self.line.wake();
@@ -176,14 +187,14 @@ impl Asked {
 /// Asks the threads of a device whether they work. Does not keep the device open.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse {
-    threads: Arc<[Asked]>,
+    threads: Arc<[WatchedThread]>,
     bell: Arc<Bell>,
     /// Number of the latest question. Locked while its answers are awaited.
     number: Arc<Mutex<u64>>,
 }
 
 impl Pulse {
-    pub(super) fn new(threads: &[Asked], bell: &Arc<Bell>) -> Self {
+    pub(super) fn new(threads: &[WatchedThread], bell: &Arc<Bell>) -> Self {
         Self { threads: threads.into(), bell: Arc::clone(bell), number: Arc::default() }
     }
 
@@ -195,7 +206,7 @@ impl Pulse {
         for thread in self.threads.iter() {
             thread.ask(*number);
         }
-        let is_silent = |thread: &&Asked| !thread.line.has_answered(*number);
+        let is_silent = |thread: &&WatchedThread| !thread.line.has_answered(*number);
         let deadline = Instant::now() + patience;
         let mut guard = self.bell.lock.lock().unwrap_or_else(PoisonError::into_inner);
         while self.threads.iter().any(|thread| is_silent(&thread)) {

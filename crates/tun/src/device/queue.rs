@@ -58,13 +58,19 @@ pub trait Queue: Pollable + std::fmt::Debug + Send + Sync + 'static {
 
     /// Returns the number of packets that a ring of the device may hold. Asked of devices with several queues
     /// only.
-    fn ring_packets(_device: &str) -> u64 {
+    fn ring_packets(&self, _device: &str) -> u64 {
         0
     }
 
     /// Returns the number of packets for the device that the system dropped because a ring was full. Asked of
     /// devices with several queues only.
-    fn dropped(_device: &str) -> u64 {
+    fn dropped(&self, _device: &str) -> u64 {
+        0
+    }
+
+    /// Returns the number of packets that the system dropped since the last call because the queue was full,
+    /// where the system's counters of the device do not have them. Asked after many packets were read.
+    fn poll_drops(&self) -> u64 {
         0
     }
 }
@@ -97,8 +103,14 @@ pub(crate) fn read_room(slab: &mut Slab, before: usize) -> &mut [u8] {
 /// Adds the packet of `bytes` bytes that was read behind the [`HEADROOM`], and on which no offload work is
 /// left.
 pub(crate) fn commit_packet(slab: &mut Slab, bytes: usize) -> Read {
+    commit_packet_behind(slab, &vnet_hdr::NOTHING_TO_DO, bytes)
+}
+
+/// Adds the packet of `bytes` bytes that was read behind the [`HEADROOM`], with the work that its virtio
+/// header says.
+pub(crate) fn commit_packet_behind(slab: &mut Slab, header: &[u8; VNET_HDR], bytes: usize) -> Read {
     let packet = &slab.spare_mut()[HEADROOM..HEADROOM + bytes];
-    match vnet_hdr::decode(&vnet_hdr::NOTHING_TO_DO, packet) {
+    match vnet_hdr::decode(header, packet) {
         Ok((offload, segments)) if slab.commit(HEADROOM, bytes, offload) => {
             Read::Packet { bytes: bytes as u64, segments }
         }

@@ -30,6 +30,9 @@ pub(super) enum Drained {
     Gone,
 }
 
+/// A queue that gave fewer packets, and no full slab, was never full, so that the kernel dropped none.
+const MANY_PACKETS: u64 = 64;
+
 /// Reads into `slab` until the queue is empty or the slab full.
 pub(super) fn drain(queue: &impl Queue, slab: &mut Slab, stats: &QueueStats) -> Drained {
     let (mut packets, mut segments, mut bytes, mut calls, mut malformed) = (0, 0, 0, 0, 0);
@@ -50,6 +53,9 @@ pub(super) fn drain(queue: &impl Queue, slab: &mut Slab, stats: &QueueStats) -> 
         }
     };
     let stats = &stats.outbound;
+    if drained == Drained::Full || packets >= MANY_PACKETS {
+        stats.uncounted_drops.add(queue.poll_drops());
+    }
     stats.read_calls.add(calls);
     stats.packets_read.add(packets);
     stats.segments_read.add(segments);

@@ -1,22 +1,24 @@
 //! What the packet threads of one device share: each has a contiguous range of the queues, which it alone
 //! reads, and an inbox for packets that another thread read for it. Every thread writes to every queue.
 //!
-//! The inboxes have no bound of their own: what is in them keeps the slabs that it was read into, and a queue
+//! The inboxes need no bound: what is in them keeps the slabs that it was read into, and a queue
 //! is not read without a slab. A thread that takes nothing for a second gets no more, and its queues' readers
 //! get other slabs for those that it holds.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::sync::mpsc as channel;
 
 use crate::batch::{Slab, SlabHome, TunBatch};
 
+mod progress;
 mod stalls;
 
+use progress::Progress;
 use stalls::Stalls;
 
 /// Slabs that one queue may use, beside those that stalled threads hold: about a megabyte is read ahead. A
@@ -25,29 +27,22 @@ pub(super) const SLABS: usize = 6;
 
 /// A packet thread, as the others see it.
 #[derive(Debug)]
-struct Seen {
+struct ShardEnd {
     own: Range<u16>,
     inbox: channel::UnboundedSender<TunBatch>,
-    /// Messages put into the inbox.
-    pushed: AtomicU64,
-    /// Messages taken from the inbox.
-    taken: AtomicU64,
-    /// Whether the thread has nothing that it read and that may be for another thread.
-    is_idle: AtomicBool,
-    /// Whether it waits until others are idle.
-    wants_wake: AtomicBool,
+    progress: Progress,
 }
 
-impl Seen {
+impl ShardEnd {
     fn send(&self, batch: TunBatch) {
-        self.pushed.fetch_add(1, Ordering::SeqCst);
+        self.progress.push();
         // Sending fails only if the device of that thread was dropped.
         let _ = self.inbox.send(batch);
     }
 
     /// Makes the thread poll its inbox. `queue` is any of the sender's.
     fn wake(&self, queue: u16) {
-        self.send(TunBatch::new(Slab::message(), queue, SlabHome::Nobody));
+        self.send(TunBatch::new(Slab::message(), queue, SlabHome::None));
     }
 }
 
@@ -62,7 +57,7 @@ struct Count {
 
 #[derive(Debug)]
 struct Shards {
-    each: Box<[Seen]>,
+    each: Box<[ShardEnd]>,
     queues: Box<[Count]>,
 }
 
@@ -91,9 +86,7 @@ impl Shard {
         let (each, inboxes): (Vec<_>, Vec<_>) = ranges(queues, shards)
             .map(|own| {
                 let (inbox, receiver) = channel::unbounded_channel();
-                let (is_idle, wants_wake) = (AtomicBool::new(true), AtomicBool::new(false));
-                let (pushed, taken) = (AtomicU64::new(0), AtomicU64::new(0));
-                (Seen { own, inbox, pushed, taken, is_idle, wants_wake }, receiver)
+                (ShardEnd { own, inbox, progress: Progress::new() }, receiver)
             })
             .unzip();
         let queues = (0..queues).map(|_| Count::default()).collect();
@@ -113,20 +106,20 @@ impl Shard {
         (0..).zip(inboxes).map(shard).collect()
     }
 
-    fn seen(&self) -> &Seen {
+    fn end(&self) -> &ShardEnd {
         &self.shared.each[usize::from(self.number)]
     }
 
     /// Returns the queues that this thread reads.
     pub(super) fn own(&self) -> Range<u16> {
-        self.seen().own.clone()
+        self.end().own.clone()
     }
 
     /// Takes a batch from the inbox.
     pub(super) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<TunBatch> {
         // The channel never closes: `shared` has a sender.
         while let Poll::Ready(Some(batch)) = self.inbox.poll_recv(cx) {
-            self.seen().taken.fetch_add(1, Ordering::SeqCst);
+            self.end().progress.take();
             // Without packets, another thread only woke this one.
             if batch.packets() > 0 {
                 return Poll::Ready(batch);
@@ -137,7 +130,7 @@ impl Shard {
 
     /// Announces that this thread may read packets of others from now on, until [`Self::settle`].
     pub(super) fn begin(&mut self) {
-        self.seen().is_idle.store(false, Ordering::SeqCst);
+        self.end().progress.begin();
         self.stalls.refresh(&self.shared.each);
     }
 
@@ -208,40 +201,36 @@ impl Shard {
         dropped
     }
 
-    /// Announces that everything read was handed over: of each own queue, in order, so many packets.
+    /// Announces that everything read was handed over. `packets` has the number of packets of each own
+    /// queue, in order.
     pub(super) fn settle(&self, packets: impl Iterator<Item = u64>) {
         for (queue, packets) in self.own().zip(packets) {
             self.shared.queues[usize::from(queue)].handed_over.store(packets, Ordering::SeqCst);
         }
-        self.seen().is_idle.store(true, Ordering::SeqCst);
+        self.end().progress.settle();
         for (number, other) in (0..).zip(&self.shared.each) {
-            let wants_wake = number != self.number && other.wants_wake.load(Ordering::SeqCst);
-            if wants_wake && other.wants_wake.swap(false, Ordering::SeqCst) {
+            if number != self.number && other.progress.take_wish() {
                 other.wake(self.own().start);
             }
         }
     }
 
-    /// Makes every other thread wake this one when it is idle next. Check after the call what they are to be
-    /// idle for: a thread that became idle before it wakes nobody.
+    /// As [`Progress::want_wake`].
     pub(super) fn want_wake(&self) {
-        self.seen().wants_wake.store(true, Ordering::SeqCst);
+        self.end().progress.want_wake();
     }
 
     /// Reports whether nothing read from the queue of another thread is on its way to this thread. Check
     /// before that no packet can be read from the queue.
     pub(super) fn has_all_of(&self, queue: u16) -> bool {
-        // The order matters. A packet that left the queue before the check for packets was read by its
-        // thread, which is not idle from then on until it has put the packet into the inbox and counted it
-        // there.
-        let reader = self.shared.each.iter().find(|seen| seen.own.contains(&queue));
-        reader.is_none_or(|reader| reader.is_idle.load(Ordering::SeqCst)) && self.inbox_is_empty()
+        let reader = self.shared.each.iter().find(|end| end.own.contains(&queue));
+        reader
+            .map_or_else(|| self.inbox_is_empty(), |reader| self.end().progress.has_all_of(&reader.progress))
     }
 
     /// Reports whether everything that was handed over to this thread has been taken.
     pub(super) fn inbox_is_empty(&self) -> bool {
-        let seen = self.seen();
-        seen.pushed.load(Ordering::SeqCst) == seen.taken.load(Ordering::SeqCst)
+        self.end().progress.inbox_is_empty()
     }
 
     /// Returns the number of packets that were read from the queue of another thread, but for a slab.

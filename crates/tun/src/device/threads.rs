@@ -11,19 +11,19 @@ use std::task::{Context, Poll, ready};
 use std::thread::{self, JoinHandle};
 
 use tokio::sync::mpsc as channel;
-use weft_confine::Role;
+use weft_confine::{EndProcessOnPanic, Role};
 use weft_sched::flow::FlowHasher;
 use weft_tunnel::{PlainSlab, Plaintext};
 
 use super::descriptor;
-use super::pulse::{Asked, Bell, Channel, Line, Pulse};
+use super::plain_batch::{self, PlainBatch};
+use super::pulse::{Bell, Channel, Line, Order, Pulse, WatchedThread};
 use super::queue::Queue;
 use super::reader::{self, Progress, Reader};
-use super::writer::{self, BatchWriter, Coalescing, Order, PlainBatch, Writer};
+use super::writer::{BatchWriter, Coalescing, Writer};
 use crate::batch::{Slab, TunBatch};
 use crate::flows::{Flows, Pipelines};
 use crate::stats::{QueueStats, TunStats};
-use crate::thread_guard::EndProcessOnPanic;
 
 /// Starts a thread. A panic of the thread ends the process.
 fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -65,8 +65,9 @@ impl<Q: Queue> Pipelines for Pipes<Q> {
     fn packets_until_now(&self, queue: u16) -> u64 {
         // Packets handed over, packets that may be in the reader's slab, and packets that the kernel's ring
         // may hold.
-        let handed_over = self.each[usize::from(queue)].progress.packets.load(Ordering::SeqCst);
-        handed_over + reader::MAX_PACKETS + Q::ring_packets(&self.name)
+        let pipeline = &self.each[usize::from(queue)];
+        let handed_over = pipeline.progress.packets.load(Ordering::SeqCst);
+        handed_over + reader::MAX_PACKETS + pipeline.queue.ring_packets(&self.name)
     }
 
     fn completed(&self, writer: u16) -> u64 {
@@ -76,7 +77,7 @@ impl<Q: Queue> Pipelines for Pipes<Q> {
 
 /// The threads of a device and the channels to them.
 pub(super) struct Threads<Q> {
-    lines: Vec<Asked>,
+    lines: Vec<WatchedThread>,
     bell: Arc<Bell>,
     handles: Vec<JoinHandle<()>>,
     pipes: Pipes<Q>,
@@ -100,9 +101,9 @@ impl<Q: Queue> Threads<Q> {
         let count = queues.len();
         let (batch_sender, batches) = channel::channel(count * reader::SLABS);
         let (home_sender, home) = channel::unbounded_channel();
-        for _ in 0..writer::SLABS {
+        for _ in 0..plain_batch::SLABS {
             // The receiver exists, so sending cannot fail.
-            let _ = home_sender.send(PlainBatch::new(count, hasher, coalescing));
+            let _ = home_sender.send(PlainBatch::new(count, hasher, coalescing.joins()));
         }
         let mut threads = Self {
             lines: Vec::with_capacity(2 * count),
@@ -168,9 +169,9 @@ impl<Q: Queue> Threads<Q> {
         };
         self.pipes.each.push(pipeline);
         self.handles.push(spawn(reader_line.name().to_owned(), move || reader.run())?);
-        self.lines.push(Asked { line: reader_line, channel: Channel::Reader(free_sender) });
+        self.lines.push(WatchedThread { line: reader_line, channel: Channel::Reader(free_sender) });
         self.handles.push(spawn(writer_line.name().to_owned(), move || writer.run())?);
-        self.lines.push(Asked { line: writer_line, channel: Channel::Writer(plain_sender) });
+        self.lines.push(WatchedThread { line: writer_line, channel: Channel::Writer(plain_sender) });
         Ok(())
     }
 

@@ -82,6 +82,24 @@ pub(crate) fn decode(header: &[u8; VNET_HDR], packet: &[u8]) -> Result<(Offload,
     Ok((offload, payload.div_ceil(usize::from(gso_size)) as u64))
 }
 
+/// Returns a header whose positions count from another place, `by` bytes before: a link header.
+#[cfg(any(target_os = "linux", test))]
+pub(crate) fn moved(header: &[u8; VNET_HDR], by: i16) -> [u8; VNET_HDR] {
+    let mut moved = *header;
+    let mut move_at = |at: usize| {
+        let position = u16::from_ne_bytes([header[at], header[at + 1]]).wrapping_add_signed(by);
+        moved[at..at + 2].copy_from_slice(&position.to_ne_bytes());
+    };
+    // The length of the headers, and where the checksum starts.
+    if header[1] != GSO_NONE {
+        move_at(2);
+    }
+    if header[0] & FLAG_NEEDS_CSUM != 0 {
+        move_at(6);
+    }
+    moved
+}
+
 /// The virtio header of a packet with no offload work left.
 pub(crate) const NOTHING_TO_DO: [u8; VNET_HDR] = [0; VNET_HDR];
 
@@ -134,6 +152,18 @@ mod tests {
         let offload = Offload::TcpSegmentation { segment_size: 1000 };
         assert_eq!(decode(&super_header(1, 1000, 20, 16), &tcp(2001)), Ok((offload, 3)));
         assert_eq!(decode(&super_header(0x81, 1000, 20, 16), &tcp(2000)), Ok((offload, 2)));
+    }
+
+    #[test]
+    fn positions_of_work_that_is_left_move_with_the_link_header() {
+        let header = super_header(1, 1000, 20, 16);
+        let moved = moved(&header, 14);
+        assert_eq!((&moved[2..4], &moved[6..8]), (&14_u16.to_ne_bytes()[..], &34_u16.to_ne_bytes()[..]));
+        assert_eq!(super::moved(&moved, -14), header);
+        assert_eq!(super::moved(&NOTHING_TO_DO, 14), NOTHING_TO_DO);
+        // A checksum that starts before the packet fits no packet.
+        let wrong = super::moved(&super_header(0, 0, 13, 16), -14);
+        assert_eq!(decode(&wrong, &tcp(0)), Err(Malformed));
     }
 
     #[test]

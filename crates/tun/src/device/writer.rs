@@ -8,60 +8,16 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use tokio::sync::mpsc as channel;
-use weft_sched::flow::{FlowHash, FlowHasher};
-use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, ip};
+use weft_tunnel::{PlainSlab, ip};
 
 use super::backoff::Backoff;
 use super::coalesce::{Coalescer, Form};
-use super::pulse::{Line, Wait};
+use super::plain_batch::{PlainBatch, Staged};
+use super::pulse::{Line, Order, Wait};
 use super::queue::{Queue, Until, WriteError};
 use super::vnet_hdr;
 use crate::config::TunOffload;
 use crate::stats::QueueStats;
-
-/// Bytes of a slab: what four full GRO buffers decrypt to, the usual content of one `recvmmsg`.
-pub(super) const SLAB_BYTES: usize = 4 * MAX_PACKET;
-/// Slabs of a device: one being filled, one being written, and a spare for each.
-pub(super) const SLABS: usize = 4;
-
-/// The flow of packets whose flow nothing asks for.
-const NO_FLOW: FlowHash = FlowHash { value: 0, has_ports: false };
-
-/// A packet of a [`PlainBatch`] and its flow, which is computed once.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Staged {
-    pub(super) packet: Plaintext,
-    pub(super) flow: FlowHash,
-}
-
-/// A slab, and the packets in it for each queue. Shared by the writers of these packets.
-#[derive(Debug)]
-pub(super) struct PlainBatch {
-    /// `None` if nothing asks for flows: there is one queue, and no packets are joined.
-    hasher: Option<FlowHasher>,
-    pub(super) slab: PlainSlab,
-    /// One list per queue, in the order of staging.
-    pub(super) staged: Box<[Vec<Staged>]>,
-}
-
-impl PlainBatch {
-    pub(super) fn new(queues: usize, hasher: FlowHasher, coalescing: &Coalescing) -> Self {
-        let hasher = (queues > 1 || coalescing.allowed() != TunOffload::default()).then_some(hasher);
-        Self { hasher, slab: PlainSlab::new(SLAB_BYTES), staged: vec![Vec::new(); queues].into() }
-    }
-
-    /// Stages a packet of the slab for the queue that `choose` returns for its flow.
-    #[inline]
-    pub(super) fn stage(&mut self, packet: Plaintext, choose: impl FnOnce(FlowHash) -> u16) {
-        let flow = self.hasher.as_ref().map_or(NO_FLOW, |hasher| hasher.hash(self.slab.get(packet)));
-        self.staged[usize::from(choose(flow))].push(Staged { packet, flow });
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.slab.clear();
-        self.staged.iter_mut().for_each(Vec::clear);
-    }
-}
 
 /// The packets that the writers still join; shared by the queues of a device.
 #[derive(Debug)]
@@ -85,6 +41,11 @@ impl Coalescing {
 
     pub(super) fn allowed(&self) -> TunOffload {
         TunOffload { tcp: self.tcp.load(Ordering::Relaxed), udp: self.udp.load(Ordering::Relaxed) }
+    }
+
+    /// Reports whether any packets are joined.
+    pub(super) fn joins(&self) -> bool {
+        self.allowed() != TunOffload::default()
     }
 
     fn allows(&self, protocol: u8) -> bool {
@@ -243,17 +204,6 @@ impl BatchWriter {
     }
 }
 
-/// A message to a writer thread.
-#[derive(Debug)]
-pub(super) enum Order {
-    /// Write the packets that are staged for the queue.
-    Write(Arc<PlainBatch>),
-    /// Answer a question of `Pulse`.
-    Answer,
-    /// End.
-    End,
-}
-
 /// The state of a writer thread.
 pub(super) struct Writer<Q> {
     pub(super) number: u16,
@@ -303,6 +253,8 @@ impl<Q: Queue> Writer<Q> {
 
 #[cfg(test)]
 mod tests {
+    use weft_sched::flow::FlowHasher;
+
     use super::*;
 
     /// Three packets of one stream, which are joined.

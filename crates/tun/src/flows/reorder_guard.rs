@@ -5,6 +5,9 @@
 //! own hash. An older packet may still be unread in the old queue. Packets of such a flow are held until the
 //! old queue has been empty once. All other flows proceed, so two queues that flows move between never wait
 //! for each other. A move is rare: it may cost a copy and system calls.
+//!
+//! The kernel learns the queue of a new flow when the first packet written for it has been delivered. What
+//! answers before that is in the queue of the kernel's hash, which may be any.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -53,7 +56,8 @@ struct Blocker {
 struct Moved {
     /// The queue that it was last read from.
     queue: u16,
-    /// The queues that it was read from before. Packets from these queues are older, and are not held.
+    /// The queues that it was read from before, or may have been put into before. Packets from these queues
+    /// are older, and are not held.
     blockers: Vec<Blocker>,
     packets: Vec<(u16, Slab)>,
 }
@@ -172,13 +176,18 @@ impl ReorderGuard {
             moved.blockers.push(blocker(moved.queue));
             moved.queue = queue;
         } else {
-            let old = table.read_queue(flow).unwrap_or(queue);
-            if old == queue || self.is_drained_now(old, pipelines) {
+            let earlier = match table.read_queue(flow) {
+                Some(old) => old..old + 1,
+                None if table.is_first_answer(flow, queue) => 0..self.progress.len() as u16,
+                None => queue..queue + 1,
+            };
+            let is_busy = |old: &u16| *old != queue && !self.is_drained_now(*old, pipelines);
+            let blockers: Vec<Blocker> = earlier.filter(is_busy).map(blocker).collect();
+            if blockers.is_empty() {
                 table.note_read(flow, queue, |writer| pipelines.completed(writer));
                 return false;
             }
-            let moved = Moved { queue, blockers: vec![blocker(old)], packets: Vec::new() };
-            self.moved.insert(flow.value, moved);
+            self.moved.insert(flow.value, Moved { queue, blockers, packets: Vec::new() });
         }
         // Recorded at once: packets that are written for the flow from now on must not move it back.
         table.note_read(flow, queue, |writer| pipelines.completed(writer));
@@ -225,7 +234,7 @@ impl ReorderGuard {
 }
 
 fn forward(moved: &mut Moved, out: &mut VecDeque<TunBatch>) -> usize {
-    let packets = moved.packets.drain(..).map(|(queue, slab)| TunBatch::new(slab, queue, SlabHome::Nobody));
+    let packets = moved.packets.drain(..).map(|(queue, slab)| TunBatch::new(slab, queue, SlabHome::None));
     let mut bytes = 0;
     out.extend(packets.inspect(|batch| bytes += batch.bytes()));
     bytes
@@ -353,6 +362,29 @@ mod tests {
     fn a_flow_that_moved_from_an_empty_queue_does_not_wait() {
         let mut bench = Bench::new();
         bench.offer(0, 1);
+        assert_eq!(bench.offer(1, 1), 28);
+    }
+
+    #[test]
+    fn what_was_answered_before_the_kernel_knew_the_queue_of_the_flow_stays_in_order() {
+        let mut bench = Bench::new();
+        let flow = bench.hasher.hash(&packet(1, 28));
+        assert_eq!(bench.table.stage(flow, |_| 1, |_| 1, |_| 0), 1);
+        bench.queues.busy.extend([0, 2]);
+        assert_eq!(bench.offer(1, 1), 0, "the first answer may be in any queue");
+        assert_eq!((bench.offer(0, 1), bench.release()), (28, 0));
+        bench.queues.busy.clear();
+        assert_eq!(bench.release(), 28);
+        assert_eq!(bench.delivered(), [(0, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn a_late_first_answer_waits_for_no_queue() {
+        let mut bench = Bench::new();
+        let flow = bench.hasher.hash(&packet(1, 28));
+        assert_eq!(bench.table.stage(flow, |_| 1, |_| 1, |_| 0), 1);
+        bench.queues.busy.extend([0, 2]);
+        (0..30).for_each(|_| bench.table.tick());
         assert_eq!(bench.offer(1, 1), 28);
     }
 

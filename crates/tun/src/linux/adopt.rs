@@ -48,7 +48,7 @@ pub fn open_queues(name: &str, mut existing: Vec<OwnedFd>, count: usize) -> Resu
     let failed = |errno: Errno| create::open_error("attach a queue", name, errno.into());
     let (_, flags) = describe(existing[0].as_fd()).map_err(failed)?;
     while existing.len() < count && flags & libc::IFF_MULTI_QUEUE != 0 {
-        existing.push(attach(name, flags)?);
+        existing.push(attach(name, flags, existing.len(), count)?);
     }
     Ok(existing)
 }
@@ -77,9 +77,10 @@ pub fn check_queue(descriptor: &OwnedFd, name: &str) -> Result<(), String> {
     }
 }
 
-/// Attaches a queue to a device with `flags`. Other flags would change those of all its queues.
-fn attach(name: &str, flags: libc::c_int) -> Result<OwnedFd, OpenError> {
-    let failed = |source| create::open_error("attach a queue", name, source);
+/// Attaches a queue to a device with `flags`, which has `queues` of `wanted` queues. Other flags would change
+/// those of all its queues.
+fn attach(name: &str, flags: libc::c_int, queues: usize, wanted: usize) -> Result<OwnedFd, OpenError> {
+    let failed = |source| create::queue_error(name, queues, wanted, source);
     let file = OpenOptions::new()
         .read(true)
         .write(true)

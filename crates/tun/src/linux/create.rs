@@ -7,10 +7,11 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
 
-use super::LinuxQueue;
+use super::packet_socket::{is_packet_socket, offload_of};
+use super::{Kind, LinuxQueue};
 use crate::attached::{PACKET_INFORMATION, describe, has_packet_information, request};
 use crate::config::{OpenError, TunConfig, TunOffload};
-use crate::device::Opened;
+use crate::device::OpenDevice;
 use crate::device::descriptor::set_nonblocking;
 use crate::device::vnet_hdr::VNET_HDR;
 
@@ -25,6 +26,8 @@ pub const SUPER_PACKETS: bool = !IS_PORTABLE;
 const QUEUE_FLAGS: libc::c_int = libc::IFF_TUN
     | libc::IFF_NO_PI
     | if IS_PORTABLE { 0 } else { libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE };
+/// The kernel's default of the length of a ring.
+const DEFAULT_TX_QUEUE_LEN: u64 = 500;
 const TCP_OFFLOADS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
 const UDP_OFFLOADS: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
@@ -39,8 +42,8 @@ mod ioctls {
 }
 
 /// Creates the device of `config`, or adopts its descriptors.
-pub(super) fn open(config: TunConfig) -> Result<Opened<LinuxQueue>, OpenError> {
-    let TunConfig { name, queues, descriptors, offload, join_segments, .. } = config;
+pub(super) fn open(config: TunConfig) -> Result<OpenDevice<LinuxQueue>, OpenError> {
+    let TunConfig { name, queues, descriptors, offload, join_segments, namespace, .. } = config;
     let count = queues.max(1);
     if !is_valid_name(&name) {
         return Err(OpenError::InvalidName { name });
@@ -49,11 +52,14 @@ pub(super) fn open(config: TunConfig) -> Result<Opened<LinuxQueue>, OpenError> {
         return Err(OpenError::TooManyQueues { queues: count });
     }
     let queues = if descriptors.is_empty() {
-        create(&name, count)?.into_iter().map(|queue| LinuxQueue::new(queue, !IS_PORTABLE)).collect()
+        create(&name, count)?.into_iter().map(|queue| LinuxQueue::new(queue, !IS_PORTABLE, None)).collect()
     } else if descriptors.len() == count {
         let adopt = |(index, descriptor): (usize, OwnedFd)| {
+            if is_packet_socket(descriptor.as_fd()) {
+                return Ok(LinuxQueue::packet_socket(descriptor, namespace.clone()));
+            }
             check_adopted(descriptor.as_fd(), &name, count > 1)
-                .map(|has_header| LinuxQueue::new(descriptor, has_header))
+                .map(|has_header| LinuxQueue::new(descriptor, has_header, namespace.clone()))
                 .map_err(|reason| OpenError::Descriptor { index, name: name.clone(), reason })
         };
         descriptors.into_iter().enumerate().map(adopt).collect::<Result<Vec<_>, _>>()?
@@ -67,7 +73,7 @@ pub(super) fn open(config: TunConfig) -> Result<Opened<LinuxQueue>, OpenError> {
     };
     for queue in &queues {
         set_nonblocking(queue.as_fd()).map_err(failed("make the descriptor non-blocking"))?;
-        if !queue.has_header() {
+        if !matches!(queue.kind, Kind::Vnet(_)) {
             continue;
         }
         let size = VNET_HDR as libc::c_int;
@@ -76,15 +82,16 @@ pub(super) fn open(config: TunConfig) -> Result<Opened<LinuxQueue>, OpenError> {
             .map_err(failed("set the size of the virtio header"))?;
     }
     let offload = match queues.first() {
+        Some(LinuxQueue { kind: Kind::Packet(socket), .. }) if offload => offload_of(socket),
+        Some(LinuxQueue { kind: Kind::Packet(_), .. }) | None => TunOffload::default(),
         // Only a virtio header can say which offload work is left on a packet.
         Some(first) => {
             let offload = offload && queues.iter().all(LinuxQueue::has_header);
             set_offload(first.as_fd(), offload).map_err(failed("set offloads"))?
         }
-        None => TunOffload::default(),
     };
     let joins_segments = join_segments && !queues.iter().any(LinuxQueue::has_header);
-    Ok(Opened { queues, name, offload, joins_segments })
+    Ok(OpenDevice { queues, name, offload, joins_segments })
 }
 
 /// Reports whether a name is valid: the rules of the kernel's `dev_valid_name`, no control characters, and no
@@ -106,7 +113,7 @@ pub(super) fn create(name: &str, count: usize) -> Result<Vec<OwnedFd>, OpenError
     if IS_PORTABLE {
         return Ok(vec![reservation.into()]);
     }
-    let queues = attach(name, count).map_err(|error| open_error("attach a queue", name, error))?;
+    let queues = attach(name, count)?;
     drop(reservation);
     Ok(queues)
 }
@@ -130,17 +137,18 @@ fn reserve(name: &str) -> Result<File, OpenError> {
     Ok(file)
 }
 
-fn attach(name: &str, count: usize) -> io::Result<Vec<OwnedFd>> {
+fn attach(name: &str, count: usize) -> Result<Vec<OwnedFd>, OpenError> {
     let first = tun_rs::DeviceBuilder::new()
         .name(name)
         .inherit_enable_state()
         .with(|builder| {
             builder.packet_information(false).multi_queue(true).offload(true);
         })
-        .build_sync()?;
+        .build_sync()
+        .map_err(|error| queue_error(name, 0, count, error))?;
     let mut devices = Vec::with_capacity(count);
-    for _ in 1..count {
-        devices.push(first.try_clone()?);
+    for queues in 1..count {
+        devices.push(first.try_clone().map_err(|error| queue_error(name, queues, count, error))?);
     }
     devices.insert(0, first);
     // SAFETY: `into_raw_fd` gives up the only owner of an open descriptor.
@@ -168,6 +176,17 @@ pub(super) fn open_error(action: &'static str, name: &str, source: io::Error) ->
         io::ErrorKind::PermissionDenied => OpenError::PermissionDenied { name },
         _ => OpenError::Io { action, name, source },
     }
+}
+
+/// Returns the reason why the kernel gave `queues` of `wanted` queues and no more.
+pub(super) fn queue_error(name: &str, queues: usize, wanted: usize, source: io::Error) -> OpenError {
+    match Errno::from_raw(source.raw_os_error().unwrap_or_default()) {
+        // Fewer queues would not help.
+        Errno::EPERM | Errno::EACCES | Errno::EMFILE | Errno::ENFILE => {}
+        _ if queues == 0 => {}
+        _ => return OpenError::TooFewQueues { name: name.to_owned(), queues, wanted, source },
+    }
+    open_error("attach a queue", name, source)
 }
 
 /// Checks that a handed-in descriptor is a queue of `name`, and returns whether it has virtio headers.
@@ -207,20 +226,24 @@ fn set_offload(queue: BorrowedFd<'_>, wanted: bool) -> Result<TunOffload, Errno>
 /// Returns the number of packets that a ring of the device may hold; the kernel's default if it cannot be
 /// read.
 pub(super) fn tx_queue_len(name: &str) -> u64 {
-    /// The kernel's default for a TUN.
-    const DEFAULT: u64 = 500;
     let kind = nix::sys::socket::SockType::Datagram;
     let flags = nix::sys::socket::SockFlag::SOCK_CLOEXEC;
     let Ok(socket) = nix::sys::socket::socket(nix::sys::socket::AddressFamily::Inet, kind, flags, None)
     else {
-        return DEFAULT;
+        return DEFAULT_TX_QUEUE_LEN;
     };
+    tx_queue_len_by(socket.as_fd(), name)
+}
+
+/// Returns the number of packets that a ring of the device in the namespace of a socket may hold, as
+/// [`tx_queue_len`] does.
+pub(super) fn tx_queue_len_by(socket: BorrowedFd<'_>, name: &str) -> u64 {
     let mut answer = request(name, 0);
     // SAFETY: the ioctl reads and writes an ifreq. `answer` is an ifreq that lives until the ioctl returns.
     match unsafe { ioctls::get_tx_queue_len(socket.as_raw_fd(), &mut answer) } {
         // SAFETY: the kernel filled in the length, an int, which `ifru_metric` is too.
         Ok(_) => unsafe { answer.ifr_ifru.ifru_metric }.max(0) as u64,
-        Err(_) => DEFAULT,
+        Err(_) => DEFAULT_TX_QUEUE_LEN,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::device::vnet_hdr::{self, VNET_HDR};
 
 /// A descriptor of a TUN with IFF_VNET_HDR.
 #[derive(Debug)]
-pub struct VnetQueue {
+pub(crate) struct VnetQueue {
     descriptor: OwnedFd,
 }
 

@@ -286,6 +286,21 @@ fn a_shard_that_takes_nothing_for_a_second_stops_no_queue_until_it_goes_on() {
 }
 
 #[test]
+fn a_stalled_shard_gets_nothing_from_other_queues_either() {
+    let (mut world, kept, _) = stalled(0);
+    // It holds no slab of this queue.
+    for number in 100..103 {
+        assert!(world.deliver(1, 1, number));
+        let (own, dropped) = world.poll_dropping(0);
+        assert_eq!(own, []);
+        assert!(dropped > 0, "{number}");
+    }
+    let taken = contents(&world.poll(1, 1 << 20));
+    assert!(taken.iter().all(|(_, number)| *number < 100), "{taken:?}");
+    drop(kept);
+}
+
+#[test]
 fn what_a_shard_holds_that_goes_on_and_hangs_again_and_again_is_bounded() {
     let (mut world, mut kept, mut number) = stalled(0);
     let mut deliver_and_read = |world: &mut World| {
@@ -325,6 +340,31 @@ fn what_a_shard_holds_that_goes_on_and_hangs_again_and_again_is_bounded() {
         world.hand_over(0, &mut batches);
         world.poll(1, 1 << 20);
     }
+    world.check_that_slabs_returned();
+}
+
+#[test]
+fn a_shard_that_goes_on_while_packets_for_it_are_read_holds_no_more_slabs() {
+    let (mut world, mut kept, mut number) = stalled(0);
+    assert_eq!(world.poll_dropping(0), (vec![], 1));
+    // These are read into the slabs that replace those of the stalled shard.
+    let mut read = VecDeque::new();
+    for _ in 0..SLABS {
+        number += 1;
+        assert!(world.deliver(0, 1, number));
+        read.extend(world.read(0, 1 << 20));
+    }
+    assert_eq!(contents(&read).len(), SLABS);
+    kept.push(world.poll(1, 1 << 20));
+    read.extend(world.read(0, 1 << 20));
+    assert_eq!(world.hand_over(0, &mut read), SLABS as u64);
+    assert_eq!(contents(&world.poll(1, 1 << 20)), [], "it has all that it may have");
+    assert_eq!(kept.iter().map(VecDeque::len).sum::<usize>(), SLABS);
+    kept.clear();
+    number += 1;
+    assert!(world.deliver(0, 1, number));
+    assert_eq!(world.poll_dropping(0), (vec![], 0));
+    assert_eq!(contents(&world.poll(1, 1 << 20)), [(1, number)]);
     world.check_that_slabs_returned();
 }
 

@@ -1,14 +1,13 @@
-//! Packet threads that take nothing from their inboxes, as another one sees them. It watches them only while
-//! a queue of its own waits for a slab: otherwise there is room for what they do not take.
+//! Packet threads that take nothing from their inboxes, as another thread sees them. It watches them only
+//! while one of its queues waits for a slab: otherwise there is room for what they do not take.
 
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::Sleep;
 
-use super::Seen;
+use super::ShardEnd;
 
 /// How long a thread may take nothing. Then it gets nothing more until it does.
 const STALL: Duration = Duration::from_secs(1);
@@ -45,13 +44,13 @@ impl Stalls {
     }
 
     /// Finds out which of the stalled threads take packets again.
-    pub(super) fn refresh(&mut self, shards: &[Seen]) {
+    pub(super) fn refresh(&mut self, shards: &[ShardEnd]) {
         if !self.any {
             return;
         }
         self.any = false;
         for (number, (watched, seen)) in self.each.iter_mut().zip(shards).enumerate() {
-            if watched.is_stalled && seen.taken.load(Ordering::SeqCst) != watched.taken {
+            if watched.is_stalled && seen.progress.taken() != watched.taken {
                 watched.is_stalled = false;
                 tracing::info!("packet thread {number} takes packets of the others again");
             }
@@ -61,7 +60,7 @@ impl Stalls {
 
     /// Checks the other threads than `own` while a queue of that waits for a slab. Returns whether one more
     /// is stalled. If not, `cx` is woken for the next check.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, own: u16, shards: &[Seen]) -> bool {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, own: u16, shards: &[ShardEnd]) -> bool {
         let timer = self.timer.as_mut().map(|timer| timer.as_mut().poll(cx));
         if timer.is_some_and(|timer| timer.is_pending()) {
             return false;
@@ -73,8 +72,8 @@ impl Stalls {
             if number == usize::from(own) {
                 continue;
             }
-            let taken = seen.taken.load(Ordering::SeqCst);
-            let is_waited_for = seen.pushed.load(Ordering::SeqCst) != taken;
+            let taken = seen.progress.taken();
+            let is_waited_for = !seen.progress.inbox_is_empty();
             if is_time && is_waited_for && taken == watched.taken && !watched.is_stalled {
                 watched.is_stalled = true;
                 found = true;
