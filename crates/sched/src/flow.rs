@@ -83,6 +83,10 @@ const ENTRIES: usize = 65_536;
 /// Entries of a set. With 10,000 flows in the table, a set holds 1.2 of them on average.
 const WAYS: usize = 8;
 
+/// For how many batches, read and written, a flow counts as just staged: those of about two turns of an event
+/// loop with eight queues.
+const ANSWER_BATCHES: u32 = 24;
+
 #[derive(Clone, Copy, Default)]
 struct Entry {
     /// Hash of the flow; 0 if the entry is free.
@@ -128,6 +132,20 @@ impl FlowTable {
             .find(|entry| entry.flow == flow.value)?
             .read_from
             .checked_sub(1)
+    }
+
+    /// Reports whether the flow was never read, and `queue` is the writer that it was just staged for, at
+    /// most a few batches ago (`ANSWER_BATCHES`).
+    pub fn is_first_answer(&self, flow: FlowHash, queue: u16) -> bool {
+        let place = self.place(flow);
+        self.entries[place..place + WAYS].iter().any(|entry| {
+            let is_recent = self.clock.wrapping_sub(entry.used) <= ANSWER_BATCHES;
+            entry.flow == flow.value
+                && entry.read_from == 0
+                && entry.item != 0
+                && entry.writer == queue
+                && is_recent
+        })
     }
 
     /// Records that the flow was read from `queue`. `completed(writer)` returns the number of items that the

@@ -306,8 +306,8 @@ pub struct UdpFeatures {
     pub wanted_send_buffer_bytes: u64,
 }
 
-/// Returns the bytes that may wait in each of the [`receiving_sockets`] of a process with so much memory and
-/// so many shards, between 256 KiB and 7 MiB.
+/// Returns the bytes that may wait in each of the [`receiving_sockets`] of a process, for its memory and its
+/// number of shards, between 256 KiB and 7 MiB.
 ///
 /// All sockets full, those of both address families and as the kernel counts (twice as much, for its own
 /// bookkeeping), take at most an eighth of the memory if that is so much: 24 MiB with one shard, and 16 MiB

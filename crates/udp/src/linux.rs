@@ -13,7 +13,7 @@ mod steering;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use family::{Family, Opened};
+pub(crate) use family::{BoundFamily, Family};
 pub(crate) use send::Sender;
 
 /// Maximum number of shards.

@@ -18,7 +18,7 @@ mod socket;
 #[cfg_attr(windows, path = "windows/tests.rs")]
 mod tests;
 
-pub(crate) use family::{Family, Opened};
+pub(crate) use family::{BoundFamily, Family};
 pub(crate) use send::Sender;
 
 /// Maximum number of shards: the kernel does not know which socket is for which datagram.

@@ -8,7 +8,7 @@ use socket2::Socket;
 use weft_tunnel::Transmit;
 
 use crate::bind::{failed, local_port};
-use crate::platform::{self, Family, MAX_SHARDS, Opened, Sender};
+use crate::platform::{self, BoundFamily, Family, MAX_SHARDS, Sender};
 use crate::{
     BindError, Descriptor, Half, RecvBuffers, SEND_BUFFER_BYTES, SendError, Sent, Udp, UdpConfig,
     UdpFeatures, UdpStats, adopt, bind, codes,
@@ -51,8 +51,8 @@ pub fn open_shards(
 /// The sockets of one shard before they are registered with a runtime.
 #[derive(Debug)]
 pub struct ShardSockets {
-    v4: Option<Opened>,
-    v6: Option<Opened>,
+    v4: Option<BoundFamily>,
+    v6: Option<BoundFamily>,
     /// The requested configuration, with the port in use.
     config: UdpConfig,
     /// Number of shards that share the port.
@@ -68,8 +68,8 @@ impl ShardSockets {
         config: &UdpConfig,
         shards: usize,
     ) -> Result<Vec<Self>, BindError> {
-        let mut v4 = Opened::all(v4, false, are_own, shards, config)?.into_iter();
-        let mut v6 = Opened::all(v6, true, are_own, shards, config)?.into_iter();
+        let mut v4 = BoundFamily::all(v4, false, are_own, shards, config)?.into_iter();
+        let mut v6 = BoundFamily::all(v6, true, are_own, shards, config)?.into_iter();
         let each = (0..shards).map(|_| Self { v4: v4.next(), v6: v6.next(), config: *config, shards });
         Ok(each.collect())
     }

@@ -18,12 +18,12 @@ const HEADER: usize = unsafe { libc::CMSG_LEN(0) } as usize;
 /// A buffer of ancillary messages, aligned as their headers have to be.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct Control {
+pub(super) struct AncillaryBuffer {
     bytes: [u8; CONTROL_BYTES],
     len: usize,
 }
 
-impl Control {
+impl AncillaryBuffer {
     /// Returns an empty buffer.
     pub(super) const fn new() -> Self {
         Self { bytes: [0; CONTROL_BYTES], len: 0 }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     /// Parses these messages as if they were received.
-    fn parse(control: &Control) -> Ancillary {
+    fn parse(control: &AncillaryBuffer) -> Ancillary {
         // SAFETY: a msghdr of zeros is valid.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         control.attach(&mut header);
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn each_control_message_of_a_datagram_is_read() {
         for source in [IpAddr::from(Ipv4Addr::new(192, 0, 2, 1)), Ipv6Addr::LOCALHOST.into()] {
-            let mut control = Control::new();
+            let mut control = AncillaryBuffer::new();
             control.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, 7_u8);
             control.push_source(source);
             if source.is_ipv6() {
@@ -206,13 +206,13 @@ mod tests {
 
     #[test]
     fn without_control_messages_nothing_is_known() {
-        let found = parse(&Control::new());
+        let found = parse(&AncillaryBuffer::new());
         assert_eq!((found.local, found.ecn, found.segment_bytes), (None, Ecn::default(), None));
     }
 
     #[test]
     fn a_value_that_is_cut_short_is_ignored() {
-        let mut control = Control::new();
+        let mut control = AncillaryBuffer::new();
         control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, 1_u64);
         control.push(libc::SOL_UDP, libc::UDP_GRO, 1300_u16);
         control.push_ecn(Ecn::Ect0, true);
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_length_that_cannot_be_ends_the_control_messages() {
         for len in [0, size_of::<libc::cmsghdr>() - 1, CONTROL_BYTES + 1, usize::MAX] {
-            let mut control = Control::new();
+            let mut control = AncillaryBuffer::new();
             control.push_ecn(Ecn::Ce, true);
             control.push_source(Ipv6Addr::LOCALHOST.into());
             control.bytes[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());

@@ -41,12 +41,12 @@ struct Steered<S> {
 
 /// The sockets of a [`Family`] before they are registered with a runtime.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct BoundFamily {
     data: Vec<Socket>,
     steered: Option<Steered<Socket>>,
 }
 
-impl Opened {
+impl BoundFamily {
     /// Adopts bound sockets of one family and one port, and binds more sockets to the port until the group is
     /// complete. Returns the sockets of each shard, in order, or nothing if `sockets` is empty. `are_own`
     /// means that this process bound them, and that no other socket has the port.
@@ -131,7 +131,7 @@ impl Opened {
 
 impl Family {
     /// Registers the sockets with the runtime.
-    pub(crate) fn register(opened: Opened) -> Result<Self, BindError> {
+    pub(crate) fn register(opened: BoundFamily) -> Result<Self, BindError> {
         let register =
             |sockets: Vec<Socket>| sockets.into_iter().map(UdpSocket::register).collect::<Result<_, _>>();
         let steered = match opened.steered {

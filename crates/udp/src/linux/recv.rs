@@ -10,7 +10,7 @@ use std::ptr;
 use weft_tunnel::RecvMeta;
 
 use super::super::{RecvBuffers, UdpStats};
-use super::cmsg::{Ancillary, Control};
+use super::cmsg::{Ancillary, AncillaryBuffer};
 use super::send::retry;
 
 /// Fills at most `limit` of the free buffers and returns the number filled. Fails with
@@ -26,7 +26,7 @@ pub(super) fn recv(
     type Headers = [libc::mmsghdr; RecvBuffers::COUNT];
     // SAFETY: sockaddr_in6, iovec and mmsghdr of zeros are valid.
     let (mut names, mut vectors, mut headers): (Names, Vectors, Headers) = unsafe { mem::zeroed() };
-    let mut controls = [Control::new(); RecvBuffers::COUNT];
+    let mut controls = [AncillaryBuffer::new(); RecvBuffers::COUNT];
     let mut free = 0;
     for ((((buffer, name), vector), control), message) in buffers
         .free_buffers()

@@ -10,7 +10,7 @@ use std::time::Instant;
 use socket2::SockAddr;
 use weft_tunnel::{Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Transmit};
 
-use super::cmsg::Control;
+use super::cmsg::AncillaryBuffer;
 use super::socket::UdpSocket;
 use crate::fallback::Fallbacks;
 use crate::system::{self, Questions};
@@ -224,8 +224,8 @@ fn send_singles(fd: BorrowedFd<'_>, transmit: &Transmit<'_>, stats: &mut UdpStat
     Ok(bytes)
 }
 
-fn control_of(transmit: &Transmit<'_>) -> Control {
-    let mut control = Control::new();
+fn control_of(transmit: &Transmit<'_>) -> AncillaryBuffer {
+    let mut control = AncillaryBuffer::new();
     if let Some(source) = transmit.source {
         control.push_source(source);
     }
@@ -239,7 +239,7 @@ fn iovec(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }
 
-fn header(address: &SockAddr, bytes: &mut libc::iovec, control: &Control) -> libc::msghdr {
+fn header(address: &SockAddr, bytes: &mut libc::iovec, control: &AncillaryBuffer) -> libc::msghdr {
     // SAFETY: a msghdr of zeros is a valid one; some targets have private padding fields in it.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     header.msg_name = address.as_ptr().cast_mut().cast();

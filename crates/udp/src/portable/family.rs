@@ -15,13 +15,13 @@ pub(crate) struct Family(UdpSocket);
 
 /// The socket of a [`Family`] before it is registered with a runtime.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct BoundFamily {
     socket: Socket,
     is_v6: bool,
     config: UdpConfig,
 }
 
-impl Opened {
+impl BoundFamily {
     /// Takes the first of bound sockets of one family, for one shard. Returns nothing if `sockets` is empty.
     #[expect(clippy::unnecessary_wraps, reason = "on Linux it may fail")]
     pub(crate) fn all(
@@ -38,7 +38,7 @@ impl Opened {
 
 impl Family {
     /// Sets up the socket and registers it with the runtime.
-    pub(crate) fn register(opened: Opened) -> Result<Self, BindError> {
+    pub(crate) fn register(opened: BoundFamily) -> Result<Self, BindError> {
         UdpSocket::from_socket(opened.socket, opened.is_v6, &opened.config).map(Self)
     }
 

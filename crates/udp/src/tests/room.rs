@@ -64,7 +64,7 @@ fn resolve_neighbour(socket: &Socket, address: [u8; 4]) {
         *place = *byte as libc::c_char;
     }
     // SAFETY: SIOCSARP reads an arpreq, which lives until after the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSARP, &raw const request) };
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSARP as _, &raw const request) };
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 

@@ -10,12 +10,12 @@ const CAPACITY: usize = 128;
 /// A buffer of ancillary data.
 #[derive(Debug)]
 #[repr(C, align(16))]
-pub(super) struct Control {
+pub(super) struct AncillaryBuffer {
     bytes: [u8; CAPACITY],
     len: usize,
 }
 
-impl Control {
+impl AncillaryBuffer {
     pub(super) fn new() -> Self {
         Self { bytes: [0; CAPACITY], len: 0 }
     }
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn entries_come_out_as_they_were_added() {
-        let mut control = Control::new();
+        let mut control = AncillaryBuffer::new();
         control.push(0, 19, &[1, 2, 3, 4, 0, 0, 0, 0]);
         control.push(17, 2, &[5, 6, 7, 8]);
         control.push(41, 50, &[9; 20]);
@@ -80,11 +80,11 @@ mod tests {
     #[test]
     fn lengths_that_do_not_fit_end_the_entries() {
         for length in [0, HEADER - 1, CAPACITY + 1, usize::MAX] {
-            let mut control = Control::new();
+            let mut control = AncillaryBuffer::new();
             control.push(0, 1, &[1; 4]);
             control.bytes[..size_of::<usize>()].copy_from_slice(&length.to_ne_bytes());
             assert_eq!(control.entries(CAPACITY).count(), 0, "{length}");
         }
-        assert_eq!(Control::new().entries(0).count(), 0);
+        assert_eq!(AncillaryBuffer::new().entries(0).count(), 0);
     }
 }

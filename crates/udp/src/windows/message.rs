@@ -13,7 +13,7 @@ use windows_sys::Win32::Networking::WinSock::{
     WSAENETRESET, WSAID_WSARECVMSG, WSAIoctl, WSAMSG, WSASendMsg,
 };
 
-use super::control::Control;
+use super::control::AncillaryBuffer;
 
 /// The calls of a socket.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl Messages {
     /// Sends a transmit with one call: as a batch if it has several datagrams.
     pub(super) fn send(self, socket: &impl AsRawSocket, transmit: &Transmit<'_>) -> io::Result<()> {
         let Transmit { destination, source, ecn, segment_size, contents } = *transmit;
-        let mut ancillary = Control::new();
+        let mut ancillary = AncillaryBuffer::new();
         match source {
             // The address and no interface.
             Some(IpAddr::V4(source)) => {
@@ -87,7 +87,7 @@ impl Messages {
     pub(super) fn recv(self, socket: &impl AsRawSocket, buffer: &mut IoSliceMut<'_>) -> io::Result<RecvMeta> {
         let recv = self.recv.ok_or(io::ErrorKind::Unsupported)?;
         loop {
-            let mut ancillary = Control::new();
+            let mut ancillary = AncillaryBuffer::new();
             let mut data = WSABUF { len: buffer.len() as u32, buf: buffer.as_mut_ptr() };
             let mut received = 0;
             let mut call = |name: *mut _, name_bytes: &mut i32| {
@@ -96,7 +96,7 @@ impl Messages {
                     namelen: *name_bytes,
                     lpBuffers: &raw mut data,
                     dwBufferCount: 1,
-                    Control: WSABUF { len: Control::capacity() as u32, buf: ancillary.as_mut_ptr() },
+                    Control: WSABUF { len: AncillaryBuffer::capacity() as u32, buf: ancillary.as_mut_ptr() },
                     dwFlags: 0,
                 };
                 // The call has ended when it returns, since it is without OVERLAPPED.

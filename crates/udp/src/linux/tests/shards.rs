@@ -7,7 +7,7 @@ use socket2::Socket;
 
 use super::super::program::INITIATIONS;
 use super::super::steering::{DATA, DRAIN, HANDSHAKES, MOST_RECEIVERS, sockets_of};
-use super::steering::{Place, count_waiting, family, message, numbers, with_cookie};
+use super::steering::{Role, count_waiting, family, message, numbers, with_cookie};
 use super::*;
 use crate::{BindError, Descriptor, Half, MAX_SHARDS, open_shards};
 
@@ -46,29 +46,29 @@ impl Roaming {
     }
 
     /// Sends a datagram and returns where it arrived.
-    fn place(&mut self, shards: &[UdpSockets], datagram: &[u8]) -> (usize, Place) {
+    fn place(&mut self, shards: &[UdpSockets], datagram: &[u8]) -> (usize, Role) {
         let junk_before = shards[0].stats().junk_dropped;
         self.send(datagram);
         let (shard, place, bytes) = last(shards, self.is_v6, junk_before);
-        assert!(place == Place::Drain || bytes == datagram.len());
+        assert!(place == Role::Drain || bytes == datagram.len());
         (shard, place)
     }
 }
 
 /// Returns the shard and the socket that got the last message, and its length.
-fn last(shards: &[UdpSockets], is_v6: bool, junk_before: u64) -> (usize, Place, usize) {
+fn last(shards: &[UdpSockets], is_v6: bool, junk_before: u64) -> (usize, Role, usize) {
     let mut buffer = [0; 1 << 16];
     loop {
         if shards[0].stats().junk_dropped > junk_before {
-            return (0, Place::Drain, 0);
+            return (0, Role::Drain, 0);
         }
         for (shard, sockets) in shards.iter().enumerate() {
             for (number, socket) in family(sockets, is_v6).each().enumerate() {
                 let Ok(bytes) = socket.io.get_ref().read(&mut buffer) else { continue };
                 let place = match number {
-                    DATA => Place::Data,
-                    HANDSHAKES => Place::Handshakes,
-                    INITIATIONS => Place::Initiations,
+                    DATA => Role::Data,
+                    HANDSHAKES => Role::Handshakes,
+                    INITIATIONS => Role::Initiations,
                     other => panic!("socket {other}"),
                 };
                 return (shard, place, bytes);
@@ -84,11 +84,11 @@ fn shard_of(index: u32, shards: usize) -> usize {
 }
 
 /// A message of each type with a receiver index, and the socket for it.
-fn with_index(index: u32) -> [(Vec<u8>, Place); 3] {
+fn with_index(index: u32) -> [(Vec<u8>, Role); 3] {
     [
-        (message(4, index, 100), Place::Data),
-        (message(3, index, 64), Place::Handshakes),
-        (message(2, index, 92), Place::Handshakes),
+        (message(4, index, 100), Role::Data),
+        (message(3, index, 64), Role::Handshakes),
+        (message(2, index, 92), Role::Handshakes),
     ]
 }
 
@@ -101,11 +101,11 @@ fn assert_steered(shards: &[UdpSockets], is_v6: bool, indices: impl IntoIterator
             let arrived = sender.place(shards, &datagram);
             assert_eq!(arrived, (shard, place), "{}, {index:#x} of {}", datagram[0], shards.len());
         }
-        assert_eq!(sender.place(shards, &message(1, index, 148)), (0, Place::Initiations));
+        assert_eq!(sender.place(shards, &message(1, index, 148)), (0, Role::Initiations));
         let mut proven = with_cookie(index as usize % 16);
         proven[4..8].copy_from_slice(&index.to_le_bytes());
-        assert_eq!(sender.place(shards, &proven), (0, Place::Handshakes));
-        assert_eq!(sender.place(shards, &message(5, index, 100)), (0, Place::Drain));
+        assert_eq!(sender.place(shards, &proven), (0, Role::Handshakes));
+        assert_eq!(sender.place(shards, &message(5, index, 100)), (0, Role::Drain));
     }
 }
 
@@ -153,12 +153,12 @@ fn assert_filtered(shards: &[UdpSockets], known: &HashSet<u32>, unlisted: &[usiz
             let shard = shard_of(index, shards.len());
             let passes = known.contains(&index) || unlisted.contains(&shard);
             for (datagram, place) in with_index(index) {
-                let expected = if passes { (shard, place) } else { (0, Place::Drain) };
+                let expected = if passes { (shard, place) } else { (0, Role::Drain) };
                 assert_eq!(sender.place(shards, &datagram), expected, "{}, {index:#x}", datagram[0]);
             }
         }
-        assert_eq!(sender.place(shards, &message(1, 0, 148)), (0, Place::Initiations));
-        assert_eq!(sender.place(shards, &with_cookie(0)), (0, Place::Handshakes));
+        assert_eq!(sender.place(shards, &message(1, 0, 148)), (0, Role::Initiations));
+        assert_eq!(sender.place(shards, &with_cookie(0)), (0, Role::Handshakes));
     }
 }
 
@@ -210,17 +210,17 @@ fn with_more_indices_of_all_shards_than_fit_all_pass_until_they_fit_again() {
         let (forged, strange) = (message(4, 0x100, 100), message(1, 0, 180));
         for too_many in [vec![second[0]], list_of(1, 2, MOST_RECEIVERS + 1)] {
             assert!(shards[0].let_pass(Some(&first)));
-            assert_eq!(sender.place(&shards, &forged), (0, Place::Drain));
+            assert_eq!(sender.place(&shards, &forged), (0, Role::Drain));
             assert!(shards[1].let_pass(Some(&too_many)));
-            assert_eq!(sender.place(&shards, &forged), (0, Place::Data));
-            assert_eq!(sender.place(&shards, &message(4, second[0], 100)), (1, Place::Data));
-            assert_eq!(sender.place(&shards, &strange), (0, Place::Drain));
+            assert_eq!(sender.place(&shards, &forged), (0, Role::Data));
+            assert_eq!(sender.place(&shards, &message(4, second[0], 100)), (1, Role::Data));
+            assert_eq!(sender.place(&shards, &strange), (0, Role::Drain));
             if too_many.len() == 1 {
                 assert!(shards[0].let_pass(Some(&first[1..])));
             } else {
                 assert!(shards[1].let_pass(Some(&[])));
             }
-            assert_eq!(sender.place(&shards, &forged), (0, Place::Drain));
+            assert_eq!(sender.place(&shards, &forged), (0, Role::Drain));
             assert!(shards[1].let_pass(None));
         }
     });
@@ -293,7 +293,7 @@ fn another_number_of_shards_takes_a_whole_set_over_with_what_it_holds() {
             shards = open_all(descriptors, &config, count);
             for is_v6 in [false, true] {
                 let junk = shards[0].stats().junk_dropped;
-                assert_eq!(last(&shards, is_v6, junk), (0, Place::Initiations, 148));
+                assert_eq!(last(&shards, is_v6, junk), (0, Role::Initiations, 148));
                 assert_steered(&shards, is_v6, numbers(count as u32).take(40));
             }
         }
@@ -355,10 +355,10 @@ fn another_port_is_for_all_shards_and_the_counters_stay() {
         // The second count is that of the drain of the new port.
         let mut sender = Roaming::to(&shards, true);
         sender.send(b"junk");
-        assert_eq!(last(&shards, true, 1), (0, Place::Drain, 0));
+        assert_eq!(last(&shards, true, 1), (0, Role::Drain, 0));
         for index in numbers(1).take(20) {
             let arrived = sender.place(&shards, &message(4, index, 100));
-            assert_eq!(arrived, (shard_of(index, 3), Place::Data));
+            assert_eq!(arrived, (shard_of(index, 3), Role::Data));
         }
     });
 }

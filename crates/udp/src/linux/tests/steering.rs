@@ -13,7 +13,7 @@ use super::*;
 use crate::{Descriptor, Half};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Role {
     Data,
     Handshakes,
     Initiations,
@@ -49,43 +49,43 @@ fn number_of_last(family: &Family, junk_before: u64) -> usize {
     }
 }
 
-fn place(family: &Family, source: &StdSocket, datagram: &[u8]) -> Place {
+fn place(family: &Family, source: &StdSocket, datagram: &[u8]) -> Role {
     let junk_before = family.junk_dropped();
     source.send(datagram).unwrap();
     match number_of_last(family, junk_before) {
-        DATA => Place::Data,
-        HANDSHAKES => Place::Handshakes,
-        INITIATIONS => Place::Initiations,
-        DRAIN => Place::Drain,
+        DATA => Role::Data,
+        HANDSHAKES => Role::Handshakes,
+        INITIATIONS => Role::Initiations,
+        DRAIN => Role::Drain,
         other => panic!("socket {other}"),
     }
 }
 
 /// An independent model of the program. `receivers` are the indices that pass, if the list is on.
-fn expected(datagram: &[u8], is_strict: bool, receivers: Option<&HashSet<u32>>) -> Place {
+fn expected(datagram: &[u8], is_strict: bool, receivers: Option<&HashSet<u32>>) -> Role {
     let Some(header) = datagram.first_chunk::<4>().filter(|_| datagram.len() >= 32) else {
-        return Place::Drain;
+        return Role::Drain;
     };
     let (exact, index_at) = match *header {
         [1, 0, 0, 0] => (148, None),
         [2, 0, 0, 0] => (92, Some(8)),
         [3, 0, 0, 0] => (64, Some(4)),
         [4, 0, 0, 0] => (0, Some(4)),
-        _ => return Place::Drain,
+        _ => return Role::Drain,
     };
     let is_known = index_at.is_none_or(|at| {
         let index = u32::from_le_bytes(*datagram[at..].first_chunk().unwrap());
         receivers.is_none_or(|receivers| receivers.contains(&index))
     });
     match exact {
-        0 if is_known => Place::Data,
-        0 => Place::Drain,
+        0 if is_known => Role::Data,
+        0 => Role::Drain,
         exact if datagram.len().is_multiple_of(exact) && is_known => match header[0] {
-            1 if datagram[132..148] == [0; 16] => Place::Initiations,
-            _ => Place::Handshakes,
+            1 if datagram[132..148] == [0; 16] => Role::Initiations,
+            _ => Role::Handshakes,
         },
-        exact if datagram.len() > exact && datagram.len() % exact >= 32 && !is_strict => Place::Data,
-        _ => Place::Drain,
+        exact if datagram.len() > exact && datagram.len() % exact >= 32 && !is_strict => Role::Data,
+        _ => Role::Drain,
     }
 }
 
@@ -127,7 +127,7 @@ fn each_type_has_its_socket_and_what_is_no_message_is_counted_apart_from_overflo
                 });
                 for datagram in kinds.chain(reserved).chain((0..16).map(with_cookie)) {
                     let expected = expected(&datagram, is_filtering, known.as_ref());
-                    junk += u64::from(expected == Place::Drain);
+                    junk += u64::from(expected == Role::Drain);
                     let (kind, bytes) = (datagram.get(..4), datagram.len());
                     assert_eq!(place(family, &source, &datagram), expected, "{kind:?}, {bytes} bytes");
                 }
@@ -257,7 +257,7 @@ fn only_messages_with_known_receiver_indices_pass_while_the_list_is_on() {
                 }
             }
             assert!(!sockets.let_pass(None));
-            assert_eq!(place(self::family(&sockets, is_v6), &source, &message(4, 1234, 32)), Place::Data);
+            assert_eq!(place(self::family(&sockets, is_v6), &source, &message(4, 1234, 32)), Role::Data);
         }
         assert_eq!(sockets.stats().receive_overflows, 0);
     });
@@ -274,11 +274,11 @@ fn half_of_the_sources_may_ask_without_a_cookie_and_all_may_with_one() {
                 sockets.let_half_ask(Some(half));
                 let family = family(&sockets, is_v6);
                 for source in &sources {
-                    heard.push(place(family, source, &message(1, 7, 148)) == Place::Initiations);
+                    heard.push(place(family, source, &message(1, 7, 148)) == Role::Initiations);
                     let proven = with_cookie(heard.len() % 16);
-                    assert_eq!(place(family, source, &proven), Place::Handshakes);
+                    assert_eq!(place(family, source, &proven), Role::Handshakes);
                     for (kind, bytes, expected) in
-                        [(2, 92, Place::Handshakes), (3, 64, Place::Handshakes), (4, 148, Place::Data)]
+                        [(2, 92, Role::Handshakes), (3, 64, Role::Handshakes), (4, 148, Role::Data)]
                     {
                         assert_eq!(place(family, source, &message(kind, 7, bytes)), expected, "{kind}");
                     }
@@ -291,7 +291,7 @@ fn half_of_the_sources_may_ask_without_a_cookie_and_all_may_with_one() {
             sockets.let_half_ask(None);
             let family = family(&sockets, is_v6);
             for source in &sources {
-                assert_eq!(place(family, source, &message(1, 7, 148)), Place::Initiations);
+                assert_eq!(place(family, source, &message(1, 7, 148)), Role::Initiations);
             }
         }
     });
@@ -305,8 +305,8 @@ fn with_more_indices_than_fit_all_pass() {
         assert!(sockets.let_pass(Some(&list)), "what has the wrong length is dropped");
         let source = source_to(&sockets, false);
         let family = family(&sockets, false);
-        assert_eq!(place(family, &source, &message(4, 77, 100)), Place::Data);
-        assert_eq!(place(family, &source, &message(1, 77, 180)), Place::Drain);
+        assert_eq!(place(family, &source, &message(4, 77, 100)), Role::Data);
+        assert_eq!(place(family, &source, &message(1, 77, 180)), Role::Drain);
     });
 }
 
@@ -320,11 +320,11 @@ fn the_longest_program_is_taken_and_tells_messages_apart() {
         for is_v6 in [false, true] {
             let (family, source) = (family(&sockets, is_v6), source_to(&sockets, is_v6));
             for (index, expected) in
-                [(list[0], Place::Data), (list[MOST_RECEIVERS - 1], Place::Data), (1, Place::Drain)]
+                [(list[0], Role::Data), (list[MOST_RECEIVERS - 1], Role::Data), (1, Role::Drain)]
             {
                 assert_eq!(place(family, &source, &message(4, index, 60)), expected);
             }
-            assert_eq!(place(family, &source, &with_cookie(0)), Place::Handshakes);
+            assert_eq!(place(family, &source, &with_cookie(0)), Role::Handshakes);
         }
     });
 }
@@ -384,7 +384,7 @@ fn a_whole_set_is_taken_over_with_what_it_holds() {
         assert_eq!(received.iter().map(|(_, bytes)| bytes[4]).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(handshakes(&mut after, 1).await.len(), 1);
         let family = family(&after, false);
-        assert_eq!(place(family, &source, &message(9, 0, 100)), Place::Drain);
+        assert_eq!(place(family, &source, &message(9, 0, 100)), Role::Drain);
     });
 }
 
