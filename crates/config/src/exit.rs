@@ -4,10 +4,12 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{ConfigErrors, LoadError};
 
 /// An exit code of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Code {
     /// The command succeeded.

@@ -1,4 +1,4 @@
-//! Settings of the system around the tunnel: name servers, commands, firewall, metrics.
+//! Settings of the system around the tunnel: name servers, commands, firewall, metrics, speed tests.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,6 +26,8 @@ pub struct HostConfig {
     pub mss_clamp: bool,
     /// Where metrics and the status page are served, and the host names that requests may use.
     pub metrics: MetricsConfig,
+    /// Whether peers may run speed tests with this machine.
+    pub speed_test: bool,
 }
 
 impl HostConfig {

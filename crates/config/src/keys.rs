@@ -71,6 +71,7 @@ keys! {
         MssClamp = "MssClamp",
         Metrics = "Metrics",
         MetricsHost = "MetricsHost",
+        SpeedTest = "SpeedTest",
     }
 }
 

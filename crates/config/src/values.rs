@@ -116,20 +116,22 @@ pub fn persistent_keepalive(text: &str) -> Result<Option<NonZeroU16>, Problem> {
 pub(super) fn rate(text: &str) -> Result<Option<Rate>, Problem> {
     const EXPECTED: &str = "write a rate with its unit, kbit, Mbit or Gbit, like 50Mbit (1 Mbit is 1,000,000 bits a \
                             second), from 1kbit to 1000Gbit, or `off`";
-    const UNITS: [(&str, u64); 3] = [("kbit", 1000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
-    const MAX: u64 = 1000 * 1_000_000_000;
     if text.eq_ignore_ascii_case("off") {
         return Ok(None);
     }
+    parse_rate(text).map(Some).ok_or_else(|| value(text, EXPECTED))
+}
+
+/// Parses a rate with its unit, such as `50Mbit`; at most 1000Gbit.
+pub fn parse_rate(text: &str) -> Option<Rate> {
+    const UNITS: [(&str, u64); 3] = [("kbit", 1000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
+    const MAX: u64 = 1000 * 1_000_000_000;
     let written = text.to_ascii_lowercase();
-    let unit =
-        UNITS.into_iter().find_map(|(unit, bits)| Some((written.strip_suffix(unit)?.trim_end(), bits)));
-    let bits = unit.and_then(|(number, bits)| {
-        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| number.parse::<u64>().ok()?.checked_mul(bits))?
-    });
-    let rate = bits.filter(|bits| *bits <= MAX).and_then(Rate::from_bits_per_second);
-    rate.map(Some).ok_or_else(|| value(text, EXPECTED))
+    let (number, unit) =
+        UNITS.into_iter().find_map(|(unit, bits)| Some((written.strip_suffix(unit)?.trim_end(), bits)))?;
+    let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+    let bits = number.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(unit)?;
+    Rate::from_bits_per_second(bits).filter(|_| bits <= MAX)
 }
 
 /// Parses an address with an optional prefix length; host bits are kept.

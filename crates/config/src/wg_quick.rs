@@ -131,6 +131,7 @@ pub(super) struct HostDraft {
     mss_clamp: Slot<bool>,
     metrics: Slot<Option<Address>>,
     metrics_hosts: Vec<HostName>,
+    speed_test: Slot<bool>,
 }
 
 impl HostDraft {
@@ -147,6 +148,7 @@ impl HostDraft {
             path_mtu_discovery: self.path_mtu_discovery.value.unwrap_or_default(),
             mss_clamp: self.mss_clamp.value.unwrap_or_default(),
             metrics: MetricsConfig { address: self.metrics.value.flatten(), hosts: self.metrics_hosts },
+            speed_test: self.speed_test.value.unwrap_or_default(),
         }
     }
 }
@@ -300,6 +302,7 @@ impl HostDraft {
                 self.path_mtu_discovery.set(values::on_off(text), line, key, reports);
             }
             InterfaceSetting::MssClamp => self.mss_clamp.set(values::on_off(text), line, key, reports),
+            InterfaceSetting::SpeedTest => self.speed_test.set(values::on_off(text), line, key, reports),
             InterfaceSetting::Metrics => self.metrics.set(values::metrics(text), line, key, reports),
             InterfaceSetting::MetricsHost => {
                 for name in text.split(',') {

@@ -17,6 +17,9 @@ pub struct StatusReport {
     pub weft_version: String,
     /// The process id of the daemon.
     pub pid: u32,
+    /// The process ids of the commands that use an interface without root (`weft exec`, `weft proxy`), the
+    /// oldest first.
+    pub members: Vec<u32>,
     /// The public key of the interface, in base64. Without a key the interface does nothing.
     pub public_key: Option<String>,
     /// The UDP port in use.
@@ -79,6 +82,8 @@ pub struct ThreadReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TunReport {
+    /// What the device is: `tun`, or `veth` where a veth pair and a packet socket take its place.
+    pub backing: String,
     /// The number of queues with a reader and a writer thread each; 0: the packet thread reads and writes.
     pub threads: usize,
     /// Whether TCP passes as super-packets (TSO).
@@ -102,6 +107,9 @@ pub struct TunReport {
     /// Packets that the kernel dropped since the device was created, because weft did not read them in time;
     /// a super-packet counts once.
     pub queue_overflows: u64,
+    /// Packets written that the kernel did not deliver, of which only a veth pair has any. Those of which it
+    /// tells by an error are in the drops too, as `tun_write_failed`.
+    pub write_drops: u64,
     /// The counters of each queue, ordered by queue number.
     pub queues: Vec<TunQueueReport>,
 }
@@ -319,6 +327,13 @@ pub struct PeerReport {
     pub tx_bytes: u64,
     /// UDP payload bytes received from the peer and authenticated, including handshakes.
     pub rx_bytes: u64,
+    /// Data messages that the peer sent, by the counters of those that arrived.
+    pub rx_expected_messages: u64,
+    /// Data messages received from the peer and authenticated. The difference to those expected was lost, or
+    /// is late.
+    pub rx_messages: u64,
+    /// Data messages that arrived after a later one of the same session.
+    pub rx_displaced_messages: u64,
     /// Bytes of packets that wait for a session.
     pub staged_bytes: u64,
     /// The interval of persistent keepalives, in seconds; `None`: off.

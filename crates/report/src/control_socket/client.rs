@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use weft_config::InterfaceName;
 use weft_ipc::Connection;
-use weft_ipc::runtime_dir::{self, control_socket, runtime_dir};
+use weft_ipc::runtime_dir::{self, control_socket, runtime_dir, user_dir};
 use zeroize::Zeroizing;
 
 use super::line::{Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line};
@@ -21,10 +21,22 @@ const END_PATIENCE: Duration = Duration::from_secs(1);
 /// The size of a read buffer, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
-/// Returns the interfaces that have a socket in the runtime directory, sorted by name. A daemon may not
-/// answer.
+/// Returns the interfaces that have a socket in the runtime directory, or in that of this user, sorted by
+/// name. A daemon may not answer.
 pub fn running() -> io::Result<Vec<InterfaceName>> {
-    running_in(&runtime_dir())
+    let mut names = running_in(&runtime_dir())?;
+    if let Some(own) = own_directory() {
+        names.extend(running_in(&own)?);
+        names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        names.dedup();
+    }
+    Ok(names)
+}
+
+/// Returns the directory of interfaces that this user runs without root, if it is another one.
+fn own_directory() -> Option<PathBuf> {
+    // One that is not the user's alone has none.
+    user_dir().ok().filter(|own| *own != runtime_dir())
 }
 
 /// Returns the interfaces that have a socket in this runtime directory, sorted by name. A daemon may not
@@ -54,12 +66,19 @@ impl Client {
         control_socket(&runtime_dir(), name)
     }
 
-    /// Connects to the socket of an interface in the runtime directory.
+    /// Connects to the socket of an interface: one that this user runs without root, else in the runtime
+    /// directory.
     ///
     /// # Errors
     /// Those of [`ClientError`]: [`ClientError::NotRunning`] if no process listens, [`ClientError::Stranger`]
     /// if the process that listens belongs to a user that may not run the interface.
     pub fn connect(name: &InterfaceName) -> Result<Self, ClientError> {
+        if let Some(own) = own_directory() {
+            match Self::connect_in(&own, name) {
+                Err(ClientError::NotRunning { .. }) => {}
+                connected => return connected,
+            }
+        }
         Self::connect_to(name, Self::path_of(name))
     }
 
