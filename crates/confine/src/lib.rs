@@ -1,4 +1,5 @@
-//! Takes from a thread what it does not need: capabilities, system calls, and files that it may write.
+//! Takes from a thread what it does not need: capabilities, system calls, and files that it may write. A
+//! thread that panics ends the process ([`EndProcessOnPanic`]).
 //!
 //! Each thread of a daemon calls [`thread`] with its [`Role`] before it touches what others sent. Nothing
 //! happens unless the process called [`enable`]: tests and the library for apps have threads that are not
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 ))]
 mod linux;
+mod thread_guard;
 #[cfg(not(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
@@ -28,6 +30,8 @@ use linux as platform;
 )))]
 use unsupported as platform;
 
+pub use thread_guard::EndProcessOnPanic;
+
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -43,6 +47,9 @@ pub enum Role {
     /// Serves clients of UAPI, the control socket or HTTP: parses, waits for the threads that do the work,
     /// and removes its socket. Opens files only to read them.
     Service,
+    /// Passes messages and descriptors between a tunnel without root and the commands that use it, and sends
+    /// such a command a signal. Opens neither a socket nor a file.
+    Member,
     /// Looks up names, by the C library and whatever modules it loads. May change no file.
     Names,
 }

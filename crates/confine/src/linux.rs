@@ -43,7 +43,7 @@ pub(crate) fn thread(role: Role) {
         Role::Names => Some("/"),
         // What the kernel says of the device.
         Role::Packets => Some("/proc"),
-        Role::Opening | Role::Tun | Role::Service => None,
+        Role::Opening | Role::Tun | Role::Service | Role::Member => None,
     };
     if let Some(readable) = readable {
         match only_read(readable) {
@@ -62,7 +62,7 @@ pub(crate) fn thread(role: Role) {
 fn of(role: Role) -> CapabilitySet {
     match role {
         Role::Opening | Role::Packets => CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE,
-        Role::Tun | Role::Service | Role::Names => CapabilitySet::empty(),
+        Role::Tun | Role::Service | Role::Member | Role::Names => CapabilitySet::empty(),
     }
 }
 

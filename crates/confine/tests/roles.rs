@@ -15,7 +15,7 @@ use weft_confine::{Role, support, thread};
 
 const ACTION: &str = "WEFT_TEST_ACTION";
 
-/// Runs the actions of this file's children; a test of its own, so that they are found.
+/// Runs the actions of this file's child processes, which select this test by its name.
 #[test]
 fn child() {
     let Ok(action) = std::env::var(ACTION) else { return };
@@ -24,6 +24,7 @@ fn child() {
         "packets" => Role::Packets,
         "tun" => Role::Tun,
         "service" => Role::Service,
+        "member" => Role::Member,
         "names" => Role::Names,
         _ => panic!("{role}"),
     };
@@ -138,6 +139,9 @@ fn a_refused_system_call_ends_the_process_and_is_named() {
         ("packets/make memory executable", "mprotect"),
         ("tun/open a UDP socket", "socket"),
         ("tun/make memory executable", "mprotect"),
+        ("member/open a UDP socket", "socket"),
+        ("member/make memory executable", "mprotect"),
+        ("member/leave the namespace", "unshare"),
         ("service/write a file", "openat"),
         ("service/open a netlink socket", "socket"),
         ("service/change an interface", "ioctl"),
@@ -148,14 +152,14 @@ fn a_refused_system_call_ends_the_process_and_is_named() {
         assert_refused(action, system_call);
     }
     // The C library blocks signals meanwhile, so the kernel itself ends the process, without the message.
-    for action in ["packets/start a thread", "tun/start a thread"] {
+    for action in ["packets/start a thread", "tun/start a thread", "member/start a thread"] {
         assert_eq!(run(action).status.signal(), Some(libc::SIGSYS), "{action}");
     }
 }
 
 #[test]
 fn every_role_can_work_and_panic() {
-    for role in ["packets", "tun", "service", "names"] {
+    for role in ["packets", "tun", "service", "member", "names"] {
         assert!(assert_allowed(&format!("{role}/work")).contains("its log"));
         assert!(assert_allowed(&format!("{role}/panic")).contains("on purpose"));
     }
@@ -176,10 +180,11 @@ fn every_role_can_work_and_panic() {
 
 #[test]
 fn no_role_but_packets_keeps_a_capability() {
-    for role in ["tun", "service", "names"] {
+    for role in ["tun", "service", "member", "names"] {
         let text = assert_allowed(&format!("{role}/work"));
-        // A thread of the TUN cannot open the file.
-        let is_none = text.contains("CapPrm:\\t0000000000000000") || (role == "tun" && text.contains("None"));
+        // Threads of these two cannot open the file.
+        let cannot_tell = ["tun", "member"].contains(&role) && text.contains("None");
+        let is_none = text.contains("CapPrm:\\t0000000000000000") || cannot_tell;
         assert!(is_none, "{role}: {text}");
     }
 }

@@ -59,7 +59,7 @@ const EVERY: &[c_long] = &[
     SYS_writev,
 ];
 
-/// A packet thread: its TUN, its sockets, its runtime.
+/// What a packet thread needs besides, for its TUN, its sockets and its runtime.
 const PACKETS: &[c_long] = &[
     SYS_bind,
     SYS_connect,
@@ -81,7 +81,7 @@ const PACKETS: &[c_long] = &[
     SYS_uname,
 ];
 
-/// A server, and the threads that it starts to answer.
+/// What a server needs besides, and the threads that it starts to answer.
 const SERVICE: &[c_long] = &[
     SYS_accept,
     SYS_accept4,
@@ -145,11 +145,26 @@ const SERVICE: &[c_long] = &[
     SYS_unlinkat,
 ];
 
+/// The tunnel of several commands, and such a command.
+const MEMBER: &[c_long] = &[
+    SYS_accept4,
+    // Standard error of the tunnel is that of a command.
+    SYS_dup3,
+    SYS_getsockopt,
+    SYS_kill,
+    SYS_pread64,
+    SYS_recvmsg,
+    SYS_setsockopt,
+    SYS_shutdown,
+];
+
 /// Calls that arm64 and others no longer have.
 #[cfg(target_arch = "x86_64")]
 const OLD_EVERY: &[c_long] = &[SYS_poll];
 #[cfg(target_arch = "x86_64")]
 const OLD_PACKETS: &[c_long] = &[SYS_epoll_wait];
+#[cfg(target_arch = "x86_64")]
+const OLD_MEMBER: &[c_long] = &[SYS_dup2];
 #[cfg(target_arch = "x86_64")]
 const OLD_SERVICE: &[c_long] =
     &[SYS_access, SYS_epoll_wait, SYS_lstat, SYS_poll, SYS_readlink, SYS_rmdir, SYS_stat, SYS_unlink];
@@ -158,9 +173,12 @@ const OLD_EVERY: &[c_long] = &[];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_PACKETS: &[c_long] = &[];
 #[cfg(not(target_arch = "x86_64"))]
+const OLD_MEMBER: &[c_long] = &[];
+#[cfg(not(target_arch = "x86_64"))]
 const OLD_SERVICE: &[c_long] = &[];
 
-/// Files. A thread of the TUN opens some only for the backtrace of a panic, which is shorter without them.
+/// Files. A thread of the TUN, or of members, opens some only for the backtrace of a panic, which is shorter
+/// without them.
 const FILES: &[c_long] = &[
     SYS_faccessat,
     SYS_faccessat2,
@@ -185,7 +203,7 @@ pub(super) fn install(role: Role) -> io::Result<()> {
     let Some(allowed) = allowed(role).transpose() else { return Ok(()) };
     let allowed = program(allowed.map_err(io::Error::other)?, SeccompAction::Trap, SeccompAction::Allow)?;
     let refused: Rules = match role {
-        Role::Tun => FILES.iter().chain(OLD_FILES).map(|call| (*call, Vec::new())).collect(),
+        Role::Tun | Role::Member => FILES.iter().chain(OLD_FILES).map(|call| (*call, Vec::new())).collect(),
         Role::Names => {
             [(SYS_socket, sockets(&[AF_NETLINK, AF_PACKET], None).map_err(io::Error::other)?)].into()
         }
@@ -215,6 +233,14 @@ fn allowed(role: Role) -> Result<Option<Rules>, BackendError> {
         Role::Tun => {
             allow(FILES);
             allow(OLD_FILES);
+            // How many packets a packet socket lost.
+            allow(&[SYS_getsockopt]);
+        }
+        Role::Member => {
+            allow(FILES);
+            allow(OLD_FILES);
+            allow(MEMBER);
+            allow(OLD_MEMBER);
         }
         Role::Packets => {
             allow(PACKETS);
@@ -251,9 +277,9 @@ fn allowed(role: Role) -> Result<Option<Rules>, BackendError> {
         Role::Service => drop(rules.insert(SYS_socket, sockets(&[AF_INET, AF_INET6, AF_UNIX], None)?)),
         // The C library asks netlink for the addresses of this machine, to sort what it found, and does
         // without.
-        Role::Names | Role::Tun | Role::Opening => {}
+        Role::Names | Role::Tun | Role::Member | Role::Opening => {}
     }
-    if matches!(role, Role::Packets | Role::Tun) {
+    if matches!(role, Role::Packets | Role::Tun | Role::Member) {
         for call in [SYS_mmap, SYS_mprotect] {
             rules.insert(call, vec![SeccompRule::new(vec![lacks(2, PROT_EXEC)?])?]);
         }
