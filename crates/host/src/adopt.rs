@@ -80,7 +80,8 @@ impl Host {
 
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_ref().map(Owner::directory);
-        let facts = system_state::gather(&kernel.netlink, config, endpoints, directory, left.mark)?;
+        let facts =
+            system_state::gather(&kernel.netlink, &kernel.netlink, config, endpoints, directory, left.mark)?;
         let plan = Plan::new(config, endpoints, &facts.without(&in_force)).keeping_places_of(&in_force);
         let continued =
             Continued { runs_commands: !are_the_same(&plan.up_hooks(), &left.ran), down: left.down.clone() };

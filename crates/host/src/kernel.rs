@@ -17,6 +17,8 @@ use crate::routes::{Family, Link, Netlink, RouteError};
 #[derive(Debug)]
 pub(super) struct Kernel {
     pub(super) netlink: Netlink,
+    /// The network that leads to the peers, if the device is in a separate namespace.
+    pub(super) outside: Option<Netlink>,
     pub(super) interface: InterfaceName,
     /// The device, as long as it exists.
     pub(super) link: Option<Link>,
@@ -29,7 +31,12 @@ pub(super) struct Kernel {
 
 impl Kernel {
     pub(super) fn new(netlink: Netlink, interface: InterfaceName) -> Self {
-        Self { netlink, interface, link: None, dns: None, kept: None }
+        Self { netlink, outside: None, interface, link: None, dns: None, kept: None }
+    }
+
+    /// Returns the network that leads to the peers.
+    pub(super) fn paths(&self) -> &Netlink {
+        self.outside.as_ref().unwrap_or(&self.netlink)
     }
 
     fn link(&self) -> Result<&Link, RouteError> {

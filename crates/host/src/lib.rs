@@ -44,6 +44,8 @@ mod adopt;
 mod clean_up;
 pub mod dns;
 mod error;
+#[cfg(target_os = "linux")]
+pub mod ethtool;
 mod execute;
 #[cfg(test)]
 mod fault;
@@ -52,6 +54,7 @@ mod follow;
 mod hooks;
 mod kernel;
 pub mod memory;
+mod namespace;
 pub mod network;
 mod outside;
 mod plan;
@@ -70,6 +73,7 @@ pub use clean_up::{Keep, clean_up, take_back_dns};
 pub use error::HostError;
 pub use execute::{Applied, Difference, Outcome, StepChange, System};
 pub use follow::FOLLOWS_ENDPOINTS;
+pub use namespace::keep_what_counts_in_a_namespace;
 pub use outside::{remove_unrecorded_firewall, repair_dns};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;
@@ -138,6 +142,23 @@ impl Host {
         Self::begin(kernel, owner, left, config, source, endpoints)
     }
 
+    /// Plans what to do for a device in a separate network namespace, which `inside` configures. The
+    /// configuration has only [what counts there](keep_what_counts_in_a_namespace). Nothing is recorded: the
+    /// namespace ends with its processes, and everything in it.
+    ///
+    /// # Errors
+    /// The system cannot be queried.
+    pub fn in_namespace(
+        config: &Config,
+        source: Option<&Path>,
+        endpoints: &[SocketAddr],
+        inside: Netlink,
+    ) -> Result<Self, HostError> {
+        let mut kernel = Kernel::new(inside, config.interface.name.clone());
+        kernel.outside = Some(Netlink::open()?);
+        Self::begin(kernel, None, None, config, source, endpoints)
+    }
+
     fn begin(
         mut kernel: Kernel,
         owner: Option<Owner>,
@@ -165,7 +186,7 @@ impl Host {
         }
         let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_ref().map(Owner::directory);
-        let facts = system_state::gather(&kernel.netlink, config, endpoints, directory, 0)?;
+        let facts = system_state::gather(&kernel.netlink, kernel.paths(), config, endpoints, directory, 0)?;
         let plan = Plan::new(config, endpoints, &facts);
         // New name servers replace those that could not be undone.
         stuck.retain(|step| !matches!(step, Step::Dns(_)) || plan.dns().is_none());
@@ -248,6 +269,11 @@ impl Host {
         self.kernel.link.as_ref()
     }
 
+    /// Returns the device, once it was found, unless it is in a separate namespace.
+    pub fn link_here(&self) -> Option<&Link> {
+        self.link().filter(|_| self.kernel.outside.is_none())
+    }
+
     /// Finds the device, which was just created, and runs PreUp.
     pub fn before(&mut self) -> Result<&Link, HostError> {
         let link = self.kernel.netlink.link(&self.plan.interface)?;
@@ -327,8 +353,14 @@ impl Host {
 
     fn decide(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
         let directory = self.owner.as_ref().map(Owner::directory);
-        let mut facts =
-            system_state::gather(&self.kernel.netlink, config, endpoints, directory, self.plan.mark)?;
+        let mut facts = system_state::gather(
+            &self.kernel.netlink,
+            self.kernel.paths(),
+            config,
+            endpoints,
+            directory,
+            self.plan.mark,
+        )?;
         if let Some(mtu) = self.mtu_by_hand {
             facts.default_mtu = mtu;
         }
@@ -519,7 +551,8 @@ pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<Strin
 
 /// Returns the plan for a configuration in the present state of the system. Nothing is claimed or recorded.
 pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-    let facts = system_state::gather(&Netlink::open()?, config, endpoints, Some(&runtime_dir()), 0)?;
+    let netlink = Netlink::open()?;
+    let facts = system_state::gather(&netlink, &netlink, config, endpoints, Some(&runtime_dir()), 0)?;
     Ok(Plan::new(config, endpoints, &facts))
 }
 

@@ -84,6 +84,20 @@ pub struct NetworkChange {
     pub device_left: bool,
 }
 
+/// [`NetworkChange::default`], for constants of tests.
+#[cfg(test)]
+const NO_CHANGE: NetworkChange = NetworkChange {
+    addresses: false,
+    routes: false,
+    links: false,
+    missed: false,
+    slept: None,
+    clock_set_forward: None,
+    device_mtu: None,
+    device_gone: false,
+    device_left: false,
+};
+
 impl NetworkChange {
     /// Reports whether nothing changed.
     pub fn is_empty(&self) -> bool {

@@ -356,7 +356,7 @@ fn signature_of(mut lock: &File) -> Option<Process> {
     Some(Process { id: id.parse().ok()?, started: started.parse().ok()? })
 }
 
-/// Converts an error. For an error of the system, the advice is about permissions; other errors have their
+/// Converts an error. For an error of the system, the advice is about the directory; other errors have their
 /// own advice.
 fn untrusted(action: &'static str, error: UntrustedError) -> HostError {
     match error {
@@ -366,8 +366,14 @@ fn untrusted(action: &'static str, error: UntrustedError) -> HostError {
 }
 
 fn refused(action: &'static str, path: &Path, error: io::Error) -> HostError {
-    const ADVICE: &str = "run weft as root, or name a directory that it may write to in WEFT_RUNTIME_DIR";
-    HostError::State { action, file: path.to_owned(), error, advice: ADVICE }
+    let advice = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room there, or name another directory in WEFT_RUNTIME_DIR"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "name a directory that can be written to in WEFT_RUNTIME_DIR",
+        _ => "run weft as root, or name a directory that it may write to in WEFT_RUNTIME_DIR",
+    };
+    HostError::State { action, file: path.to_owned(), error, advice }
 }
 
 #[cfg(test)]

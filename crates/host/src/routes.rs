@@ -48,6 +48,8 @@ pub type Netlink = tables::Configurator<windows::IpHelper<windows::System>>;
 
 pub use endpoint::{FoundRoute, Routing, Via};
 pub(crate) use endpoint::{endpoint_routes, halves};
+#[cfg(target_os = "linux")]
+pub use platform::VethEnd;
 
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]

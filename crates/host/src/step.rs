@@ -143,22 +143,22 @@ impl Step {
 
     /// Formats the step as it is done for this interface.
     pub fn doing<'a>(&'a self, interface: &'a InterfaceName) -> impl fmt::Display + 'a {
-        Told { step: self, interface, is_undo: false }
+        StepMessage { step: self, interface, is_undo: false }
     }
 
     /// Formats the undoing of the step.
     pub fn undoing<'a>(&'a self, interface: &'a InterfaceName) -> impl fmt::Display + 'a {
-        Told { step: self, interface, is_undo: true }
+        StepMessage { step: self, interface, is_undo: true }
     }
 }
 
-struct Told<'a> {
+struct StepMessage<'a> {
     step: &'a Step,
     interface: &'a InterfaceName,
     is_undo: bool,
 }
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for StepMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dev = self.interface;
         let verb = if self.is_undo { "remove" } else { "add" };

@@ -10,10 +10,12 @@ use super::record::Record;
 use super::{HostError, sysctl};
 use crate::routes::{FoundRule, Netlink};
 
-/// Returns the state of the system for this configuration. `directory` holds the records of other interfaces;
-/// `mark_in_force` is the mark that the device has already (0: none).
+/// Returns the state of the system for this configuration. `paths` knows the routes to the peers, which
+/// differ from those around the device if that is in a separate namespace. `directory` holds the records of
+/// other interfaces; `mark_in_force` is the mark that the device has already (0: none).
 pub(super) fn gather(
     netlink: &Netlink,
+    paths: &Netlink,
     config: &Config,
     endpoints: &[SocketAddr],
     directory: Option<&Path>,
@@ -33,10 +35,6 @@ pub(super) fn gather(
         routing: netlink.routing()?,
         src_valid_mark: sysctl::read(SRC_VALID_MARK),
         mark_in_force,
-        default_mtu: if interface.mtu.is_some() {
-            0
-        } else {
-            netlink.default_mtu(interface, endpoints, mark)
-        },
+        default_mtu: if interface.mtu.is_some() { 0 } else { paths.default_mtu(interface, endpoints, mark) },
     })
 }

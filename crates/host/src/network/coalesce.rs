@@ -54,22 +54,13 @@ impl Coalescer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::NO_CHANGE;
 
     const ROUTES: NetworkChange = change(false, true);
     const ADDRESSES: NetworkChange = change(true, false);
 
     const fn change(addresses: bool, routes: bool) -> NetworkChange {
-        NetworkChange {
-            addresses,
-            routes,
-            links: false,
-            missed: false,
-            slept: None,
-            clock_set_forward: None,
-            device_mtu: None,
-            device_gone: false,
-            device_left: false,
-        }
+        NetworkChange { addresses, routes, ..NO_CHANGE }
     }
 
     fn ms(millis: u64) -> Duration {

@@ -19,7 +19,7 @@ use super::{NetworkChange, way_to};
 /// The route to an address, according to the routing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// The source address that it chooses.
+    /// The source address of packets that take the route.
     pub source: IpAddr,
     /// The MTU of the route in bytes, if it is known.
     pub mtu: Option<u32>,
@@ -126,19 +126,10 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::NO_CHANGE;
 
     const AUTOMATIC: MtuPolicy = MtuPolicy::Automatic { current: 1420, ipv6: true };
-    const ROUTES: NetworkChange = NetworkChange {
-        addresses: false,
-        routes: true,
-        links: false,
-        missed: false,
-        slept: None,
-        clock_set_forward: None,
-        device_mtu: None,
-        device_gone: false,
-        device_left: false,
-    };
+    const ROUTES: NetworkChange = NetworkChange { routes: true, ..NO_CHANGE };
 
     fn peer(number: u8) -> (PublicKey, SocketAddr) {
         (PublicKey::from_bytes([number; 32]), SocketAddr::from(([192, 0, 2, number], 51820)))

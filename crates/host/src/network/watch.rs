@@ -4,7 +4,7 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use weft_tun::thread_guard::EndProcessOnPanic;
+use weft_confine::EndProcessOnPanic;
 
 use super::coalesce::Coalescer;
 use super::events::{Events, Stop};

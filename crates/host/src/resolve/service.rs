@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use weft_tun::thread_guard::EndProcessOnPanic;
+use weft_confine::EndProcessOnPanic;
 use weft_tunnel::PublicKey;
 
 use super::names::{Name, Names, Watched};
@@ -28,13 +28,13 @@ pub struct Handle {
 
 #[derive(Debug, Default)]
 struct Inbox {
-    told: Mutex<Told>,
+    pending: Mutex<Pending>,
     changed: Condvar,
 }
 
 /// The events since the thread last took them: at most one event per peer.
 #[derive(Debug, Default)]
-struct Told {
+struct Pending {
     peers: Option<Vec<Watched>>,
     news: HashMap<PublicKey, News>,
     network_changed: bool,
@@ -48,7 +48,7 @@ enum News {
     Heard(Option<SocketAddr>),
 }
 
-impl Told {
+impl Pending {
     /// Records an event of a peer, which replaces an earlier one.
     fn note(&mut self, peer: PublicKey, news: News) {
         self.news.insert(peer, news);
@@ -95,7 +95,7 @@ impl Resolver {
 
 impl Drop for Resolver {
     fn drop(&mut self) {
-        self.handle.tell(|told| told.stop = true);
+        self.handle.tell(|pending| pending.stop = true);
     }
 }
 
@@ -103,72 +103,73 @@ impl Handle {
     /// Replaces the watched peers. Peers with an address as their endpoint are ignored. A name without a
     /// current address is looked up at once, and again until it has an address.
     pub fn set_peers(&self, peers: Vec<Watched>) {
-        self.tell(|told| told.peers = Some(peers));
+        self.tell(|pending| pending.peers = Some(peers));
     }
 
     /// Reports that the peer does not answer handshakes although there is something to send: its handshake
     /// failed ([`weft_tunnel::Event::HandshakeFailed`]), or the last one is older than 180 s. To be reported
     /// again while it lasts.
     pub fn stale(&self, peer: PublicKey) {
-        self.tell(|told| told.note(peer, News::Stale));
+        self.tell(|pending| pending.note(peer, News::Stale));
     }
 
     /// Reports the number of handshake initiations to the peer that have no answer until now
     /// ([`weft_tunnel::Event::HandshakeUnanswered`]). To be reported again while it lasts.
     pub fn unanswered(&self, peer: PublicKey, initiations: u32) {
-        self.tell(|told| {
+        self.tell(|pending| {
             // A report of a failed handshake says more, and is kept.
-            if !matches!(told.news.get(&peer), Some(News::Stale)) {
-                told.note(peer, News::Unanswered(initiations));
+            if !matches!(pending.news.get(&peer), Some(News::Stale)) {
+                pending.note(peer, News::Unanswered(initiations));
             }
         });
     }
 
     /// Reports a completed handshake with the peer.
     pub fn handshake(&self, peer: PublicKey) {
-        self.tell(|told| {
+        self.tell(|pending| {
             // An earlier report of a new address is kept.
-            if !matches!(told.news.get(&peer), Some(News::Heard(_))) {
-                told.note(peer, News::Heard(None));
+            if !matches!(pending.news.get(&peer), Some(News::Heard(_))) {
+                pending.note(peer, News::Heard(None));
             }
         });
     }
 
     /// Reports that the peer was heard from another address than before, or that its address was set by hand.
     pub fn moved(&self, peer: PublicKey, to: SocketAddr) {
-        self.tell(|told| told.note(peer, News::Heard(Some(to))));
+        self.tell(|pending| pending.note(peer, News::Heard(Some(to))));
     }
 
     /// Reports that addresses, routes or name servers of this machine changed.
     pub fn network_changed(&self) {
-        self.tell(|told| told.network_changed = true);
+        self.tell(|pending| pending.network_changed = true);
     }
 
-    fn tell(&self, change: impl FnOnce(&mut Told)) {
+    fn tell(&self, change: impl FnOnce(&mut Pending)) {
         change(&mut self.inbox.lock());
         self.inbox.changed.notify_one();
     }
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for events, at most until `until`, and takes them.
-    fn wait(&self, until: Option<Instant>) -> Told {
-        let told = self.lock();
-        let mut told = match until {
+    fn wait(&self, until: Option<Instant>) -> Pending {
+        let pending = self.lock();
+        let mut pending = match until {
             Some(until) => {
                 let pause = until.saturating_duration_since(Instant::now());
-                let waited = self.changed.wait_timeout_while(told, pause, |told| told.is_empty());
+                let waited = self.changed.wait_timeout_while(pending, pause, |pending| pending.is_empty());
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
-            None => {
-                self.changed.wait_while(told, |told| told.is_empty()).unwrap_or_else(PoisonError::into_inner)
-            }
+            None => self
+                .changed
+                .wait_while(pending, |pending| pending.is_empty())
+                .unwrap_or_else(PoisonError::into_inner),
         };
-        std::mem::take(&mut told)
+        std::mem::take(&mut pending)
     }
 }
 
@@ -188,16 +189,16 @@ where
 {
     fn run(mut self) {
         loop {
-            let told = self.inbox.wait(self.names.poll_timeout());
-            if !self.handle(told) {
+            let pending = self.inbox.wait(self.names.poll_timeout());
+            if !self.handle(pending) {
                 return;
             }
             self.report();
             let Some(name) = self.names.poll_lookup(Instant::now()) else { continue };
             let answer = (self.look_up)(&name.host, name.port);
             // Events during the lookup come first: a peer that was heard again keeps its address.
-            let told = std::mem::take(&mut *self.inbox.lock());
-            if !self.handle(told) {
+            let pending = std::mem::take(&mut *self.inbox.lock());
+            if !self.handle(pending) {
                 return;
             }
             let addresses = self.judge(&name, answer);
@@ -207,22 +208,22 @@ where
     }
 
     /// Handles events. Returns whether the thread continues.
-    fn handle(&mut self, told: Told) -> bool {
+    fn handle(&mut self, pending: Pending) -> bool {
         let now = Instant::now();
-        if let Some(peers) = told.peers {
+        if let Some(peers) = pending.peers {
             self.names.set_peers(peers, now);
         }
-        if told.network_changed {
+        if pending.network_changed {
             self.names.handle_network_change(now);
         }
-        for (peer, news) in told.news {
+        for (peer, news) in pending.news {
             match news {
                 News::Stale => self.names.handle_stale(&peer, now),
                 News::Unanswered(initiations) => self.names.handle_unanswered(&peer, initiations, now),
                 News::Heard(from) => self.names.handle_heard(&peer, from),
             }
         }
-        !told.stop
+        !pending.stop
     }
 
     fn report(&mut self) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 
 use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
@@ -23,6 +24,10 @@ use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, Via};
 mod mtu;
 #[path = "linux/rules.rs"]
 mod rules;
+#[path = "linux/veth.rs"]
+mod veth;
+
+pub use veth::VethEnd;
 
 /// The kernel's network configuration in the network namespace of the thread that opened it.
 ///
@@ -40,6 +45,24 @@ impl Netlink {
         let handle = {
             let _guard = runtime.enter();
             let (connection, handle, _) = rtnetlink::new_connection().map_err(RouteError::Open)?;
+            runtime.spawn(connection);
+            handle
+        };
+        Ok(Self { runtime, handle })
+    }
+
+    /// Uses a netlink socket of another network namespace, of the protocol NETLINK_ROUTE. The owner of that
+    /// namespace may change its network through the socket.
+    pub fn adopt(socket: OwnedFd) -> Result<Self, RouteError> {
+        // The crate's socket panics if this fails.
+        nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
+            .map_err(|errno| RouteError::Open(errno.into()))?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(RouteError::Open)?;
+        let handle = {
+            let _guard = runtime.enter();
+            // SAFETY: `into_raw_fd` gives up the only owner of an open descriptor.
+            let socket = unsafe { rtnetlink::sys::TokioSocket::from_raw_fd(socket.into_raw_fd()) };
+            let (connection, handle, _) = rtnetlink::from_socket(socket);
             runtime.spawn(connection);
             handle
         };
@@ -262,7 +285,7 @@ impl Failure {
     fn because(self, action: impl FnOnce() -> String) -> RouteError {
         let action = action();
         match self {
-            // It is no missing permission, which has an exit code of its own.
+            // It is not a missing permission, which has another exit code.
             Self::Kernel(error) if error.raw_os_error() == Some(libc::EACCES) => {
                 RouteError::Ipv6Off { action }
             }

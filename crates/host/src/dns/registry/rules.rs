@@ -65,7 +65,7 @@ impl Rules {
                 None => {}
                 Some(name) if name == EVERY => tracing::warn!(
                     interface = self.interface,
-                    "the NRPT rule {rule}, which is not this interface's, is for every name too: Windows may ask its servers"
+                    "the NRPT rule {rule} is for every name too, and not this interface's: Windows may ask its servers"
                 ),
                 Some(name) => {
                     return Err(DnsError::RuleExists { rule: rule.clone(), name: name[1..].to_owned() });

@@ -195,8 +195,8 @@ fn nothing_leaves_but_through_the_tunnel() {
     for packet in held_back {
         assert!(!lets_out(&on, packet), "{packet:?}");
     }
-    let nobody = text(Flavor::MacOs, &rules(Local::Blocked, &[]), None);
-    assert!(!lets_out(&nobody, Packet { to: ("192.0.2.1", 51_820), ..UDP }));
+    let no_user = text(Flavor::MacOs, &rules(Local::Blocked, &[]), None);
+    assert!(!lets_out(&no_user, Packet { to: ("192.0.2.1", 51_820), ..UDP }));
 }
 
 #[test]
