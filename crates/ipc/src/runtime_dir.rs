@@ -31,6 +31,23 @@ pub fn runtime_dir() -> PathBuf {
     chosen(std::env::var_os(VARIABLE))
 }
 
+/// Returns the directory of interfaces that this user runs without root: `WEFT_RUNTIME_DIR`, else
+/// `$XDG_RUNTIME_DIR/weft`; without both `/run/user/UID/weft` if the user has a session of systemd, else
+/// `/tmp/weft-UID`. On Windows there are no such interfaces, and it is the runtime directory.
+///
+/// # Errors
+/// The one in /tmp is not a directory of this user alone.
+pub fn user_dir() -> Result<PathBuf, UntrustedError> {
+    chosen_by_user(std::env::var_os(VARIABLE), std::env::var_os("XDG_RUNTIME_DIR"))
+        .map_or_else(platform::of_user, Ok)
+}
+
+fn chosen_by_user(own: Option<OsString>, session: Option<OsString>) -> Option<PathBuf> {
+    let given = |path: Option<OsString>| path.filter(|path| !path.is_empty()).map(PathBuf::from);
+    // A relative path does not count (XDG Base Directory Specification).
+    given(own).or_else(|| Some(given(session).filter(|path| path.is_absolute())?.join("weft")))
+}
+
 fn chosen(own: Option<OsString>) -> PathBuf {
     own.filter(|path| !path.is_empty()).map_or_else(platform::default, PathBuf::from)
 }
@@ -52,7 +69,7 @@ pub fn interfaces(directory: &Path) -> io::Result<Vec<InterfaceName>> {
 }
 
 /// Creates the directory of an interface, accessible to its owner only, and the runtime directory, readable
-/// by all users, unless they exist.
+/// by all users unless it is the one in /tmp, if they do not exist.
 ///
 /// # Errors
 /// When the system refuses.
@@ -70,12 +87,10 @@ pub fn adopt(instance: &Path) -> Result<(), UntrustedError> {
     platform::adopt(instance)
 }
 
-/// Removes the directory of an interface if it is empty and belongs to this user.
+/// Removes the directory of an interface if it is empty and belongs to this user, and with the last one the
+/// runtime directory in /tmp.
 pub fn leave(instance: &Path) {
-    if !is_anothers(instance) {
-        // Fails for a directory of the service manager, and for a directory that still contains a file.
-        let _ = std::fs::remove_dir(instance);
-    }
+    platform::leave(instance);
 }
 
 #[cfg(test)]
@@ -87,5 +102,20 @@ mod tests {
         let chosen = |own: Option<&str>| chosen(own.map(OsString::from));
         assert_eq!([chosen(None), chosen(Some(""))], [platform::default(), platform::default()]);
         assert_eq!(chosen(Some("/tmp/x")), PathBuf::from("/tmp/x"));
+    }
+
+    #[test]
+    fn a_user_without_root_has_the_directory_of_the_session() {
+        let chosen = |own: Option<&str>, session: Option<&str>| {
+            chosen_by_user(own.map(OsString::from), session.map(OsString::from))
+        };
+        // Absolute on every system.
+        let session = std::env::temp_dir();
+        assert_eq!(chosen(None, session.to_str()), Some(session.join("weft")));
+        assert_eq!(chosen(Some("/tmp/x"), session.to_str()), Some(PathBuf::from("/tmp/x")));
+        assert_eq!(
+            [chosen(None, None), chosen(None, Some("")), chosen(None, Some("run"))],
+            [None, None, None]
+        );
     }
 }

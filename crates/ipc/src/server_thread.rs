@@ -14,20 +14,19 @@ pub struct ServerThread {
 }
 
 impl ServerThread {
-    /// Runs `serve` on a new thread with this runtime. The thread holds `guard`, which has to end the process
-    /// if the thread panics: no client is served then.
+    /// Runs `serve` on a new thread with this runtime. A panic of the thread ends the process: no
+    /// client is served then.
     ///
     /// # Errors
     /// The system cannot create the thread.
     pub fn start(
         name: &str,
         runtime: Runtime,
-        guard: impl Send + 'static,
         serve: impl AsyncFnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let _guard = guard;
+            let _guard = weft_confine::EndProcessOnPanic;
             weft_confine::thread(weft_confine::Role::Service);
             // Before the connections end, `serve` drops what it accepts with: a client that sees the end of
             // its connection finds no socket.

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use weft_ipc::{ServerThread, serve_each};
-use weft_tun::thread_guard::EndProcessOnPanic;
 
 use crate::Control;
 
@@ -90,7 +89,7 @@ impl Server {
             let _context = runtime.enter();
             listener.accept()?
         };
-        let thread = ServerThread::start("weft-uapi", runtime, EndProcessOnPanic, async move || {
+        let thread = ServerThread::start("weft-uapi", runtime, async move || {
             tokio::select! {
                 () = serve(&acceptor, &control, limits) => {}
                 () = tell_when_gone(&acceptor, on_gone) => {}

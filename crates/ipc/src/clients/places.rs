@@ -1,7 +1,7 @@
 //! Places for clients, and the choice of the client that gives way when all are taken.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -120,7 +120,10 @@ impl Places {
 impl Taken {
     /// Returns the client that gives way at `now`, and the earliest time at which any client may be asked.
     fn longest_awaited(&self, now: Instant) -> (Option<u64>, Option<Instant>) {
-        let places_of = |source| self.clients.values().filter(|client| client.source == source).count();
+        let mut places_of = HashMap::new();
+        for client in self.clients.values() {
+            *places_of.entry(client.source).or_insert(0) += 1;
+        }
         let awaited = self.clients.iter().filter_map(|(number, client)| match client.turn {
             Turn::Client { since, grace } => Some((*number, client.source, since, since + grace)),
             Turn::Server | Turn::Asked => None,
@@ -128,7 +131,7 @@ impl Taken {
         let longest = awaited
             .clone()
             .filter(|(.., from)| *from <= now)
-            .max_by_key(|(number, source, since, _)| (places_of(*source), Reverse((*since, *number))));
+            .max_by_key(|(number, source, since, _)| (places_of.get(source), Reverse((*since, *number))));
         (longest.map(|(number, ..)| number), awaited.map(|(.., from)| from).min())
     }
 }

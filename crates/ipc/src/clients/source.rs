@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The origin of a client. A client of the source with the most places gives way first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// An IPv4 address, or the first half of an IPv6 address: a host may have all addresses of a /64.
     Address(IpAddr),

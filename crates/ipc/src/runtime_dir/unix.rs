@@ -15,6 +15,10 @@ use weft_config::InterfaceName;
 
 use super::untrusted::{Access, UntrustedError, Users};
 
+mod session;
+
+pub(super) use session::of_user;
+
 /// The mode of the runtime directory: all users can list the interfaces.
 const MODE: u32 = 0o755;
 /// The mode of an interface's directory: other users can see nothing in it.
@@ -70,7 +74,13 @@ pub(super) fn make(instance: &Path) -> io::Result<()> {
         if let Some(parent) = directory.parent() {
             DirBuilder::new().recursive(true).mode(MODE).create(parent)?;
         }
-        make_one(directory, MODE)?;
+        if session::is_temporary(directory) {
+            make_one(directory, INSTANCE_MODE)?;
+            // Another user may have been faster.
+            session::check(directory)?;
+        } else {
+            make_one(directory, MODE)?;
+        }
     }
     make_one(instance, INSTANCE_MODE)
 }
@@ -81,7 +91,20 @@ fn make_one(path: &Path, mode: u32) -> io::Result<()> {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
         // On a read-only file system the error for an existing directory is not EEXIST.
         Err(_) if path.is_dir() => Ok(()),
+        // It was there, and its last user removed it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::symlink_metadata(path).is_err() => {
+            Err(io::ErrorKind::NotFound.into())
+        }
         Err(error) => Err(error),
+    }
+}
+
+pub(super) fn leave(instance: &Path) {
+    // Fails for a directory of the service manager, and for a directory that still contains something.
+    let remove = |directory: &Path| drop(fs::remove_dir(directory));
+    if !is_anothers(instance) {
+        remove(instance);
+        instance.parent().filter(|directory| session::is_temporary(directory)).into_iter().for_each(remove);
     }
 }
 

@@ -51,6 +51,17 @@ pub(super) fn default() -> PathBuf {
     Path::new(&data).join(r"weft\run")
 }
 
+pub(super) fn of_user() -> Result<PathBuf, UntrustedError> {
+    Ok(default())
+}
+
+pub(super) fn leave(instance: &Path) {
+    if !is_anothers(instance) {
+        // Fails for a directory that still contains a file.
+        let _ = fs::remove_dir(instance);
+    }
+}
+
 pub(super) fn make(instance: &Path) -> io::Result<()> {
     let directory = instance.parent().ok_or(io::ErrorKind::InvalidInput)?;
     if let Some(parent) = directory.parent() {
