@@ -88,7 +88,7 @@ fn state(bytes: &[u8]) {
     assert_eq!(state.remembered(now, wall_clock).len(), state.peers.len());
     let _ = state.clock_set_back(wall_clock);
     let config = file();
-    let (places, endpoints) = (state.places(&config), config.endpoint_addresses());
+    let (places, endpoints) = (state.addresses(&config), config.endpoint_addresses());
     assert_eq!(places.len(), config.peers.len());
     // The next daemon makes this change; its own key is never a peer.
     let change = state.change(&config, &endpoints);

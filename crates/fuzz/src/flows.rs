@@ -36,14 +36,17 @@ struct World {
     /// Batches that weft has read and not used yet.
     held: VecDeque<TunBatch>,
     staged: usize,
+    /// Steps until weft reads what answered the first packet of a flow.
+    unread_answer: Option<u8>,
 }
 
 pub(crate) fn check(bytes: &[u8]) {
     let mut world = World {
         tun: StandIn::new(QUEUES),
-        flows: [Flow::default(); FLOWS],
+        flows: std::array::from_fn(|number| Flow { queue: number % QUEUES, ..Flow::default() }),
         held: VecDeque::new(),
         staged: 0,
+        unread_answer: None,
     };
     let mut input = Input::new(bytes);
     for _ in 0..STEPS {
@@ -61,6 +64,10 @@ pub(crate) fn check(bytes: &[u8]) {
 
 impl World {
     fn step(&mut self, input: &mut Input<'_>) {
+        self.unread_answer = self.unread_answer.and_then(|steps| steps.checked_sub(1));
+        if self.unread_answer == Some(0) {
+            self.read_all();
+        }
         let choice = input.byte();
         let flow = usize::from(choice >> 4) % FLOWS;
         match choice & 15 {
@@ -141,11 +148,20 @@ impl World {
 
     fn flush(&mut self) {
         let written = self.tun.flush_all();
-        for message in written.iter().flatten() {
-            let (number, at) = flow_and_number(&message[VNET_HDR..]);
-            let flow = &mut self.flows[number];
-            assert_eq!(at, flow.written, "flow {number} in order");
-            flow.written += 1;
+        for (queue, messages) in written.iter().enumerate() {
+            for message in messages {
+                let (number, at) = flow_and_number(&message[VNET_HDR..]);
+                let flow = &mut self.flows[number];
+                assert_eq!(at, flow.written, "flow {number} in order");
+                flow.written += 1;
+                if (flow.written, flow.queued) == (1, 0) {
+                    // The kernel delivers a packet, and it is answered, before it learns the flow's queue.
+                    self.queue(number, false);
+                    let flow = &mut self.flows[number];
+                    (flow.queue, flow.before_move) = (queue, flow.queued);
+                    self.unread_answer = Some(3);
+                }
+            }
         }
         let count: usize = written.iter().map(Vec::len).sum();
         assert_eq!(count, std::mem::take(&mut self.staged), "each packet is written once");

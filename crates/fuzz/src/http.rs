@@ -10,29 +10,21 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use weft::control::socket::Manage;
 use weft::metrics::{Listener, Server};
 use weft_config::metrics::Address;
-use weft_report::control_socket::ManageError;
 use weft_report::{PeerReport, StatusReport};
 
 /// Longer requests do not fit the buffer of a socket beside their answers.
 const MOST: usize = 8 << 10;
 const STATUS: [&str; 9] = ["200", "400", "404", "405", "414", "421", "431", "503", "505"];
 
-struct Gateway;
-
-impl Manage for Gateway {
-    fn status(&self) -> Result<StatusReport, ManageError> {
-        let peer = |number: usize| PeerReport {
-            public_key: format!("key{number}"),
-            endpoint: (number == 1).then(|| "192.0.2.1:51820".to_owned()),
-            ..PeerReport::default()
-        };
-        Ok(StatusReport { peers: (0..3).map(peer).collect(), ..StatusReport::default() })
-    }
-
-    fn stop(&self) {}
+fn report() -> StatusReport {
+    let peer = |number: usize| PeerReport {
+        public_key: format!("key{number}"),
+        endpoint: (number == 1).then(|| "192.0.2.1:51820".to_owned()),
+        ..PeerReport::default()
+    };
+    StatusReport { peers: (0..3).map(peer).collect(), ..StatusReport::default() }
 }
 
 /// The server of all inputs, and its socket.
@@ -41,7 +33,7 @@ fn server() -> &'static PathBuf {
     let (path, _) = SERVER.get_or_init(|| {
         let path = std::env::temp_dir().join(format!("weft-fuzz-{}.sock", std::process::id()));
         let listener = Listener::open(&Address::Unix(path.clone())).unwrap();
-        let server = Server::start(listener, &[], Arc::new(Gateway)).unwrap();
+        let server = Server::start(listener, &[], Arc::new(|| Ok(report()))).unwrap();
         (path, server)
     });
     path

@@ -14,8 +14,10 @@ mod flows;
 mod http;
 mod input;
 pub mod memory;
+mod proxy;
 mod queues;
 mod segments;
+mod speedtest;
 mod stand_in;
 mod uapi;
 
@@ -33,6 +35,9 @@ pub const TARGETS: &[Target] = &[
     ("control", control::check),
     ("http", http::check),
     ("capture", capture::check),
+    ("socks5", proxy::check_socks5),
+    ("http_proxy", proxy::check_http),
+    ("speedtest", speedtest::check),
 ];
 
 /// Checks one property.

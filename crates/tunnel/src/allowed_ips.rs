@@ -129,7 +129,7 @@ fn place_of(address: IpAddr, shift: u32) -> usize {
     (bits.wrapping_mul(GOLDEN_RATIO) >> shift) as usize
 }
 
-/// Returns the shift for `places` places, a power of two above 1.
+/// Returns the shift that leaves of a 64-bit hash an index below `places`, which is a power of two above 1.
 fn shift_for(places: usize) -> u32 {
     u64::BITS - places.trailing_zeros()
 }

@@ -14,7 +14,7 @@ pub fn with_clean_stack<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `work` in a frame of its own, below that of the caller.
+/// Runs `work` in a separate frame, below that of the caller.
 #[inline(never)]
 fn separately<T>(work: impl FnOnce() -> T) -> T {
     work()

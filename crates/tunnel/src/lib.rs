@@ -67,7 +67,7 @@ pub use moved_peer::MovedPeer;
 pub use offload::Offload;
 pub use outbound::Outbound;
 pub use packet::{MAX_PACKET, PacketMut, PlainSlab, Plaintext, TAILROOM};
-pub use peer::PeerSnapshot;
+pub use peer::{Arrivals, PeerSnapshot};
 pub use peer_id::PeerId;
 pub use peer_timers::WakeReason;
 pub use restore::Remembered;

@@ -43,6 +43,7 @@ pub(crate) struct Peer {
     pub(crate) last_handshake: Option<Instant>,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
+    pub(crate) arrivals: Arrivals,
 }
 
 impl Peer {
@@ -67,6 +68,7 @@ impl Peer {
             last_handshake: None,
             sent_bytes: 0,
             received_bytes: 0,
+            arrivals: Arrivals::default(),
         };
         Limits::change(&mut peer.limits, limits, now);
         peer
@@ -101,6 +103,7 @@ impl Peer {
             last_handshake: self.last_handshake,
             sent_bytes: self.sent_bytes,
             received_bytes: self.received_bytes,
+            arrivals: self.arrivals,
             staged_bytes: self.staging.bytes(),
             path_limit: self.path_limit.known(),
             is_trying: self.timers.is_trying(),
@@ -113,6 +116,27 @@ impl Peer {
     pub(crate) fn path(&self, id: PeerId, ecn: Ecn) -> Option<Path> {
         let endpoint = self.endpoint?;
         Some(Path { peer: id, destination: endpoint.address, source: endpoint.source, ecn })
+    }
+}
+
+/// Data messages of a peer, counted by the counters that they carry (whitepaper, section 5.4.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Messages that the peer sent, up to the last one that arrived in each session.
+    pub expected: u64,
+    /// Authentic messages that arrived.
+    pub received: u64,
+    /// Those of them that arrived after a later one.
+    pub displaced: u64,
+}
+
+impl Arrivals {
+    /// Records a message that is ahead of those before it by `advance`.
+    #[inline]
+    pub(crate) fn record(&mut self, advance: u64) {
+        self.expected += advance;
+        self.received += 1;
+        self.displaced += u64::from(advance == 0);
     }
 }
 
@@ -131,6 +155,8 @@ pub struct PeerSnapshot {
     pub sent_bytes: u64,
     /// UDP payload bytes received from the peer and authenticated, handshakes included.
     pub received_bytes: u64,
+    /// Data messages received from the peer.
+    pub arrivals: Arrivals,
     /// Bytes of staged packets, which wait for a session.
     pub staged_bytes: usize,
     /// Bytes of the largest inner packet that the path carries in one piece, if a small path MTU was learnt.

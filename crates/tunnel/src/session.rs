@@ -85,6 +85,8 @@ struct Keys {
     wire: u32,
     established: Instant,
     initiator: bool,
+    /// The counter after the highest one that arrived.
+    expected: u64,
 }
 
 impl Keys {
@@ -111,6 +113,9 @@ pub(crate) struct Opened {
     /// Whether the message is the first on a session that we answered, which allows us to send on that
     /// session.
     pub(crate) confirmed: bool,
+    /// By how much the counter of the message is above the highest one before: 1 in order, more after
+    /// missing messages, 0 if a later message arrived first.
+    pub(crate) advance: u64,
 }
 
 /// An initiation of ours whose response boringtun would accept.
@@ -283,8 +288,9 @@ impl Session {
         now: Instant,
         out: &mut [u8],
     ) -> Result<Opened, DropReason> {
-        let is_alive =
-            self.slots[Self::slot(index)].is_some_and(|keys| keys.index == index && keys.is_alive(now));
+        let is_alive = self.slots[Self::slot(index)]
+            .as_ref()
+            .is_some_and(|keys| keys.index == index && keys.is_alive(now));
         let tunn = self.tunn.as_mut().filter(|_| is_alive).ok_or(DropReason::NoSession)?;
         let wire = set_index(datagram, 4, index).ok_or(DropReason::MalformedDatagram)?;
         let result = tunn.decapsulate(None, datagram, out);
@@ -299,7 +305,19 @@ impl Session {
         };
         set_index(datagram, 4, wire);
         let content = content?;
-        Ok(Opened { content, confirmed: self.use_session(index) })
+        let advance = self.advance(index, datagram);
+        Ok(Opened { content, confirmed: self.use_session(index), advance })
+    }
+
+    /// Records the counter of an authentic data message, and returns by how much it is ahead.
+    #[inline]
+    fn advance(&mut self, index: u32, datagram: &[u8]) -> u64 {
+        let Some(keys) = &mut self.slots[Self::slot(index)] else { return 0 };
+        let counter =
+            datagram.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
+        let advance = counter.wrapping_add(1).saturating_sub(keys.expected);
+        keys.expected += advance;
+        advance
     }
 
     /// Makes the session of `index` the current session unless it is older. Returns true if the current
@@ -402,7 +420,7 @@ impl Session {
         self.was_there = true;
         self.shift_in_flight(context.indices);
         let wire = context.indices.draw(context.peer, index);
-        self.set_slot(Keys { index, wire, established: now, initiator: false }, context.indices);
+        self.set_slot(Keys { index, wire, established: now, initiator: false, expected: 0 }, context.indices);
         self.initiation = None;
         set_index(out, 4, wire);
         self.cookie.stamp(&mut out[..len], &context.key, now);
@@ -443,7 +461,7 @@ impl Session {
             }
         };
         self.was_there = true;
-        self.set_slot(Keys { index, wire, established: now, initiator: true }, context.indices);
+        self.set_slot(Keys { index, wire, established: now, initiator: true, expected: 0 }, context.indices);
         self.use_session(index);
         self.initiation = self.initiation.filter(|last| *last != index);
         Ok((len, self.is_initiating()))

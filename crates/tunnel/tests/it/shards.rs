@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use weft_tunnel::{
     Change, ControlQueue, DropReason, Ecn, Inbound, Outbound, PeerConfig, PeerSettings, PeerSnapshot,
-    PlainSlab, RecvMeta, Tunnel, TunnelConfig,
+    PlainSlab, PrivateKey, RecvMeta, Tunnel, TunnelConfig,
 };
 
 use crate::sim::{
@@ -53,8 +53,9 @@ impl Ledger {
         world.send(from, to, self.next - 1)
     }
 
-    /// Checks that each packet arrived once at its receiver, in order if the network keeps it, or is counted.
-    fn check(&self, world: &World, keeps_order: bool) {
+    /// Checks that no packet arrived twice or at another node than its receiver, and the order if the network
+    /// keeps it.
+    fn check_order(&self, world: &World, keeps_order: bool) {
         for (number, node) in world.nodes.iter().enumerate() {
             let mut last = BTreeMap::new();
             let mut received = node.numbers();
@@ -68,6 +69,11 @@ impl Ledger {
             received.sort_unstable();
             assert!(received.is_sorted_by(|a, b| a < b), "a packet arrived twice");
         }
+    }
+
+    /// Checks that each packet arrived once at its receiver, in order if the network keeps it, or is counted.
+    fn check(&self, world: &World, keeps_order: bool) {
+        self.check_order(world, keeps_order);
         let sealed = stat(world, |tunnel| tunnel.stats().sealed);
         let staged = stat(world, |tunnel| tunnel.stats().staged_segments);
         let dropped =
@@ -236,6 +242,40 @@ fn peers_that_move_with_their_sessions_lose_nothing_and_stay_in_order() {
         }
     }
     assert!(handed_over > 0, "messages of sessions from before a move were handed over");
+}
+
+#[test]
+fn after_a_restart_with_another_number_of_shards_all_goes_on_in_order() {
+    const OTHERS: usize = 5;
+    let (key, mut world) = (PrivateKey::generate().unwrap(), World::of(1 + OTHERS));
+    let mut ledger = Ledger::default();
+    for (restarts, shards) in [1, 3, 2, 8, 1].into_iter().enumerate() {
+        world.restart(S, &key, shards, CONFIG);
+        for other in 1..=OTHERS {
+            world.introduce(S, other, PeerOptions::default());
+            if restarts == 0 {
+                world.introduce(other, S, PeerOptions::default());
+            }
+        }
+        world.network = Network { delay: ms(30), keeps_order: true, ..Network::PERFECT };
+        let mut exchange = |world: &mut World, packets: usize| {
+            for _ in 0..packets {
+                for other in 1..=OTHERS {
+                    assert!(ledger.send(world, S, other).is_ok() && ledger.send(world, other, S).is_ok());
+                }
+            }
+            world.run_for(secs(1));
+        };
+        // The peers have sessions with indices of the shards before.
+        (0..20).for_each(|_| exchange(&mut world, 1));
+        let before: Vec<usize> = world.nodes.iter().map(|node| node.packets.len()).collect();
+        exchange(&mut world, 20);
+        let received: Vec<usize> =
+            world.nodes.iter().zip(before).map(|(node, before)| node.packets.len() - before).collect();
+        assert_eq!((received[S], &received[1..]), (20 * OTHERS, &[20; OTHERS][..]), "{shards} shards");
+    }
+    ledger.check_order(&world, true);
+    check_nonces(&world);
 }
 
 #[test]

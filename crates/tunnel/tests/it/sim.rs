@@ -295,7 +295,11 @@ impl World {
 
     /// Gives a node without peers `count` shards, and another key.
     pub(crate) fn split(&mut self, node: usize, count: u16, config: TunnelConfig) {
-        let key = PrivateKey::generate().unwrap();
+        self.restart(node, &PrivateKey::generate().unwrap(), count, config);
+    }
+
+    /// Gives a node this key, `count` new shards and no peers. What it received is kept.
+    pub(crate) fn restart(&mut self, node: usize, key: &PrivateKey, count: u16, config: TunnelConfig) {
         let cookies = CookieRoot::generate(self.now);
         let mut shards = (0..count)
             .map(|number| Tunnel::of_shard(key.clone(), config, Shard::new(number, count), &cookies));

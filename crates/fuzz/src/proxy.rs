@@ -1,0 +1,148 @@
+//! Requests to the proxies, SOCKS5 and HTTP, over their sockets.
+//!
+//! Whatever a client sends, the proxy answers in whole answers of known kinds, connects nowhere outside the
+//! tunnel, closes the connection when the client has closed its side, and goes on serving. The first byte of
+//! an input chooses between a proxy that asks for a password and one that does not.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use weft_proxy::{
+    Connection, Datagrams, Later, Listener, LocalAddress, LookUpError, Network, Options, Reach, Server,
+    Stats, Users,
+};
+
+/// Longer requests do not fit the buffer of a socket beside their answers.
+const MOST: usize = 8 << 10;
+/// The network that the tunnel leads to.
+const INSIDE: &str = "192.0.2.0/24";
+/// The statuses that the HTTP proxy answers with.
+const STATUS: [&str; 12] =
+    ["200", "400", "403", "404", "405", "407", "408", "414", "431", "501", "502", "504"];
+
+/// A tunnel in which all connections are refused.
+struct Refusing;
+
+impl Network for Refusing {
+    fn connect(&self, to: SocketAddr) -> Later<'_, io::Result<Box<dyn Connection>>> {
+        assert!(INSIDE.parse::<ipnet::IpNet>().unwrap().contains(&to.ip()), "{to} is outside");
+        Box::pin(async { Err(io::ErrorKind::ConnectionRefused.into()) })
+    }
+
+    fn listen(&self, _: SocketAddr) -> io::Result<Box<dyn Listener>> {
+        Err(io::ErrorKind::AddrInUse.into())
+    }
+
+    fn udp(&self, _: SocketAddr) -> io::Result<Arc<dyn Datagrams>> {
+        Err(io::ErrorKind::AddrInUse.into())
+    }
+
+    fn look_up<'a>(&'a self, name: &'a str) -> Later<'a, Result<Vec<IpAddr>, LookUpError>> {
+        Box::pin(async move { Err(LookUpError::NotFound { name: name.to_owned() }) })
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+}
+
+/// The sockets of a proxy.
+struct Sockets {
+    socks5: PathBuf,
+    http: PathBuf,
+}
+
+impl Sockets {
+    fn serve(directory: &Path, name: &str, users: Option<Users>) -> Self {
+        let path = |kind: &str| directory.join(format!("{name}-{kind}.sock"));
+        let (socks5, http) = (path("socks5"), path("http"));
+        let address = |path: &Path| vec![LocalAddress::Unix(path.to_owned())];
+        let options = Options { socks5: address(&socks5), http: address(&http), users, ..Options::default() };
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let tunnel: Arc<dyn Network> = Arc::new(Refusing);
+            let reach = Reach::new(Arc::clone(&tunnel), vec![INSIDE.parse().unwrap()], None);
+            runtime.block_on(async move {
+                let server = Server::bind(options, reach, &tunnel).unwrap();
+                ready.send(()).unwrap();
+                server.serve().await
+            })
+        });
+        is_ready.recv().unwrap();
+        Self { socks5, http }
+    }
+}
+
+/// The proxies of all inputs: without a password, and with one.
+fn proxies() -> &'static [Sockets; 2] {
+    static PROXIES: OnceLock<[Sockets; 2]> = OnceLock::new();
+    PROXIES.get_or_init(|| {
+        let directory = std::env::temp_dir().join(format!("weft-fuzz-proxy-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let passwords = directory.join("passwords");
+        std::fs::write(&passwords, "bob:secret\n").unwrap();
+        let users = Users::read(&passwords).unwrap();
+        [Sockets::serve(&directory, "open", None), Sockets::serve(&directory, "closed", Some(users))]
+    })
+}
+
+/// Sends a request, and returns all that is answered.
+fn exchange(socket: &Path, request: &[u8]) -> Vec<u8> {
+    let mut client = UnixStream::connect(socket).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    // The proxy may close while the client still sends.
+    let _ = client.write_all(&request[..request.len().min(MOST)]);
+    let _ = client.shutdown(Shutdown::Write);
+    let mut answer = Vec::new();
+    if let Err(error) = client.read_to_end(&mut answer) {
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "the proxy hangs");
+    }
+    answer
+}
+
+pub(crate) fn check_socks5(bytes: &[u8]) {
+    let Some((choice, request)) = bytes.split_first() else { return };
+    let has_password = choice % 2 == 1;
+    let answer = exchange(&proxies()[usize::from(has_password)].socks5, request);
+    let Some((method, mut rest)) = answer.split_first_chunk::<2>() else {
+        return assert!(answer.is_empty(), "{answer:?}");
+    };
+    let expected = if has_password { 2 } else { 0 };
+    assert!(method[0] == 5 && (method[1] == expected || method[1] == 0xff), "{answer:?}");
+    if method[1] == 0xff {
+        return assert!(rest.is_empty(), "{answer:?}");
+    }
+    if has_password && let Some((verdict, after)) = rest.split_first_chunk::<2>() {
+        assert_eq!(verdict[0], 1, "{answer:?}");
+        let is_right = request.windows(11).any(|part| part == b"\x03bob\x06secret");
+        assert!(verdict[1] != 0 || is_right, "{answer:?} without the password");
+        assert!(verdict[1] == 0 || after.is_empty(), "{answer:?}");
+        rest = after;
+    }
+    // A reply for a request: everything is refused, so the bound address is that of no socket.
+    assert!(rest.is_empty() || matches!(rest, [5, 1..=8, 0, 1, 0, 0, 0, 0, 0, 0]), "{answer:?}");
+}
+
+pub(crate) fn check_http(bytes: &[u8]) {
+    let Some((choice, request)) = bytes.split_first() else { return };
+    let has_password = choice % 2 == 1;
+    let answer = exchange(&proxies()[usize::from(has_password)].http, request);
+    if answer.is_empty() {
+        return;
+    }
+    let answer = String::from_utf8_lossy(&answer);
+    let status = answer.strip_prefix("HTTP/1.1 ").or_else(|| answer.strip_prefix("HTTP/1.0 "));
+    let status = status.and_then(|rest| rest.get(..3)).unwrap_or_default();
+    assert!(STATUS.contains(&status), "{answer}");
+    // "Ym9iOnNlY3JldA==" is bob:secret.
+    let is_right = request.windows(16).any(|part| part == b"Ym9iOnNlY3JldA==");
+    assert!(
+        !has_password || is_right || ["400", "407", "408", "414", "431", "501"].contains(&status),
+        "{answer}"
+    );
+}
