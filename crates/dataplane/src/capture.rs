@@ -72,7 +72,7 @@ impl OuterHeader {
 
 /// The description of a packet that a capture saw.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct CapturedPacket {
     pub at: SystemTime,
     pub direction: Direction,
     /// The peer that the packet comes from or goes to, if known.
@@ -85,7 +85,7 @@ pub struct Seen {
     pub len: usize,
 }
 
-impl Seen {
+impl CapturedPacket {
     /// Returns the layer of the packet.
     pub fn layer(&self) -> Layer {
         if self.outer.is_some() { Layer::Outer } else { Layer::Inner }
@@ -98,7 +98,7 @@ pub struct Chunk {
     /// Number of the tap that filled it.
     tap: usize,
     bytes: Vec<u8>,
-    packets: Vec<Seen>,
+    packets: Vec<CapturedPacket>,
 }
 
 impl Chunk {
@@ -115,7 +115,7 @@ impl Chunk {
     }
 
     /// Returns each packet with its captured bytes.
-    pub fn packets(&self) -> impl Iterator<Item = (&Seen, &[u8])> {
+    pub fn packets(&self) -> impl Iterator<Item = (&CapturedPacket, &[u8])> {
         let mut rest = self.bytes.as_slice();
         self.packets.iter().map(move |seen| {
             let (bytes, behind) = rest.split_at(seen.kept);
@@ -232,7 +232,7 @@ impl Tap {
             && self.filter.peer.is_none_or(|wanted| peer == Some(wanted))
     }
 
-    fn put(&mut self, seen: &Seen, bytes: &[u8]) {
+    fn put(&mut self, seen: &CapturedPacket, bytes: &[u8]) {
         let layer = seen.layer();
         Counts::add(&self.counts.seen, layer);
         let headers = seen.outer.map_or(0, |outer| outer.bytes());
@@ -241,7 +241,7 @@ impl Tap {
             return Counts::add(&self.counts.dropped, layer);
         }
         self.current.bytes.extend_from_slice(&bytes[..kept]);
-        self.current.packets.push(Seen { kept, ..*seen });
+        self.current.packets.push(CapturedPacket { kept, ..*seen });
     }
 
     /// Hands the current chunk to the reader and continues with a free chunk. Returns false if no chunk is
@@ -378,18 +378,23 @@ impl Captures {
     }
 }
 
-fn put(taps: &mut [Tap], seen: &Seen, bytes: &[u8]) {
+fn put(taps: &mut [Tap], seen: &CapturedPacket, bytes: &[u8]) {
     for tap in taps.iter_mut().filter(|tap| tap.takes(seen.layer(), seen.peer)) {
         tap.put(seen, bytes);
     }
 }
 
-fn inner(direction: Direction, peer: Option<PublicKey>, packet: &[u8]) -> Seen {
-    Seen { at: SystemTime::now(), direction, peer, outer: None, kept: 0, len: packet.len() }
+fn inner(direction: Direction, peer: Option<PublicKey>, packet: &[u8]) -> CapturedPacket {
+    CapturedPacket { at: SystemTime::now(), direction, peer, outer: None, kept: 0, len: packet.len() }
 }
 
-fn outside(direction: Direction, peer: Option<PublicKey>, outer: OuterHeader, datagram: &[u8]) -> Seen {
-    Seen { outer: Some(outer), ..inner(direction, peer, datagram) }
+fn outside(
+    direction: Direction,
+    peer: Option<PublicKey>,
+    outer: OuterHeader,
+    datagram: &[u8],
+) -> CapturedPacket {
+    CapturedPacket { outer: Some(outer), ..inner(direction, peer, datagram) }
 }
 
 fn unspecified(other: SocketAddr) -> IpAddr {

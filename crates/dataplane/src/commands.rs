@@ -7,9 +7,11 @@ use std::time::Instant;
 use weft_tunnel::{Change, PeerSnapshot, Tunnel};
 use weft_udp::{BindError, Descriptor, ShardSockets, UdpConfig};
 
+use crate::Snapshot;
+use crate::barrier::Barrier;
 use crate::capture::Tap;
+use crate::standstill::{Cargo, Relocation};
 use crate::turn::Turn;
-use crate::{Relocation, Snapshot};
 
 /// A command of the control thread to the event loop. If the caller no longer waits for an answer, the answer
 /// is discarded.
@@ -68,9 +70,16 @@ pub enum Command {
         /// Receives nanoseconds.
         answer: mpsc::SyncSender<u64>,
     },
+    /// Change the tunnel when all event loops do, while no outbound packet is under way.
+    ChangeTogether {
+        barrier: Arc<Barrier<Cargo>>,
+        changes: Vec<Change>,
+        /// Receives the changes that were not made: all, or none.
+        answer: mpsc::SyncSender<Vec<Change>>,
+    },
     /// Take part in the move of a peer to another packet thread.
     Relocate {
-        relocation: Arc<Relocation>,
+        relocation: Relocation,
         /// Notified when this event loop goes on.
         answer: mpsc::SyncSender<()>,
     },
@@ -89,12 +98,12 @@ const CHANGES: usize = 128;
 const PEERS: usize = 512;
 
 /// Work that spans several turns.
-pub(super) enum Job {
+pub(super) enum LongCommand {
     Snapshot { place: usize, peers: Vec<PeerSnapshot>, answer: mpsc::SyncSender<Snapshot> },
     Change { rest: std::vec::IntoIter<Change>, answer: mpsc::SyncSender<()> },
 }
 
-impl Job {
+impl LongCommand {
     /// Does one slice of the work, and returns the rest, if any. `counters` builds the snapshot with these
     /// peers.
     pub(super) fn turn(
@@ -129,7 +138,7 @@ impl Job {
     }
 }
 
-/// Returns [`Turn::Busy`] while a job is unfinished: the event loop has to run again at once.
-pub(super) fn turn_of(job: Option<&Job>) -> Turn {
-    if job.is_some() { Turn::Busy } else { Turn::Idle }
+/// Returns [`Turn::Busy`] while a command is unfinished: the event loop has to run again at once.
+pub(super) fn turn_of(unfinished: Option<&LongCommand>) -> Turn {
+    if unfinished.is_some() { Turn::Busy } else { Turn::Idle }
 }

@@ -5,7 +5,6 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, mpsc as std_mpsc};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -17,14 +16,14 @@ use weft_udp::Udp;
 
 use crate::answers;
 use crate::capture::Captures;
-use crate::commands::{self, Job};
+use crate::commands::{self, LongCommand};
 use crate::inbound::Inbound;
 use crate::initiation_filter::InitiationFilter;
 use crate::junk_filter::JunkFilter;
 use crate::log_limit::LogLimit;
 use crate::outbound::Outbound;
-use crate::relocation::{Cargo, Left, Next, Participant, Relocation};
 use crate::siblings::Siblings;
+use crate::standstill::{Standing, Standstill};
 use crate::timing::{Stage, TurnClock, x25519_time};
 use crate::turn::Turn;
 use crate::{Command, DataplaneError, OnEvent, OnSockets, PacketThread, QueueDepths, SendFailure, Snapshot};
@@ -44,7 +43,7 @@ pub struct EventLoop<T, U, S> {
     initiation_filter: InitiationFilter,
     commands: mpsc::Receiver<Command>,
     /// The unfinished part of a command. No other command is taken until it is done.
-    job: Option<Job>,
+    unfinished: Option<LongCommand>,
     on_event: Option<OnEvent>,
     on_sockets: Option<OnSockets>,
     timer: Pin<Box<Sleep>>,
@@ -56,8 +55,8 @@ pub struct EventLoop<T, U, S> {
     captures: Captures,
     /// The connections to the other packet threads of the interface, if there are any.
     siblings: Option<Siblings>,
-    /// The move of a peer between packet threads that is under way.
-    relocating: Option<Participant>,
+    /// What all event loops of the interface are about to do at the same time.
+    standstill: Option<Standstill>,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
 }
@@ -77,7 +76,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             junk_filter: JunkFilter::default(),
             initiation_filter: InitiationFilter::default(),
             commands,
-            job: None,
+            unfinished: None,
             on_event: None,
             on_sockets: None,
             timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
@@ -87,7 +86,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             clock: TurnClock::new(),
             captures: Captures::default(),
             siblings: None,
-            relocating: None,
+            standstill: None,
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
         }
@@ -125,10 +124,10 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
         let now = self.clock.begin();
         // Before commands: those after a move count on it.
-        let halts = self.relocating.is_some() && self.relocate(cx, now);
+        let halts = self.standstill.is_some() && self.follow_standstill(cx, now);
         let commands = match self.commands(cx, now) {
             Poll::Ready(()) => return Poll::Ready(Ok(())),
-            Poll::Pending => commands::turn_of(self.job.as_ref()),
+            Poll::Pending => commands::turn_of(self.unfinished.as_ref()),
         };
         if self.captures.is_on() {
             self.captures.set_port(self.udp.port());
@@ -173,7 +172,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             || inbound == Turn::Busy
             || outbound == Turn::Busy
             || moves == Turn::Busy
-            || self.relocating.as_ref().is_some_and(|of| of.waits_until().is_none())
+            || self.standstill.as_ref().is_some_and(|of| of.waits_until().is_none())
             || self.has_timers_left(now)
             || self.tunnel.has_ready_staged() && !self.outbound.is_blocked();
         if self.captures.is_on() {
@@ -193,7 +192,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
     /// is left.
     fn commands(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<()> {
         loop {
-            if let Some(job) = self.job.take() {
+            if let Some(command) = self.unfinished.take() {
                 self.clock.begin_stage();
                 let times = self.clock.times();
                 let (udp, tun) = (&self.udp, &self.tun_stats);
@@ -230,18 +229,18 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                         moves: 0,
                     }
                 };
-                self.job = job.turn(&mut self.tunnel, now, counters);
+                self.unfinished = command.turn(&mut self.tunnel, now, counters);
                 self.clock.end_stage(Stage::Commands);
-                if self.job.is_some() {
+                if self.unfinished.is_some() {
                     return Poll::Pending;
                 }
             }
             match ready!(self.commands.poll_recv(cx)) {
                 Some(Command::Snapshot { peers, answer }) => {
-                    self.job = Some(Job::Snapshot { place: 0, peers, answer });
+                    self.unfinished = Some(LongCommand::Snapshot { place: 0, peers, answer });
                 }
                 Some(Command::Change { changes, answer }) => {
-                    self.job = Some(Job::Change { rest: changes.into_iter(), answer });
+                    self.unfinished = Some(LongCommand::Change { rest: changes.into_iter(), answer });
                 }
                 Some(Command::Rebind { port, fwmark, answer }) => {
                     let before = self.udp.port();
@@ -267,7 +266,15 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 Some(Command::Load { answer }) => {
                     let _ = answer.try_send(self.clock.times().turns().sum_ns());
                 }
-                Some(Command::Relocate { relocation, answer }) => self.take_part(relocation, now, answer, cx),
+                Some(Command::Relocate { relocation, answer }) => {
+                    let Self { tunnel, inbound, .. } = self;
+                    let standstill = Standstill::to_move(cx, now, relocation, answer, tunnel, inbound);
+                    self.stand_still(standstill);
+                }
+                Some(Command::ChangeTogether { barrier, changes, answer }) => {
+                    let standstill = Standstill::to_change(cx, now, barrier, changes, answer, &self.tunnel);
+                    self.stand_still(standstill);
+                }
                 Some(Command::Ping { answer }) => {
                     let _ = answer.try_send(());
                 }
@@ -276,79 +283,29 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
     }
 
-    /// Takes part in the move of a peer, from the next turn on.
-    fn take_part(
-        &mut self,
-        relocation: Arc<Relocation>,
-        now: Instant,
-        answer: std_mpsc::SyncSender<()>,
-        cx: &mut Context<'_>,
-    ) {
-        // A move that still waits for another thread is called off in time.
-        if self.relocating.is_some() {
-            return;
+    /// Takes part in a standstill, from the next turn on.
+    fn stand_still(&mut self, standstill: Standstill) {
+        match self.standstill {
+            // The last one still waits for another thread.
+            Some(_) => standstill.refuse(),
+            None => self.standstill = Some(standstill),
         }
-        let participant =
-            Participant::new(relocation, self.tunnel.shard().number(), now, answer, cx.waker().clone());
-        if participant.is_source() {
-            let peer = participant.peer();
-            // Its last move is not over as long as its session from before is in use.
-            if !self.tunnel.has_peer(&peer) || self.inbound.detours().has(&peer) {
-                participant.call_off();
-            }
-        }
-        self.relocating = Some(participant);
     }
 
-    /// Goes on with the move of a peer. Returns true if the TUN and outbound packets are to be left alone in
-    /// this turn.
-    fn relocate(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        let Self { relocating, tunnel, tun, inbound, outbound, .. } = self;
-        let Some(participant) = relocating else { return false };
-        let left =
-            Left { in_device: !tun.is_drained(), in_loop: !outbound.is_empty() || tunnel.has_ready_staged() };
-        let halts = match participant.advance(now, left) {
-            Next::GoOn => return false,
-            Next::ReadNothing => {
-                outbound.pause(true);
-                return false;
-            }
-            Next::Halt => true,
-            Next::Take => {
-                // What was opened for the peer has to be in the kernel.
-                if let Poll::Ready(Ok(())) = tun.poll_send_ready(cx)
-                    && let Some(peer) = tunnel.take_peer(&participant.peer(), participant.to(), now)
-                {
-                    let cargo = Cargo { peer, flows: tun.flow_queues() };
-                    if let Err(Cargo { peer, .. }) = participant.hand_out(cargo) {
-                        tunnel.adopt_peer(peer, now);
-                    }
-                }
-                // The next turn goes on.
-                true
-            }
-            Next::Adopt(Cargo { peer, flows }) => {
-                let (key, indices) = (peer.public_key(), peer.receiver_indices().collect());
-                inbound.detours().begin(key, participant.from(), indices, now);
-                tunnel.adopt_peer(peer, now);
-                if let Some(flows) = flows {
-                    tun.inherit_flow_queues(&flows);
-                }
-                false
-            }
-            Next::Record => {
-                tunnel.foreign_peer_moved(&participant.peer(), participant.to());
-                false
-            }
-            Next::Done => false,
+    /// Goes on with a standstill. Returns true if the TUN and outbound packets are to be left alone in this
+    /// turn.
+    fn follow_standstill(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let Self { standstill, tunnel, tun, inbound, outbound, .. } = self;
+        let Some(standing) = standstill.as_mut().map(|of| of.turn(cx, now, tunnel, tun, inbound, outbound))
+        else {
+            return false;
         };
-        if !halts {
-            outbound.pause(false);
-            if let Some(participant) = relocating.take() {
-                participant.answer();
-            }
+        if standing == Standing::IsOver
+            && let Some(over) = standstill.take()
+        {
+            over.answer();
         }
-        halts
+        standing == Standing::Halts
     }
 
     /// Handles messages from the handshake sockets, whether the TUN has room or not.
@@ -405,8 +362,8 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         // Timers that are due and not handled wait for the control queue: either the socket wakes the loop,
         // or the loop is busy.
         let deadline = deadline.filter(|at| *at > now);
-        let relocation = self.relocating.as_ref().and_then(Participant::waits_until);
-        let deadline = [deadline, self.inbound.deadline(), relocation].into_iter().flatten().min();
+        let standstill = self.standstill.as_ref().and_then(Standstill::waits_until);
+        let deadline = [deadline, self.inbound.deadline(), standstill].into_iter().flatten().min();
         let Some(deadline) = deadline else {
             self.armed_for = None;
             return;

@@ -10,14 +10,20 @@ use weft_tunnel::{Change, PublicKey};
 use weft_udp::{self as udp, BindError, UdpConfig};
 
 use crate::balance::Balance;
-use crate::placement::Placement;
-use crate::{Command, DataplaneError, Relocation, Snapshot, capture};
+use crate::barrier::{Barrier, DRAIN};
+use crate::placement::{Placement, Step};
+use crate::standstill::Relocation;
+use crate::{Command, DataplaneError, Snapshot, capture};
 
 /// Capacity of the channel of commands to an event loop.
 const COMMANDS: usize = 64;
 
 /// How long the move of a peer may take: the event loops end it much earlier, if they run at all.
 const RELOCATION: Duration = Duration::from_secs(2);
+
+/// How often event loops are asked to make changes at the same time. A loop that has more to send than it can
+/// in a few milliseconds has a chance to do so in between.
+const TOGETHER: usize = 20;
 
 /// A handle for sending commands to the packet threads of an interface. Its calls wait for the event loops,
 /// usually a fraction of a millisecond; they must not be made from within a tokio runtime.
@@ -141,9 +147,9 @@ impl Handle {
         let Some(from) = from.filter(|from| *from != to && usize::from(to) < self.event_loops.len()) else {
             return Ok(false);
         };
-        let relocation = Arc::new(Relocation::new(peer, from, to, self.event_loops.len()));
+        let relocation = Relocation::new(peer, from, to, self.event_loops.len());
         let ask = |event_loop: &EventLoopHandle| {
-            event_loop.ask(|answer| Command::Relocate { relocation: Arc::clone(&relocation), answer })
+            event_loop.ask(|answer| Command::Relocate { relocation: relocation.clone(), answer })
         };
         let asked = self.event_loops.iter().map(ask).collect::<Result<Vec<_>, _>>()?;
         // An event loop that hangs hears of the move, or of its end, when it goes on.
@@ -171,11 +177,41 @@ impl Handle {
         let Some(mut shared) = self.lock() else {
             return self.event_loops[0].ask(|answer| Command::Change { changes, answer })?.wait();
         };
-        let mut each = shared.placement.distribute(changes).into_iter();
         // The lock is held, so that all event loops apply all changes in the same order.
-        let _done =
-            self.ask_each(|_, answer| Command::Change { changes: each.next().unwrap_or_default(), answer })?;
+        for Step { mut each, reroutes } in shared.placement.distribute(changes) {
+            if reroutes {
+                each = self.change_together(each)?;
+            }
+            self.change_each(each)?;
+        }
         Ok(())
+    }
+
+    fn change_each(&self, each: Vec<Vec<Change>>) -> Result<(), DataplaneError> {
+        if each.iter().all(Vec::is_empty) {
+            return Ok(());
+        }
+        let mut each = each.into_iter();
+        let change = |_, answer| Command::Change { changes: each.next().unwrap_or_default(), answer };
+        self.ask_each(change).map(drop)
+    }
+
+    /// Applies changes in all event loops while no outbound packet is under way. Returns those that were not
+    /// applied: none, or all if event loops have too much to do.
+    fn change_together(&self, mut each: Vec<Vec<Change>>) -> Result<Vec<Vec<Change>>, DataplaneError> {
+        for _ in 0..TOGETHER {
+            let barrier = Arc::new(Barrier::new(self.event_loops.len(), 0));
+            each = self.ask_each(|number, answer| {
+                let changes = each.get_mut(number).map(std::mem::take).unwrap_or_default();
+                Command::ChangeTogether { barrier: Arc::clone(&barrier), changes, answer }
+            })?;
+            if barrier.conclude() {
+                return Ok(each);
+            }
+            std::thread::sleep(DRAIN);
+        }
+        tracing::info!("packet threads have much to do: packets to addresses that change peers may be lost");
+        Ok(each)
     }
 
     /// Changes the UDP port and the mark, both or neither. Returns the port in use.

@@ -2,19 +2,19 @@
 //!
 //! Before: `weft_udp`. In the middle: `weft_tunnel`. After: `weft_tun`'s writers.
 
-use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use weft_tun::Tun;
 use weft_tunnel::{
-    Change, ControlQueue, DropReason, Inbound as Handled, MAX_PACKET, PlainSlab, PublicKey, RecvMeta, Tunnel,
+    Change, ControlQueue, DropReason, Inbound as Handled, MAX_PACKET, PlainSlab, Plaintext, RecvMeta, Tunnel,
 };
 use weft_udp::{RecvBuffers, Udp, cost_of};
 
 use crate::DataplaneError;
 use crate::capture::Captures;
 use crate::detours::{Detours, Passage, Taken};
+use crate::flushes::Flushes;
 use crate::siblings::{HandedOver, Message, Siblings};
 use crate::timing::{Stage, TurnClock};
 use crate::turn::Turn;
@@ -37,15 +37,6 @@ const HANDSHAKES: usize = 256;
 /// How long handshake messages stay in their sockets under load.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1);
 
-/// Another packet thread waits until everything from a source has been handed over.
-struct Flush {
-    peer: PublicKey,
-    source: SocketAddr,
-    to: u16,
-    /// Whether the sockets have been empty since then.
-    is_received: bool,
-}
-
 /// The inbound direction.
 pub(super) struct Inbound {
     buffers: RecvBuffers,
@@ -59,8 +50,7 @@ pub(super) struct Inbound {
     failed_calls: u32,
     /// The peers that just moved here.
     detours: Detours,
-    /// What other packet threads want to know of peers that moved there.
-    flushes: Vec<Flush>,
+    flushes: Flushes,
     /// A slab without room for data: it only serves handshakes while the TUN is stalled.
     no_plain: PlainSlab,
 }
@@ -76,7 +66,7 @@ impl Inbound {
             stalled: false,
             failed_calls: 0,
             detours: Detours::default(),
-            flushes: Vec::new(),
+            flushes: Flushes::default(),
             no_plain: PlainSlab::new(0),
         }
     }
@@ -96,13 +86,8 @@ impl Inbound {
     /// Goes on with what keeps packets in order after a peer moved between packet threads.
     pub(super) fn follow_moves(&mut self, now: Instant, siblings: &Siblings) -> Turn {
         let Self { buffers, flushes, detours, .. } = self;
-        let mut is_busy = false;
-        flushes.retain(|flush| {
-            let is_through = flush.is_received && !buffers.has_any_of(flush.source) && !detours.has_ready();
-            let is_answered = is_through && siblings.answer_flush(flush.to, flush.peer);
-            is_busy |= is_through && !is_answered;
-            !is_answered
-        });
+        let waits_here = |source| buffers.has_any_of(source) || detours.has_ready();
+        let mut is_busy = !flushes.answer(siblings, waits_here);
         is_busy |= detours.are_any() && !detours.turn(now, siblings);
         if is_busy { Turn::Busy } else { Turn::Idle }
     }
@@ -140,17 +125,14 @@ impl Inbound {
                 messages += 1;
                 match message {
                     Message::Handshake(HandedOver { meta, mut bytes }) => {
-                        // The tunnel counts drops.
                         let handled = tunnel.handle_handed_over(&meta, &mut bytes, now, no_plain, control);
-                        if let Ok(Handled::Elsewhere(shard)) = handled {
-                            hand_over(Some(siblings), tunnel, shard, &meta, &bytes);
-                        }
+                        conclude(handled, Some(siblings), tunnel, &meta, &bytes);
                     }
                     Message::Endpoint { peer, endpoint } => {
                         let _void = tunnel.apply(Change::Endpoint { peer, endpoint }, now);
                     }
                     Message::Flush { peer, source, from: to } => {
-                        flushes.push(Flush { peer, source, to, is_received: false });
+                        flushes.ask(peer, source, to);
                     }
                 }
                 continue;
@@ -174,12 +156,8 @@ impl Inbound {
             if Tunnel::is_data(datagram) && buffers.push_copy(&meta, datagram) {
                 continue;
             }
-            // The tunnel counts drops.
-            if let Ok(Handled::Elsewhere(shard)) =
-                tunnel.handle_datagram(&meta, datagram, now, no_plain, control)
-            {
-                hand_over(siblings.as_deref(), tunnel, shard, &meta, datagram);
-            }
+            let handled = tunnel.handle_datagram(&meta, datagram, now, no_plain, control);
+            conclude(handled, siblings.as_deref(), tunnel, &meta, datagram);
             if captures.is_on() {
                 captures.received(tunnel, &meta, datagram);
             }
@@ -248,7 +226,7 @@ impl Inbound {
                     is_empty &= self.take_data(cx, siblings, tunnel, now);
                 }
                 if is_empty {
-                    self.flushes.iter_mut().for_each(|flush| flush.is_received = true);
+                    self.flushes.mark_received();
                 }
                 clock.end_stage(Stage::Receive);
             }
@@ -342,14 +320,7 @@ impl Inbound {
             && let Some(HandedOver { meta, mut bytes }) = self.detours.next_ready()
         {
             cost += cost_of(bytes.len(), 1);
-            let opened = tunnel.handle_datagram(&meta, &mut bytes, now, tun.plain_slab(), control);
-            captures.received(tunnel, &meta, &bytes);
-            if let Ok(Handled::Packet(packet)) = opened {
-                captures.written(tunnel, tun.plain_slab().get(packet), false);
-                tun.send(packet).map_err(DataplaneError::Tun)?;
-            } else if let Ok(Handled::Elsewhere(shard)) = opened {
-                hand_over(siblings, tunnel, shard, &meta, &bytes);
-            }
+            open::<true>(&meta, &mut bytes, now, tunnel, tun, control, captures, siblings)?;
         }
         while cost < budget && tun.plain_slab().room() >= MAX_PACKET {
             let Some(mut received) = self.buffers.next() else { break };
@@ -365,19 +336,8 @@ impl Inbound {
                     tunnel.count_drop(DropReason::Overload, u64::from(passage == Passage::Drop));
                     continue;
                 }
-                // The tunnel counts drops.
-                let opened = tunnel.handle_datagram(&meta, datagram, now, tun.plain_slab(), control);
-                if OBSERVED {
-                    captures.received(tunnel, &meta, datagram);
-                }
-                if let Ok(Handled::Packet(packet)) = opened {
+                if open::<OBSERVED>(&meta, datagram, now, tunnel, tun, control, captures, siblings)? {
                     is_authentic = true;
-                    if OBSERVED {
-                        captures.written(tunnel, tun.plain_slab().get(packet), false);
-                    }
-                    tun.send(packet).map_err(DataplaneError::Tun)?;
-                } else if let Ok(Handled::Elsewhere(shard)) = opened {
-                    hand_over(siblings, tunnel, shard, &meta, datagram);
                 } else if !Tunnel::is_data(datagram) && !tunnel.has_time_for_handshakes(now) {
                     // Without handshake sockets, handshakes arrive here, and one costs as much as hundreds
                     // of datagrams.
@@ -410,9 +370,7 @@ impl Inbound {
                     tunnel.count_drop(DropReason::TunStalled, 1);
                 } else {
                     let handled = tunnel.handle_datagram(&meta, datagram, now, &mut self.no_plain, control);
-                    if let Ok(Handled::Elsewhere(shard)) = handled {
-                        hand_over(siblings, tunnel, shard, &meta, datagram);
-                    }
+                    conclude(handled, siblings, tunnel, &meta, datagram);
                 }
                 if captures.is_on() {
                     captures.received(tunnel, &meta, datagram);
@@ -420,6 +378,50 @@ impl Inbound {
             }
         }
     }
+}
+
+/// Opens a datagram, and stages its packet for the TUN. Returns whether there is one. `OBSERVED` as in
+/// [`Inbound::open`].
+#[inline]
+#[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
+fn open<const OBSERVED: bool>(
+    meta: &RecvMeta,
+    datagram: &mut [u8],
+    now: Instant,
+    tunnel: &mut Tunnel,
+    tun: &mut impl Tun,
+    control: &mut ControlQueue,
+    captures: &mut Captures,
+    siblings: Option<&Siblings>,
+) -> Result<bool, DataplaneError> {
+    let opened = tunnel.handle_datagram(meta, datagram, now, tun.plain_slab(), control);
+    if OBSERVED {
+        captures.received(tunnel, meta, datagram);
+    }
+    let Some(packet) = conclude(opened, siblings, tunnel, meta, datagram) else { return Ok(false) };
+    if OBSERVED {
+        captures.written(tunnel, tun.plain_slab().get(packet), false);
+    }
+    tun.send(packet).map_err(DataplaneError::Tun)?;
+    Ok(true)
+}
+
+/// Returns the packet of a datagram that was handled, if it has one. A datagram for a peer of another packet
+/// thread goes there. The tunnel has counted what it dropped.
+#[inline]
+fn conclude(
+    handled: Result<Handled, DropReason>,
+    siblings: Option<&Siblings>,
+    tunnel: &mut Tunnel,
+    meta: &RecvMeta,
+    datagram: &[u8],
+) -> Option<Plaintext> {
+    match handled {
+        Ok(Handled::Packet(packet)) => return Some(packet),
+        Ok(Handled::Elsewhere(shard)) => hand_over(siblings, tunnel, shard, meta, datagram),
+        Ok(Handled::Consumed) | Err(_) => {}
+    }
+    None
 }
 
 /// Hands a datagram to the packet thread that serves its peer.
