@@ -1,0 +1,230 @@
+//! The HTTP server: one thread, few concurrent clients, and short time limits.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
+use weft_config::metrics::{Address, HostName, MetricsConfig};
+use weft_ipc::{Place, ServerThread, Source, serve_each};
+
+use super::answer::Site;
+use super::hosts::Hosts;
+use super::impatient::Impatient;
+use super::listener::ListenerSocket;
+use super::sampler::TakeReport;
+use super::{ListenError, Listener};
+
+/// Maximum number of concurrent clients.
+const CLIENTS: usize = 32;
+/// Time limit for the head of a request, and for the silence before the next request: longer than a usual
+/// scrape interval of 15 s.
+const IDLE: Duration = Duration::from_secs(20);
+/// Age at which a connection is closed after the current answer.
+const AGE: Duration = Duration::from_secs(120);
+/// Time limit for sending that last answer.
+const LAST_ANSWER: Duration = Duration::from_secs(15);
+/// Maximum bytes of the head of a request.
+const MAX_HEAD: usize = 16 << 10;
+/// One thread for the snapshot in progress, one for formatting the last snapshot.
+const WORKERS: usize = 2;
+
+/// Serves the metrics of an interface. Dropping it ends the connections and the thread.
+pub struct Server {
+    address: Address,
+    is_inherited: bool,
+    site: Arc<Site>,
+    _thread: ServerThread,
+}
+
+impl Server {
+    /// Serves what `take_report` returns, in a dedicated thread. `hosts` are names that requests may use,
+    /// besides those that every machine has.
+    ///
+    /// # Errors
+    /// When no thread or no runtime can be started.
+    pub fn start(
+        listener: Listener,
+        hosts: &[HostName],
+        take_report: Arc<TakeReport>,
+    ) -> Result<Self, ListenError> {
+        let Listener { address, is_inherited, socket } = listener;
+        let at = address.clone();
+        let failed = move |source: io::Error| ListenError::Io { address: at.clone(), source };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(WORKERS)
+            .build()
+            .map_err(&failed)?;
+        let hosts = match &socket {
+            ListenerSocket::Tcp(_) => Hosts::named(hosts),
+            ListenerSocket::Local(_) => Hosts::any(),
+        };
+        let site = Arc::new(Site::new(take_report, hosts));
+        let served = Arc::clone(&site);
+        let thread = ServerThread::start("weft-metrics", runtime, async move || {
+            accept(socket, served).await;
+        });
+        let thread = thread.map_err(failed)?;
+        tracing::info!(%address, "serving metrics");
+        Ok(Self { address, is_inherited, site, _thread: thread })
+    }
+
+    /// Reports whether it serves at the address in `config`, or at a socket from the service manager, which
+    /// takes precedence.
+    pub fn is_at_place(&self, config: &MetricsConfig) -> bool {
+        self.is_inherited || config.address.as_ref() == Some(&self.address)
+    }
+
+    /// Replaces the names that requests may use, from the next request on.
+    pub fn allow(&self, hosts: &[HostName]) {
+        self.site.allow(hosts);
+    }
+}
+
+async fn accept(socket: ListenerSocket, site: Arc<Site>) {
+    // Adopting a socket fails only in a runtime without I/O.
+    match socket {
+        ListenerSocket::Tcp(socket) => {
+            let Ok(socket) = TcpListener::from_std(socket) else { return };
+            let next = async || {
+                let (stream, client) = socket.accept().await?;
+                // Otherwise an answer may wait for an acknowledgement (Nagle's algorithm).
+                let _ = stream.set_nodelay(true);
+                Ok((stream, Source::from(client.ip())))
+            };
+            serve_each(CLIENTS, next, |stream, place| serve(stream, Arc::clone(&site), place)).await;
+        }
+        ListenerSocket::Local(socket) => {
+            let Ok(socket) = socket.acceptor() else { return };
+            let next = async || socket.accept().await;
+            serve_each(CLIENTS, next, |stream, place| serve(stream, Arc::clone(&site), place)).await;
+        }
+    }
+}
+
+fn serve<S>(stream: S, site: Arc<Site>, place: Arc<Place>) -> impl Future<Output = ()> + Send + 'static
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stream = Impatient::new(stream, Arc::clone(&place));
+    let answer = service_fn(move |request| {
+        let (site, place) = (Arc::clone(&site), Arc::clone(&place));
+        async move {
+            place.begin_serving();
+            let answer = site.answer(&request).await;
+            place.expect_progress();
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    async move {
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(stream), answer);
+        let mut connection = pin!(connection);
+        tokio::select! {
+            // Errors are left for the client to notice.
+            _ = &mut connection => return,
+            () = sleep(AGE) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(LAST_ANSWER, connection).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+    use super::*;
+    use weft_ipc::Places;
+    use weft_report::control_socket::ManageError;
+    use weft_report::{PeerReport, StatusReport};
+
+    /// A gateway with many peers.
+    fn gateway() -> Result<StatusReport, ManageError> {
+        let peer = |i| PeerReport { public_key: format!("key{i}"), ..PeerReport::default() };
+        Ok(StatusReport { peers: (0..2000).map(peer).collect(), ..StatusReport::default() })
+    }
+
+    /// A client that sent a request, and the server's end of its connection.
+    struct Client {
+        stream: DuplexStream,
+        served: tokio::task::JoinHandle<()>,
+    }
+
+    impl Client {
+        async fn ask(site: &Arc<Site>, path: &str) -> Self {
+            let (mut stream, other) = duplex(16 << 10);
+            let place = Places::new(1).take(Source::Unknown).await;
+            let served = tokio::spawn(serve(other, Arc::clone(site), Arc::new(place)));
+            let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            Self { stream, served }
+        }
+
+        async fn is_answered(&mut self) {
+            assert_eq!(self.stream.read_u8().await.unwrap(), b'H');
+        }
+
+        async fn rest(mut self) -> usize {
+            let mut rest = Vec::new();
+            self.stream.read_to_end(&mut rest).await.unwrap();
+            self.served.await.unwrap();
+            rest.len()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_answers_are_few_at_once_and_kept_for_nobody_who_takes_nothing() {
+        let site = Arc::new(Site::new(Arc::new(gateway), Hosts::named(&[])));
+        let mut stuck = Vec::new();
+        for path in ["/metrics", "/status.json", "/metrics", "/status.json?peers=1000"] {
+            let mut client = Client::ask(&site, path).await;
+            client.is_answered().await;
+            stuck.push(client);
+        }
+        let mut next = Client::ask(&site, "/metrics").await;
+        let soon = Duration::from_secs(4);
+        assert!(timeout(soon, next.is_answered()).await.is_err(), "a fifth large answer was made");
+        // Small answers are still served.
+        for path in ["/metrics?peers=off", "/status.json?peers=100", "/healthz", "/"] {
+            let client = Client::ask(&site, path).await;
+            assert!(timeout(soon, client.rest()).await.is_ok(), "{path}");
+        }
+        next.is_answered().await;
+        let whole = next.rest().await;
+        assert!(whole > 1 << 19, "{whole}");
+        for client in stuck {
+            let taken = client.rest().await;
+            assert!(taken < 64 << 10, "{taken} bytes were kept for a client that took nothing");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_an_answer_slowly_gets_all_of_it() {
+        let site = Arc::new(Site::new(Arc::new(gateway), Hosts::named(&[])));
+        let mut client = Client::ask(&site, "/metrics").await;
+        let mut taken = 0;
+        let mut part = vec![0; 64 << 10];
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            match client.stream.read(&mut part).await.unwrap() {
+                0 => break,
+                count => taken += count,
+            }
+        }
+        assert!(taken > 1 << 19, "{taken}");
+        client.served.await.unwrap();
+    }
+}

@@ -1,0 +1,140 @@
+//! The users that a proxy lets in.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use zeroize::Zeroizing;
+
+/// The longest user and password that SOCKS5 carries (RFC 1929).
+const MAX_LEN: usize = 255;
+
+/// Users and their passwords. Never shown, and wiped when dropped.
+pub struct Users(Vec<Zeroizing<Vec<u8>>>);
+
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Users({})", self.0.len())
+    }
+}
+
+/// Why a file of users cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UsersError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A line is not a user and a password.
+    #[error("{}:{line}: a line is USER:PASSWORD, each of 1 to 255 bytes, the user without a colon", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The number of the line, from 1.
+        line: usize,
+    },
+    /// The file names no user.
+    #[error("{} has no line USER:PASSWORD", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Users {
+    /// Reads a file with a line `USER:PASSWORD` for each user. Empty lines and lines with `#` in front are
+    /// ignored.
+    ///
+    /// # Errors
+    /// Those of [`UsersError`].
+    pub fn read(path: &Path) -> Result<Self, UsersError> {
+        let read = std::fs::read(path);
+        let text = Zeroizing::new(read.map_err(|source| UsersError::Read { path: path.to_owned(), source })?);
+        let mut users = Vec::new();
+        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let user = line.iter().position(|byte| *byte == b':');
+            let is_fine = user.is_some_and(|user| {
+                (1..=MAX_LEN).contains(&user) && (1..=MAX_LEN).contains(&(line.len() - user - 1))
+            });
+            if !is_fine {
+                return Err(UsersError::Line { path: path.to_owned(), line: number + 1 });
+            }
+            users.push(Zeroizing::new(line.to_vec()));
+        }
+        if users.is_empty() { Err(UsersError::Empty { path: path.to_owned() }) } else { Ok(Self(users)) }
+    }
+
+    /// Reports whether there is a user with this password, in a time that does not depend on what is right in
+    /// them.
+    pub(crate) fn admit(&self, user: &[u8], password: &[u8]) -> bool {
+        let given = Zeroizing::new([user, b":", password].concat());
+        // A colon in the user would move the border between both.
+        !user.contains(&b':') & self.admit_line(&given)
+    }
+
+    /// Reports whether the value of an HTTP field `Proxy-Authorization` names a user (RFC 7617).
+    pub(crate) fn admit_basic(&self, value: &[u8]) -> bool {
+        let Some((scheme, token)) = value.split_at_checked(6) else { return false };
+        let decoded = STANDARD.decode(token.trim_ascii()).map(Zeroizing::new);
+        scheme.eq_ignore_ascii_case(b"basic ") && decoded.is_ok_and(|given| self.admit_line(&given))
+    }
+
+    fn admit_line(&self, given: &[u8]) -> bool {
+        self.0.iter().fold(false, |is_known, user| is_known | is_equal(user, given))
+    }
+}
+
+/// Compares all bytes, whatever the first ones are. The length may show.
+fn is_equal(known: &[u8], given: &[u8]) -> bool {
+    let difference = known.iter().zip(given).fold(0, |difference, (a, b)| difference | (a ^ b));
+    (known.len() == given.len()) & (std::hint::black_box(difference) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn users(text: &str) -> Result<Users, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        std::fs::write(&path, text).unwrap();
+        Users::read(&path).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn users_with_their_passwords_come_in() {
+        let users = users("# who\nann:secret:with colon\r\n\nbob:b\n").unwrap();
+        assert!(users.admit(b"ann", b"secret:with colon") && users.admit(b"bob", b"b"));
+        for (user, password) in
+            [("ann", "secret"), ("ann", "b"), ("", ""), ("bob", ""), ("ann:secret", "with colon")]
+        {
+            assert!(!users.admit(user.as_bytes(), password.as_bytes()), "{user} {password}");
+        }
+        // `bob:b` and `bob:x` in base64.
+        assert!(users.admit_basic(b"Basic Ym9iOmI=") && users.admit_basic(b"basic  Ym9iOmI="));
+        for value in ["Basic Ym9iOng=", "Basic", "", "Bearer Ym9iOmI=", "Basic !", "BasicYm9iOmI="] {
+            assert!(!users.admit_basic(value.as_bytes()), "{value}");
+        }
+        assert_eq!(format!("{users:?}"), "Users(2)");
+    }
+
+    #[test]
+    fn a_wrong_file_of_users_is_refused_by_line() {
+        assert!(users("a:b\nno colon\n").unwrap_err().contains("users:2: a line is USER:PASSWORD"));
+        assert!(users(":b\n").unwrap_err().contains(":1:"));
+        assert!(users("a:\n").unwrap_err().contains(":1:"));
+        assert!(users(&format!("a:{}\n", "b".repeat(256))).unwrap_err().contains(":1:"));
+        assert!(users("# none\n").unwrap_err().contains("has no line"));
+        let missing = Users::read(Path::new("/nonexistent/users")).unwrap_err().to_string();
+        assert!(missing.starts_with("cannot read /nonexistent/users: "), "{missing}");
+    }
+}

@@ -1,0 +1,234 @@
+//! The HTTP proxy (RFC 9110, RFC 9112): CONNECT, and requests for absolute URLs.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
+use hyper::header::{CONTENT_TYPE, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
+use hyper::http::uri::Scheme;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use weft_ipc::Place;
+
+use crate::destination::Destination;
+use crate::network::{Connection, LookUpError};
+use crate::proxy::Proxy;
+use crate::reach::ReachError;
+use crate::relay::relay;
+
+mod head;
+
+/// The most that is kept of a message in one direction: its head, and what was read of its body.
+const MAX_BUFFER: usize = 64 * 1024;
+/// The largest head. Browsers send less than 16 KiB, with all cookies.
+const MAX_HEAD: usize = 32 * 1024;
+const PORT: u16 = 80;
+
+type Body = BoxBody<Bytes, hyper::Error>;
+type Io = TokioIo<Box<dyn Connection>>;
+
+/// What the requests of one client share.
+struct Client {
+    place: Arc<Place>,
+    proxy: Arc<Proxy>,
+    /// The connection of the last request, for the next one to the same server.
+    kept: Mutex<Option<(Destination, SendRequest<Incoming>)>>,
+    /// The connection that CONNECT opened, until the client has its answer.
+    connected: Mutex<Option<Box<dyn Connection>>>,
+}
+
+/// Why a request has no answer of a server.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("a user and a password are required")]
+    Password,
+    #[error("{0}")]
+    Request(&'static str),
+    #[error(transparent)]
+    Reach(#[from] ReachError),
+    #[error("{0} failed: {1}")]
+    Server(Destination, hyper::Error),
+}
+
+/// Serves the requests of a client until it hangs up, or relays it after CONNECT.
+pub(crate) async fn serve(client: Box<dyn Connection>, place: Arc<Place>, proxy: Arc<Proxy>) {
+    let state = Client { place, proxy, kept: Mutex::default(), connected: Mutex::default() };
+    let (state, client) = match serve_requests(client, state).await {
+        Ok(served) => served,
+        Err(error) => return tracing::debug!("a client of the HTTP proxy has gone: {error}"),
+    };
+    let Some(remote) = lock(&state.connected).take() else { return };
+    let (client, first) = client;
+    if let (_, Err(error)) = relay(client, remote, first).await {
+        tracing::debug!("a connection of the HTTP proxy failed: {error}");
+    }
+}
+
+type Rest = (Box<dyn Connection>, Vec<u8>);
+
+/// Answers requests until the client has sent its last one. Returns the connection, and what the client sent
+/// after that request.
+async fn serve_requests(client: Box<dyn Connection>, state: Client) -> hyper::Result<(Arc<Client>, Rest)> {
+    let state = Arc::new(state);
+    let shared = Arc::clone(&state);
+    let service = service_fn(move |request| {
+        let state = Arc::clone(&shared);
+        // Pinned, since hyper is asked for the connection back.
+        Box::pin(async move { Ok::<_, Infallible>(state.answer(request).await) })
+    });
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(state.proxy.request_timeout)
+        .max_buf_size(MAX_BUFFER);
+    builder.max_header_size(MAX_HEAD);
+    // The case of names means nothing, but some servers behave as if it did.
+    builder.preserve_header_case(true).auto_date_header(false);
+    let mut connection = builder.serve_connection(Io::new(client), service);
+    poll_fn(|cx| connection.poll_without_shutdown(cx)).await?;
+    let parts = connection.into_parts();
+    Ok((state, (parts.io.into_inner(), parts.read_buf.to_vec())))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Client {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        // The client keeps its place between its requests too: it is disconnected if the next one is late.
+        self.place.begin_serving();
+        let is_head = request.method() == Method::HEAD;
+        let answered = if !self.is_admitted(&request) {
+            Err(Refusal::Password)
+        } else if request.method() == Method::CONNECT {
+            self.connect(&request).await
+        } else {
+            self.forward(request).await
+        };
+        answered.unwrap_or_else(|refusal| {
+            if !matches!(refusal, Refusal::Password | Refusal::Request(_)) {
+                self.proxy.refusals.report("an HTTP client", &refusal);
+            }
+            refusal.response(is_head)
+        })
+    }
+
+    fn is_admitted(&self, request: &Request<Incoming>) -> bool {
+        let given = request.headers().get(PROXY_AUTHORIZATION);
+        let admits = |users: &crate::Users| given.is_some_and(|value| users.admit_basic(value.as_bytes()));
+        self.proxy.users.as_ref().is_none_or(admits)
+    }
+
+    /// Opens a connection; once the client has the answer, `serve` relays both.
+    async fn connect(&self, request: &Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        const WRONG: Refusal = Refusal::Request("CONNECT needs HOST:PORT");
+        let authority = request.uri().authority().ok_or(WRONG)?;
+        let destination = authority.as_str().parse().map_err(|_| WRONG)?;
+        let remote = self.proxy.reach.connect(&destination).await?;
+        *lock(&self.connected) = Some(remote);
+        Ok(Response::new(text(String::new())))
+    }
+
+    /// Passes a request on, and its answer back.
+    async fn forward(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        if request.uri().scheme() != Some(&Scheme::HTTP) {
+            return Err(Refusal::Request(
+                "this is a proxy: it takes requests for http:// URLs, and CONNECT for everything else",
+            ));
+        }
+        let (authority, mut request) = match head::origin_form(request) {
+            Ok(forwarded) => forwarded,
+            Err(status) => return Ok(empty(status)),
+        };
+        let destination = Destination::with_default_port(authority.as_str(), Some(PORT))
+            .map_err(|_| Refusal::Request("the URL names no host and port that can be connected to"))?;
+        let failed = |error| Refusal::Server(destination.clone(), error);
+        if let Some(mut kept) = self.kept_for(&destination).await {
+            match kept.try_send_request(request).await {
+                Ok(response) => return Ok(self.finish(destination, kept, response)),
+                // The server closed the connection before it had any of the request.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(failed(error.into_error())),
+                },
+            }
+        }
+        let remote = self.proxy.reach.connect(&destination).await?;
+        let mut builder = hyper::client::conn::http1::Builder::new();
+        builder.preserve_header_case(true).max_buf_size(MAX_BUFFER).max_header_size(MAX_HEAD);
+        let (mut sender, connection) = builder.handshake(Io::new(remote)).await.map_err(failed)?;
+        // Ends with its sender and its last answer.
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await.map_err(failed)?;
+        Ok(self.finish(destination, sender, response))
+    }
+
+    async fn kept_for(&self, destination: &Destination) -> Option<SendRequest<Incoming>> {
+        let (kept, mut sender) = lock(&self.kept).take()?;
+        (kept == *destination && sender.ready().await.is_ok()).then_some(sender)
+    }
+
+    fn finish(
+        &self,
+        destination: Destination,
+        sender: SendRequest<Incoming>,
+        mut response: Response<Incoming>,
+    ) -> Response<Body> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // No request asks for it: `Upgrade` is not passed on.
+            return empty(StatusCode::BAD_GATEWAY);
+        }
+        *lock(&self.kept) = Some((destination, sender));
+        head::make_end_to_end(&mut response);
+        response.map(|body| body.boxed())
+    }
+}
+
+impl Refusal {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Password => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+            Self::Request(_) => StatusCode::BAD_REQUEST,
+            Self::Reach(ReachError::Outside(_) | ReachError::Own(_)) => StatusCode::FORBIDDEN,
+            Self::Reach(ReachError::Silent(_) | ReachError::Name(LookUpError::NoAnswer { .. })) => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
+            Self::Reach(ReachError::Connect(_, error)) if error.kind() == io::ErrorKind::TimedOut => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
+            Self::Reach(ReachError::Name(_) | ReachError::Connect(..)) | Self::Server(..) => {
+                StatusCode::BAD_GATEWAY
+            }
+        }
+    }
+
+    fn response(&self, is_head: bool) -> Response<Body> {
+        let body = if is_head { String::new() } else { format!("weft: {self}\n") };
+        let mut response = Response::new(text(body));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        if matches!(self, Self::Password) {
+            headers.insert(PROXY_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"weft\""));
+        }
+        response
+    }
+}
+
+fn text(text: String) -> Body {
+    Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed()
+}
+
+fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(text(String::new()));
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,47 @@
+//! Proxies into a network that needs no interface on the host: SOCKS5, HTTP, and forwards in both directions.
+//!
+//! [`Network`] makes every connection and every socket of the tunnel. [`Reach`] chooses between the tunnel
+//! and the host's own network for each destination. [`Server`] makes the listening sockets of the host, and
+//! passes each client to `socks5.rs`, `http.rs` or a forward. `relay.rs` carries the bytes.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod access;
+mod address;
+mod datagram;
+mod destination;
+mod http;
+mod kernel;
+mod mapping;
+mod network;
+mod proxy;
+mod reach;
+mod refusals;
+mod relay;
+mod resolver;
+mod server;
+mod socks5;
+mod stdio;
+mod udp_forward;
+#[cfg(unix)]
+mod unix;
+#[cfg(not(unix))]
+mod unsupported;
+
+#[cfg(unix)]
+use unix as system;
+#[cfg(not(unix))]
+use unsupported as system;
+
+pub use access::{Users, UsersError};
+pub use address::{
+    Forward, InvalidForward, InvalidLocalAddress, LocalAddress, Reverse, Transport, TunnelAddress,
+};
+pub use destination::{Destination, Host, InvalidDestination};
+pub use kernel::{Kernel, MakeSocket};
+pub use network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Stats};
+pub use reach::{CONNECT_TIMEOUT, Reach, ReachError};
+pub use resolver::Resolver;
+pub use server::{Options, Server, StartError};
+pub use stdio::connect_stdio;

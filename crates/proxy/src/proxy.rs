@@ -1,0 +1,18 @@
+//! What clients of all listening sockets share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::access::Users;
+use crate::network::Network;
+use crate::reach::Reach;
+use crate::refusals::Refusals;
+
+/// Where clients may go, and who they have to be.
+pub(crate) struct Proxy {
+    pub(crate) reach: Reach,
+    pub(crate) host: Arc<dyn Network>,
+    pub(crate) users: Option<Users>,
+    pub(crate) request_timeout: Duration,
+    pub(crate) refusals: Refusals,
+}

@@ -1,0 +1,179 @@
+//! Which network carries a connection, and how it is opened: the tunnel for what its AllowedIPs contain; the
+//! rest is refused, or goes by the host's own network.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::destination::{Destination, Host};
+use crate::network::{Connection, LookUpError, Network};
+
+/// How long a destination has to accept a connection.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// A further address of a name is tried beside the first ones after this time (RFC 8305, section 5).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// The networks that destinations are reached by.
+#[derive(Clone)]
+pub struct Reach {
+    tunnel: Arc<dyn Network>,
+    allowed: Arc<RwLock<Vec<IpNet>>>,
+    elsewhere: Option<Arc<dyn Network>>,
+}
+
+impl std::fmt::Debug for Reach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reach").field("allowed", &self.allowed).finish_non_exhaustive()
+    }
+}
+
+/// Why a destination is not reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ReachError {
+    /// The name has no address.
+    #[error(transparent)]
+    Name(#[from] LookUpError),
+    /// No peer of the tunnel has the address.
+    #[error("{0} is in the AllowedIPs of no peer (and --elsewhere is refuse)")]
+    Outside(IpAddr),
+    /// An address of this machine, which no proxy gives access to.
+    #[error("{0} is an address of this machine itself")]
+    Own(IpAddr),
+    /// The destination did not accept the connection in time.
+    #[error("{0} did not answer within {secs} s", secs = CONNECT_TIMEOUT.as_secs())]
+    Silent(Destination),
+    /// The connection failed.
+    #[error("cannot connect to {0}: {1}")]
+    Connect(Destination, #[source] io::Error),
+}
+
+impl Reach {
+    /// Reaches the addresses in `allowed` by the tunnel, and others by `elsewhere`, if there is one.
+    pub fn new(tunnel: Arc<dyn Network>, allowed: Vec<IpNet>, elsewhere: Option<Arc<dyn Network>>) -> Self {
+        Self { tunnel, allowed: Arc::new(RwLock::new(allowed)), elsewhere }
+    }
+
+    /// Reaches the addresses in `allowed` by the tunnel from now on, also for clones of this.
+    pub fn allow(&self, allowed: Vec<IpNet>) {
+        *self.allowed.write().unwrap_or_else(PoisonError::into_inner) = allowed;
+    }
+
+    /// Returns the tunnel.
+    pub fn tunnel(&self) -> &Arc<dyn Network> {
+        &self.tunnel
+    }
+
+    /// Returns the network for an address.
+    ///
+    /// # Errors
+    /// [`ReachError::Outside`] and [`ReachError::Own`].
+    pub fn network_for(&self, address: IpAddr) -> Result<&Arc<dyn Network>, ReachError> {
+        // Also if the AllowedIPs are everything.
+        if address.is_loopback() || address.is_unspecified() {
+            return Err(ReachError::Own(address));
+        }
+        if self
+            .allowed
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .any(|prefix| prefix.contains(&address))
+        {
+            return Ok(&self.tunnel);
+        }
+        self.elsewhere.as_ref().ok_or(ReachError::Outside(address))
+    }
+
+    /// Returns the addresses of a destination in the order in which to try them, each with its network; at
+    /// least one. A name is looked up through the tunnel, wherever its addresses are. If some of them are in
+    /// the tunnel, the others are left out.
+    ///
+    /// # Errors
+    /// When the name has no address, and when no network has one of the addresses.
+    pub async fn routes(&self, to: &Destination) -> Result<Vec<(SocketAddr, Arc<dyn Network>)>, ReachError> {
+        let addresses = match &to.host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => self.tunnel.look_up(name).await?,
+        };
+        let mut refused = None;
+        let (mut inside, mut outside) = (Vec::new(), Vec::new());
+        for address in addresses {
+            match self.network_for(address) {
+                Ok(network) => {
+                    let is_inside = Arc::ptr_eq(network, &self.tunnel);
+                    let routes = if is_inside { &mut inside } else { &mut outside };
+                    routes.push((SocketAddr::new(address, to.port), Arc::clone(network)));
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        let routes = if inside.is_empty() { outside } else { inside };
+        match refused {
+            Some(refused) if routes.is_empty() => Err(refused),
+            _ => Ok(routes),
+        }
+    }
+
+    /// Opens a connection to the first address of the destination that accepts it.
+    ///
+    /// # Errors
+    /// Those of [`ReachError`].
+    pub async fn connect(&self, to: &Destination) -> Result<Box<dyn Connection>, ReachError> {
+        let routes = alternate(self.routes(to).await?);
+        match timeout(CONNECT_TIMEOUT, race(routes)).await {
+            Ok(connected) => connected.map_err(|error| ReachError::Connect(to.clone(), error)),
+            Err(_) => Err(ReachError::Silent(to.clone())),
+        }
+    }
+}
+
+type Routes = VecDeque<(SocketAddr, Arc<dyn Network>)>;
+
+/// Alternates between both families, the family of the first address first.
+fn alternate(routes: Vec<(SocketAddr, Arc<dyn Network>)>) -> Routes {
+    let is_v6 = routes.first().is_some_and(|(address, _)| address.is_ipv6());
+    let (first, second): (Routes, Routes) =
+        routes.into_iter().partition(|(address, _)| address.is_ipv6() == is_v6);
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut order = Routes::new();
+    loop {
+        match (first.next(), second.next()) {
+            (None, None) => return order,
+            pair => order.extend([pair.0, pair.1].into_iter().flatten()),
+        }
+    }
+}
+
+/// Opens connections one after the other until one is accepted: the next one as soon as one fails, or after
+/// [`ATTEMPT_DELAY`].
+async fn race(mut routes: Routes) -> io::Result<Box<dyn Connection>> {
+    let mut attempts = JoinSet::new();
+    let mut first_failure = None;
+    loop {
+        let next = routes.pop_front();
+        let is_last = next.is_none();
+        if let Some((address, network)) = next {
+            attempts.spawn(async move { network.connect(address).await });
+        }
+        let patience = Instant::now() + ATTEMPT_DELAY;
+        tokio::select! {
+            attempt = attempts.join_next() => match attempt {
+                Some(Ok(Ok(connection))) => return Ok(connection),
+                Some(Ok(Err(error))) => drop(first_failure.get_or_insert(error)),
+                Some(Err(ended)) => return Err(io::Error::other(ended)),
+                None => return Err(first_failure.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into())),
+            },
+            () = sleep_until(patience), if !is_last => {}
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "reach/tests.rs"]
+mod tests;

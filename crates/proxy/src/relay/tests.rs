@@ -1,0 +1,141 @@
+//! Relays between pipes in memory.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
+
+use super::*;
+
+/// One end of a pipe, with what was read from it and whether it was aborted.
+struct End {
+    pipe: DuplexStream,
+    seen: Arc<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    read: AtomicUsize,
+    aborted: AtomicBool,
+    /// The next read fails.
+    is_broken: AtomicBool,
+}
+
+/// Returns an end for the relay, what it sees, and the other end. The pipe holds `capacity` bytes each way.
+fn end(capacity: usize) -> (Box<dyn Connection>, Arc<Seen>, DuplexStream) {
+    let (pipe, other) = tokio::io::duplex(capacity);
+    let seen = Arc::<Seen>::default();
+    (Box::new(End { pipe, seen: Arc::clone(&seen) }), seen, other)
+}
+
+impl AsyncRead for End {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.pipe).poll_read(cx, into))?;
+        if self.seen.is_broken.load(Relaxed) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        self.seen.read.fetch_add(into.filled().len() - before, Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for End {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.pipe).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_shutdown(cx)
+    }
+}
+
+impl Connection for End {
+    fn local_addr(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    fn peer_addr(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    fn abort(&self) {
+        self.seen.aborted.store(true, Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relay_waits_for_a_slow_reader_and_holds_one_read_at_most() {
+    const PIPE: usize = 10_000_000;
+    const SINK: usize = 1000;
+    let (client, from_client, mut sender) = end(PIPE);
+    let (remote, _, mut receiver) = end(SINK);
+    let relaying = tokio::spawn(relay(client, remote, Vec::new()));
+    let sent: Vec<u8> = (0..PIPE).map(|number| (number / 251 + number) as u8).collect();
+    sender.write_all(&sent).await.unwrap();
+    sender.shutdown().await.unwrap();
+    // Paused time goes on only when every task waits.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let held = from_client.read.load(Relaxed);
+    assert!((SINK..=BUFFER + SINK).contains(&held), "{held} bytes were read, and none is taken");
+    let mut received = Vec::new();
+    receiver.read_to_end(&mut received).await.unwrap();
+    assert!(received == sent);
+    receiver.shutdown().await.unwrap();
+    let (carried, result) = relaying.await.unwrap();
+    assert!(result.is_ok());
+    assert_eq!(carried, Carried { to_remote: PIPE as u64, to_client: 0 });
+}
+
+#[tokio::test]
+async fn what_the_client_had_sent_before_comes_first() {
+    let (client, _, mut sender) = end(64);
+    let (remote, _, mut receiver) = end(64);
+    let relaying = tokio::spawn(relay(client, remote, b"first, ".to_vec()));
+    sender.write_all(b"second").await.unwrap();
+    sender.shutdown().await.unwrap();
+    let mut received = String::new();
+    receiver.read_to_string(&mut received).await.unwrap();
+    assert_eq!(received, "first, second");
+    drop(receiver);
+    relaying.await.unwrap().1.unwrap();
+}
+
+#[tokio::test]
+async fn a_source_that_fails_resets_both_ends_after_what_it_had_sent() {
+    let (client, seen_client, mut sender) = end(64);
+    let (remote, seen_remote, mut receiver) = end(64);
+    let relaying = tokio::spawn(relay(client, remote, Vec::new()));
+    sender.write_all(b"data").await.unwrap();
+    let mut received = [0; 4];
+    receiver.read_exact(&mut received).await.unwrap();
+    seen_client.is_broken.store(true, Relaxed);
+    sender.write_all(b"x").await.unwrap();
+    assert!(relaying.await.unwrap().1.is_err());
+    assert!(seen_client.aborted.load(Relaxed) && seen_remote.aborted.load(Relaxed));
+}
+
+#[tokio::test]
+async fn a_sink_that_is_gone_is_still_read_to_its_end() {
+    let (client, seen_client, mut sender) = end(64);
+    let (remote, _, mut receiver) = end(64);
+    receiver.write_all(b"last words").await.unwrap();
+    drop(receiver);
+    sender.write_all(b"nothing takes this").await.unwrap();
+    let relaying = tokio::spawn(relay(client, remote, Vec::new()));
+    let mut received = Vec::new();
+    let (_, result) = relaying.await.unwrap();
+    assert!(result.is_ok());
+    sender.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, b"last words");
+    assert!(seen_client.aborted.load(Relaxed), "the client does not take the end for a regular one");
+}

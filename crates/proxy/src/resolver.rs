@@ -1,0 +1,221 @@
+//! Looks up names at the DNS servers of the configuration, through a [`Network`] and nowhere else: never at
+//! the host's servers, in its files, or by its library.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::{Instant, timeout, timeout_at};
+use weft_config::Domain;
+
+use crate::datagram;
+use crate::network::{LookUpError, Network};
+use message::{Answer, Kind, Query};
+
+mod message;
+
+/// How long each server has for an answer, in rounds over all servers. The first query of a session may have
+/// to wait for a handshake, which is tried again after 5 s.
+const ROUNDS: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(3), Duration::from_secs(5)];
+/// How long the answer of one family waits for that of the other (RFC 8305, section 3).
+const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
+/// Names in the cache.
+const CACHED: usize = 1024;
+/// An address is looked up again after this time at the latest.
+const MAX_TTL: Duration = Duration::from_secs(300);
+/// A burst of connections to one name needs one query, even if the name must not be cached.
+const MIN_TTL: Duration = Duration::from_secs(1);
+/// The port of DNS servers.
+const PORT: u16 = 53;
+
+/// The DNS servers of a configuration, and what they answered.
+#[derive(Debug, Default)]
+pub struct Resolver {
+    servers: Vec<SocketAddr>,
+    search: Vec<Domain>,
+    cache: Mutex<HashMap<String, Cached>>,
+}
+
+#[derive(Clone, Debug)]
+struct Cached {
+    addresses: Vec<IpAddr>,
+    until: Instant,
+}
+
+impl Resolver {
+    /// Creates a resolver that asks these servers in order. Short names get the domains in `search` appended.
+    pub fn new(servers: &[IpAddr], search: &[Domain]) -> Self {
+        Self::with_ports(servers.iter().map(|server| (*server, PORT).into()).collect(), search)
+    }
+
+    pub(crate) fn with_ports(servers: Vec<SocketAddr>, search: &[Domain]) -> Self {
+        Self { servers, search: search.to_vec(), cache: Mutex::default() }
+    }
+
+    /// Creates a resolver that knows `localhost` alone.
+    pub fn without_servers() -> Self {
+        Self::default()
+    }
+
+    /// Returns the addresses of a name, at least one. The network carries the queries.
+    ///
+    /// # Errors
+    /// Those of [`LookUpError`].
+    pub async fn look_up(&self, network: &dyn Network, name: &str) -> Result<Vec<IpAddr>, LookUpError> {
+        let bare = name.strip_suffix('.').unwrap_or(name);
+        // RFC 6761, section 6.3: never asked for.
+        if bare == "localhost" || bare.ends_with(".localhost") {
+            return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+        }
+        if self.servers.is_empty() {
+            return Err(LookUpError::NoServers { name: name.to_owned() });
+        }
+        let mut result = Err(LookUpError::NotFound { name: name.to_owned() });
+        for candidate in self.candidates(name) {
+            result = self.look_up_one(network, &candidate).await;
+            if !matches!(result, Err(LookUpError::NotFound { .. } | LookUpError::NoAddress { .. })) {
+                break;
+            }
+        }
+        result
+    }
+
+    /// A name with a dot is complete; a short one may be meant in each of the search domains.
+    fn candidates(&self, name: &str) -> Vec<String> {
+        let whole = name.strip_suffix('.').unwrap_or(name).to_owned();
+        if name.contains('.') {
+            return vec![whole];
+        }
+        let domains = self.search.iter().filter(|domain| !domain.is_root());
+        domains.map(|domain| format!("{name}.{}", domain.as_str())).chain([whole]).collect()
+    }
+
+    async fn look_up_one(&self, network: &dyn Network, name: &str) -> Result<Vec<IpAddr>, LookUpError> {
+        if let Some(cached) = self.cache().get(name)
+            && cached.until > Instant::now()
+        {
+            return Ok(cached.addresses.clone());
+        }
+        let answer = self.ask_all(network, name).await?;
+        if answer.addresses.is_empty() {
+            let name = name.to_owned();
+            return Err(match answer.exists {
+                true => LookUpError::NoAddress { name },
+                false => LookUpError::NotFound { name },
+            });
+        }
+        let until = Instant::now() + answer.ttl.clamp(MIN_TTL, MAX_TTL);
+        self.keep(name, Cached { addresses: answer.addresses.clone(), until });
+        Ok(answer.addresses)
+    }
+
+    fn cache(&self) -> MutexGuard<'_, HashMap<String, Cached>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, name: &str, cached: Cached) {
+        let mut cache = self.cache();
+        if cache.len() >= CACHED {
+            let now = Instant::now();
+            cache.retain(|_, cached| cached.until > now);
+        }
+        if cache.len() >= CACHED {
+            cache.clear();
+        }
+        cache.insert(name.to_owned(), cached);
+    }
+
+    async fn ask_all(&self, network: &dyn Network, name: &str) -> Result<Answer, LookUpError> {
+        let mut result = Err(LookUpError::NoServers { name: name.to_owned() });
+        for patience in ROUNDS {
+            for server in &self.servers {
+                let failed = match ask(network, *server, name, patience).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(failed) => failed,
+                };
+                let reason = match failed.kind() {
+                    io::ErrorKind::TimedOut => "no answer".to_owned(),
+                    io::ErrorKind::NetworkUnreachable => {
+                        "no route to it in the tunnel; is it in the AllowedIPs of a peer?".to_owned()
+                    }
+                    _ => failed.to_string(),
+                };
+                result = Err(LookUpError::NoAnswer { name: name.to_owned(), server: server.ip(), reason });
+            }
+        }
+        result
+    }
+}
+
+/// Asks a server for the addresses of both families at once.
+async fn ask(
+    network: &dyn Network,
+    server: SocketAddr,
+    name: &str,
+    patience: Duration,
+) -> io::Result<Answer> {
+    let any: IpAddr = match server {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // A port for each name, chosen by the system (RFC 5452, section 9).
+    let socket = network.udp((any, 0).into())?;
+    let queries = [Query::new(name, Kind::A)?, Query::new(name, Kind::Aaaa)?];
+    for query in &queries {
+        datagram::send(&*socket, query.bytes(), server).await?;
+    }
+    let mut answers: [Option<Answer>; 2] = [None, None];
+    let mut failed = io::Error::from(io::ErrorKind::TimedOut);
+    let mut missing = queries.len();
+    let mut deadline = Instant::now() + patience;
+    while missing > 0 {
+        let Ok(received) = timeout_at(deadline, datagram::receive(&*socket, 0)).await else { break };
+        let (bytes, from) = received?;
+        if from != server {
+            continue;
+        }
+        let answered = queries
+            .iter()
+            .zip(&mut answers)
+            .find(|(query, answer)| answer.is_none() && query.is_answered_by(&bytes));
+        let Some((query, answer)) = answered else { continue };
+        missing -= 1;
+        let whole = if message::is_truncated(&bytes) {
+            let patience = deadline.saturating_duration_since(Instant::now());
+            timeout(patience, ask_by_tcp(network, server, query))
+                .await
+                .unwrap_or_else(|late| Err(late.into()))
+        } else {
+            query.read(&bytes)
+        };
+        match whole {
+            Ok(got) => {
+                if !got.addresses.is_empty() {
+                    deadline = deadline.min(Instant::now() + RESOLUTION_DELAY);
+                }
+                *answer = Some(got);
+            }
+            Err(error) => failed = error,
+        }
+    }
+    // IPv6 first (RFC 6724); where it is not reachable, the next address is tried.
+    let [a, aaaa] = answers;
+    match (aaaa, a) {
+        (Some(aaaa), Some(a)) => Ok(aaaa.and(a)),
+        (Some(one), None) | (None, Some(one)) if !one.addresses.is_empty() => Ok(one),
+        _ => Err(failed),
+    }
+}
+
+/// Asks again for an answer that did not fit into a datagram (RFC 7766).
+async fn ask_by_tcp(network: &dyn Network, server: SocketAddr, query: &Query) -> io::Result<Answer> {
+    let mut stream = network.connect(server).await?;
+    let len = u16::try_from(query.bytes().len()).unwrap_or(u16::MAX);
+    stream.write_all(&[&len.to_be_bytes(), query.bytes()].concat()).await?;
+    let mut bytes = vec![0; usize::from(stream.read_u16().await?)];
+    stream.read_exact(&mut bytes).await?;
+    if query.is_answered_by(&bytes) { query.read(&bytes) } else { Err(message::unusable()) }
+}

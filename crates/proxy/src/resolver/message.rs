@@ -1,0 +1,175 @@
+//! Queries for addresses and their answers (RFC 1035).
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use simple_dns::rdata::RData;
+use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, RCODE, TYPE};
+
+/// The length of a header.
+const HEADER: usize = 12;
+/// In the third byte of a header: the answer did not fit.
+const TRUNCATED: u8 = 0x02;
+/// In the third byte of a header: the message is an answer.
+const RESPONSE: u8 = 0x80;
+
+/// The family of addresses that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    A,
+    Aaaa,
+}
+
+/// A query with its random identifier.
+#[derive(Debug)]
+pub(super) struct Query {
+    bytes: Vec<u8>,
+}
+
+/// What a server says about a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) addresses: Vec<IpAddr>,
+    /// The shortest time for which an address is valid.
+    pub(super) ttl: Duration,
+    /// False: there is no such name.
+    pub(super) exists: bool,
+}
+
+impl Answer {
+    /// Returns both answers as one, the addresses of `self` first.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.addresses.extend(other.addresses);
+        Self { ttl: self.ttl.min(other.ttl), exists: self.exists | other.exists, ..self }
+    }
+}
+
+/// The server sent what is no usable answer.
+pub(super) fn unusable() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "its answer cannot be read")
+}
+
+/// Reports whether the answer did not fit into the datagram.
+pub(super) fn is_truncated(answer: &[u8]) -> bool {
+    answer.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
+}
+
+impl Query {
+    pub(super) fn new(name: &str, kind: Kind) -> io::Result<Self> {
+        let invalid = |_| io::Error::new(io::ErrorKind::InvalidInput, "the name is not one of DNS");
+        let kind = match kind {
+            Kind::A => TYPE::A,
+            Kind::Aaaa => TYPE::AAAA,
+        };
+        let mut packet = Packet::new_query(rand::random());
+        packet.set_flags(PacketFlag::RECURSION_DESIRED);
+        let name = Name::new(name).map_err(invalid)?;
+        packet.questions.push(Question::new(name, QTYPE::TYPE(kind), CLASS::IN.into(), false));
+        Ok(Self { bytes: packet.build_bytes_vec().map_err(invalid)? })
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Reports whether a message answers this query: it has its identifier and its question. The letters of
+    /// the name may be of another case.
+    pub(super) fn is_answered_by(&self, message: &[u8]) -> bool {
+        let (question, header) = (&self.bytes[HEADER..], &self.bytes[..HEADER]);
+        let answered = message.get(HEADER..self.bytes.len());
+        answered.is_some_and(|answered| answered.eq_ignore_ascii_case(question))
+            && message[..2] == header[..2]
+            && message[2] & RESPONSE != 0
+    }
+
+    /// Reads the answer to this query.
+    ///
+    /// # Errors
+    /// When the server failed or refused, and when the message cannot be read.
+    pub(super) fn read(&self, message: &[u8]) -> io::Result<Answer> {
+        let packet = Packet::parse(message).map_err(|_| unusable())?;
+        let exists = match packet.rcode() {
+            RCODE::NoError => true,
+            RCODE::NameError => false,
+            other => return Err(io::Error::other(format!("it answers {other:?}"))),
+        };
+        let mut answer = Answer { addresses: Vec::new(), ttl: Duration::MAX, exists };
+        for record in &packet.answers {
+            let address = match &record.rdata {
+                RData::A(a) => IpAddr::from(a.address.to_be_bytes()),
+                RData::AAAA(aaaa) => IpAddr::from(aaaa.address.to_be_bytes()),
+                _ => continue,
+            };
+            answer.addresses.push(address);
+            answer.ttl = answer.ttl.min(Duration::from_secs(record.ttl.into()));
+        }
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use simple_dns::ResourceRecord;
+    use simple_dns::rdata::{A, CNAME};
+
+    use super::*;
+
+    fn answer(query: &Query, change: impl FnOnce(&mut Packet<'_>)) -> Vec<u8> {
+        let mut packet = Packet::parse(query.bytes()).unwrap().into_reply();
+        change(&mut packet);
+        packet.build_bytes_vec().unwrap()
+    }
+
+    #[test]
+    fn an_answer_to_the_query_is_read_through_aliases() {
+        let query = Query::new("www.example.com", Kind::A).unwrap();
+        let bytes = answer(&query, |packet| {
+            let record =
+                |name, ttl, rdata| ResourceRecord::new(Name::new_unchecked(name), CLASS::IN, ttl, rdata);
+            packet.answers.push(record(
+                "www.example.com",
+                9,
+                RData::CNAME(CNAME(Name::new_unchecked("x.example.net"))),
+            ));
+            packet.answers.push(record("x.example.net", 60, RData::A(A { address: 0xc000_0201 })));
+            packet.answers.push(record("x.example.net", 30, RData::A(A { address: 0xc000_0202 })));
+        });
+        assert!(query.is_answered_by(&bytes) && !is_truncated(&bytes));
+        let read = query.read(&bytes).unwrap();
+        assert_eq!(read.addresses, ["192.0.2.1".parse::<IpAddr>().unwrap(), "192.0.2.2".parse().unwrap()]);
+        assert_eq!((read.ttl, read.exists), (Duration::from_secs(30), true));
+    }
+
+    #[test]
+    fn other_messages_are_no_answers() {
+        let query = Query::new("www.example.com", Kind::A).unwrap();
+        let good = answer(&query, |_| ());
+        let shouted = [&good[..HEADER], &good[HEADER..].to_ascii_uppercase()].concat();
+        assert!(query.is_answered_by(&good) && query.is_answered_by(&shouted));
+        assert!(!query.is_answered_by(query.bytes()), "a query is no answer");
+        for len in 0..good.len() {
+            assert!(!query.is_answered_by(&good[..len]), "{len}");
+        }
+        let other_id = answer(&query, |packet| packet.set_id(packet.id().wrapping_add(1)));
+        assert!(!query.is_answered_by(&other_id));
+        let other_kind = Query::new("www.example.com", Kind::Aaaa).unwrap();
+        assert!(!query.is_answered_by(&answer(&other_kind, |packet| {
+            packet.set_id(u16::from_be_bytes([query.bytes()[0], query.bytes()[1]]));
+        })));
+    }
+
+    #[test]
+    fn a_server_that_fails_is_told_from_a_name_that_does_not_exist() {
+        let query = Query::new("www.example.com", Kind::A).unwrap();
+        let with = |code| query.read(&answer(&query, |packet| *packet.rcode_mut() = code));
+        assert!(!with(RCODE::NameError).unwrap().exists);
+        assert!(with(RCODE::NoError).unwrap().exists);
+        assert_eq!(with(RCODE::ServerFailure).unwrap_err().to_string(), "it answers ServerFailure");
+        let garbage = [query.bytes(), &[0xff; 40]].concat();
+        // Nothing panics, whatever follows the question.
+        for len in 0..garbage.len() {
+            let _ = query.read(&garbage[..len]);
+        }
+    }
+}

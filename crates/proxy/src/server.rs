@@ -1,0 +1,367 @@
+//! The sockets of a proxy: made all together before anything is served, and served until the end.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use weft_ipc::{Place, Source, serve_each};
+
+use crate::access::Users;
+use crate::address::{Forward, LocalAddress, Reverse, Transport, TunnelAddress};
+use crate::destination::Destination;
+use crate::network::{Connection, Datagrams, Listener, Network};
+use crate::proxy::Proxy;
+use crate::reach::{Reach, ReachError};
+use crate::refusals::Refusals;
+use crate::relay::relay;
+use crate::udp_forward::{self, Target};
+use crate::{http, socks5, system};
+
+/// How long a client usually has for its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Clients at once, with two descriptors each.
+const CLIENTS: usize = 4096;
+
+const SOCKS5: &str = "SOCKS5";
+const HTTP: &str = "HTTP";
+const FORWARD: &str = "a forward";
+
+/// What a proxy serves.
+#[derive(Debug)]
+pub struct Options {
+    /// Where SOCKS5 is spoken.
+    pub socks5: Vec<LocalAddress>,
+    /// Where HTTP is spoken.
+    pub http: Vec<LocalAddress>,
+    /// Ports of the host that lead into the tunnel.
+    pub forwards: Vec<Forward>,
+    /// Ports of the tunnel that lead to the host.
+    pub reverses: Vec<Reverse>,
+    /// Users of SOCKS5 and HTTP; `None`: no password is asked for.
+    pub users: Option<Users>,
+    /// Let other machines use what asks for no password.
+    pub allow_anyone: bool,
+    /// Clients at once, in equal parts for the listening sockets. When a socket has as many, one that has not
+    /// sent its request gives way to a new one.
+    pub clients: usize,
+    /// How long a client has for its request.
+    pub request_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            socks5: Vec::new(),
+            http: Vec::new(),
+            forwards: Vec::new(),
+            reverses: Vec::new(),
+            users: None,
+            allow_anyone: false,
+            clients: CLIENTS,
+            request_timeout: REQUEST_TIMEOUT,
+        }
+    }
+}
+
+impl Options {
+    /// Checks what needs no socket.
+    ///
+    /// # Errors
+    /// [`StartError::Nothing`] and [`StartError::OpenToAnyone`].
+    pub fn check(&self) -> Result<(), StartError> {
+        if self.socks5.is_empty()
+            && self.http.is_empty()
+            && self.forwards.is_empty()
+            && self.reverses.is_empty()
+        {
+            return Err(StartError::Nothing);
+        }
+        let has_password = self.users.is_some();
+        let socks5 = self.socks5.iter().map(|address| (SOCKS5, address, has_password));
+        let http = self.http.iter().map(|address| (HTTP, address, has_password));
+        let forwards = self.forwards.iter().map(|forward| (FORWARD, &forward.local, false));
+        for (service, address, is_protected) in socks5.chain(http).chain(forwards) {
+            if !(is_protected || self.allow_anyone || address.is_local()) {
+                return Err(StartError::OpenToAnyone { service, address: address.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a proxy cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// There is nothing to serve.
+    #[error("nothing to serve: give --socks5, --http, --forward, --reverse or --stdio")]
+    Nothing,
+    /// Other machines would have access to the tunnel.
+    #[error(
+        "{service} on {address} would let every machine that reaches it into the tunnel: listen on 127.0.0.1, \
+         [::1] or a Unix socket, set a password with --password-file (SOCKS5 and HTTP), or accept it with \
+         --allow-anyone"
+    )]
+    OpenToAnyone {
+        /// What would be served.
+        service: &'static str,
+        /// Where.
+        address: LocalAddress,
+    },
+    /// A socket cannot be made.
+    #[error("cannot listen on {address} for {service}: {}", reason(source))]
+    Listen {
+        /// What would be served.
+        service: &'static str,
+        /// Where.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl StartError {
+    fn is_in_use(&self) -> bool {
+        matches!(self, Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
+    }
+}
+
+/// A proxy with all its sockets, ready to serve.
+pub struct Server {
+    proxy: Arc<Proxy>,
+    services: Vec<Service>,
+    datagrams: Vec<(Arc<dyn Datagrams>, Arc<Target>)>,
+    addresses: Vec<(&'static str, String)>,
+    clients: usize,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+struct Service {
+    listener: Box<dyn Listener>,
+    kind: Arc<Kind>,
+}
+
+/// What is spoken with the clients of a listening socket.
+enum Kind {
+    Socks5,
+    Http,
+    /// Leads to a destination in the tunnel.
+    Forward(Destination),
+    /// Leads to an address of the host.
+    Reverse(LocalAddress, Arc<dyn Network>),
+}
+
+impl Kind {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Socks5 => SOCKS5,
+            Self::Http => HTTP,
+            Self::Forward(_) => FORWARD,
+            Self::Reverse(..) => "a reverse forward",
+        }
+    }
+}
+
+impl Server {
+    /// Makes all sockets: those of the host in `host`, those of the tunnel by `reach`. Nothing is served yet,
+    /// and if one socket cannot be made, none is left.
+    ///
+    /// # Errors
+    /// Those of [`StartError`].
+    pub fn bind(options: Options, reach: Reach, host: &Arc<dyn Network>) -> Result<Self, StartError> {
+        options.check()?;
+        let Options { socks5, http, forwards, reverses, users, clients, request_timeout, .. } = options;
+        let proxy = Arc::new(Proxy {
+            reach,
+            host: Arc::clone(host),
+            users,
+            request_timeout,
+            refusals: Refusals::default(),
+        });
+        let mut server = Self { proxy, services: vec![], datagrams: vec![], addresses: vec![], clients };
+        for address in socks5 {
+            server.listen(host, &address, Kind::Socks5)?;
+        }
+        for address in http {
+            server.listen(host, &address, Kind::Http)?;
+        }
+        for Forward { transport, local, remote } in forwards {
+            match (transport, &local) {
+                (Transport::Udp, LocalAddress::Ip(at)) => {
+                    server.receive(&**host, *at, Target::Remote(server.proxy.reach.clone(), remote))?;
+                }
+                _ => server.listen(host, &local, Kind::Forward(remote))?,
+            }
+        }
+        for Reverse { transport, tunnel, local } in reverses {
+            server.reverse(host, transport, tunnel, &local)?;
+        }
+        Ok(server)
+    }
+
+    fn listen(
+        &mut self,
+        host: &Arc<dyn Network>,
+        address: &LocalAddress,
+        kind: Kind,
+    ) -> Result<(), StartError> {
+        let listener = match address {
+            LocalAddress::Ip(at) => host.listen(*at).map_err(|error| failed(kind.name(), at, error))?,
+            LocalAddress::Unix(path) => {
+                system::listen(path).map_err(|error| failed(kind.name(), &path.display(), error))?
+            }
+        };
+        let shown = listener.local_addr().map_or_else(|| address.to_string(), |address| address.to_string());
+        self.addresses.push((kind.name(), shown));
+        self.services.push(Service { listener, kind: Arc::new(kind) });
+        Ok(())
+    }
+
+    fn receive(&mut self, network: &dyn Network, at: SocketAddr, target: Target) -> Result<(), StartError> {
+        let service = "datagrams";
+        let socket = network.udp(at).map_err(|error| failed(service, &at, error))?;
+        let shown = socket.local_addr().unwrap_or(at).to_string();
+        self.addresses.push((service, shown));
+        self.datagrams.push((socket, Arc::new(target)));
+        Ok(())
+    }
+
+    /// Makes the sockets of a reverse forward. Without an address they are on all addresses of the tunnel; it
+    /// is enough if one family has some.
+    fn reverse(
+        &mut self,
+        host: &Arc<dyn Network>,
+        transport: Transport,
+        tunnel: TunnelAddress,
+        local: &LocalAddress,
+    ) -> Result<(), StartError> {
+        let every: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        let addresses = tunnel.address.map_or(every.to_vec(), |address| vec![address]);
+        let network = Arc::clone(self.proxy.reach.tunnel());
+        let mut is_missing = Ok(());
+        let before = self.addresses.len();
+        for address in addresses {
+            let at = SocketAddr::new(address, tunnel.port);
+            let made = match (transport, local) {
+                (Transport::Udp, LocalAddress::Ip(to)) => {
+                    self.receive(&*network, at, Target::Host(Arc::clone(host), *to))
+                }
+                _ => self.listen(
+                    &network,
+                    &LocalAddress::Ip(at),
+                    Kind::Reverse(local.clone(), Arc::clone(host)),
+                ),
+            };
+            match made {
+                Err(error) if !error.is_in_use() && tunnel.address.is_none() => is_missing = Err(error),
+                made => made?,
+            }
+        }
+        if self.addresses.len() > before { Ok(()) } else { is_missing }
+    }
+
+    /// Returns what is served, and where.
+    pub fn addresses(&self) -> &[(&'static str, String)] {
+        &self.addresses
+    }
+
+    /// Serves clients. Never returns: drop it to end. It is one task; clients are tasks of the runtime.
+    pub async fn serve(self) -> Infallible {
+        let Self { proxy, services, datagrams, clients, .. } = self;
+        let clients = (clients / services.len().max(1)).max(1);
+        let mut tasks: Vec<Pin<Box<dyn Future<Output = Infallible>>>> = Vec::new();
+        for Service { listener, kind } in services {
+            let proxy = Arc::clone(&proxy);
+            tasks.push(Box::pin(async move {
+                let next = async || {
+                    let client = listener.accept().await?;
+                    let source = client.peer_addr().map_or(Source::Unknown, |peer| peer.ip().into());
+                    Ok((client, source))
+                };
+                let serve =
+                    |client, place| serve_client(client, place, Arc::clone(&kind), Arc::clone(&proxy));
+                serve_each(clients, next, serve).await
+            }));
+        }
+        for (socket, target) in datagrams {
+            tasks.push(Box::pin(udp_forward::serve(socket, target)));
+        }
+        poll_fn(|cx| {
+            // A task that always has something to do uses up what the runtime allows for a turn. The next
+            // turn begins with another one.
+            let turn = usize::from(!tasks.is_empty());
+            tasks.rotate_left(turn);
+            for task in &mut tasks {
+                if let Poll::Ready(never) = task.as_mut().poll(cx) {
+                    return Poll::Ready(never);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+async fn serve_client(client: Box<dyn Connection>, place: Arc<Place>, kind: Arc<Kind>, proxy: Arc<Proxy>) {
+    match &*kind {
+        Kind::Socks5 => socks5::serve(client, &place, &proxy).await,
+        Kind::Http => http::serve(client, place, proxy).await,
+        Kind::Forward(destination) => {
+            place.begin_serving();
+            let opened = proxy.reach.connect(destination).await;
+            forward(client, opened, &proxy).await;
+        }
+        Kind::Reverse(local, host) => {
+            place.begin_serving();
+            let opened = match local {
+                LocalAddress::Ip(to) => host.connect(*to).await,
+                LocalAddress::Unix(path) => system::connect(path).await,
+            };
+            if let Err(error) = &opened {
+                proxy.refusals.report("a client of a reverse forward", &format!("{local}: {error}"));
+            }
+            match opened {
+                Ok(remote) => drop(relay(client, remote, Vec::new()).await),
+                Err(_) => client.abort(),
+            }
+        }
+    }
+}
+
+/// Relays a client that asked for nothing: its socket says where it goes.
+async fn forward(
+    client: Box<dyn Connection>,
+    opened: Result<Box<dyn Connection>, ReachError>,
+    proxy: &Proxy,
+) {
+    match opened {
+        Ok(remote) => drop(relay(client, remote, Vec::new()).await),
+        Err(error) => {
+            proxy.refusals.report("a client of a forward", &error);
+            // There is no other way to tell it.
+            client.abort();
+        }
+    }
+}
+
+fn failed(service: &'static str, address: &dyn fmt::Display, source: io::Error) -> StartError {
+    StartError::Listen { service, address: address.to_string(), source }
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "another program uses this address".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "there is no such address".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,220 @@
+//! UDP ASSOCIATE: the datagrams of one client, to and from any destination (RFC 1928, section 7).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::message::{DATAGRAM_HEADER, Reply, parse_datagram, prepend_header};
+use crate::datagram;
+use crate::destination::{Destination, Host};
+use crate::mapping::Peers;
+use crate::network::{Connection, Datagrams, Network};
+use crate::proxy::Proxy;
+
+/// Datagrams whose names are being looked up; further ones to names are dropped meanwhile.
+const LOOK_UPS: usize = 16;
+/// How often mappings are checked for their end.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(15);
+/// A socket that fails again and again does not keep the thread busy.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The end of an association on the host, which the client sends to.
+struct Inside {
+    socket: Arc<dyn Datagrams>,
+    /// The address of the client. Its port is known from its request or its first datagram.
+    ip: IpAddr,
+    port: OnceLock<u16>,
+    /// Orders the tasks that send to the client: a socket wakes only one that waits for room.
+    sending: tokio::sync::Mutex<()>,
+}
+
+/// A socket that the datagrams leave by.
+struct Outside {
+    socket: Arc<dyn Datagrams>,
+    network: Arc<dyn Network>,
+    is_ipv6: bool,
+    peers: Mutex<Peers>,
+}
+
+impl Outside {
+    fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A destination with its address.
+type Route = (SocketAddr, Arc<dyn Network>);
+
+/// Relays the datagrams of a client for as long as it keeps its connection. `host` and `port` are where it
+/// will send from, if it knows.
+pub(super) async fn serve(
+    mut client: Box<dyn Connection>,
+    proxy: &Proxy,
+    host: &Host,
+    port: u16,
+) -> io::Result<()> {
+    let (Some(local), Some(peer)) = (client.local_addr(), client.peer_addr()) else {
+        tracing::debug!("a client of a Unix socket asks for UDP, which needs an address");
+        client.write_all(&Reply::CommandNotSupported.with(None)).await?;
+        return client.shutdown().await;
+    };
+    let socket = match proxy.host.udp((local.ip(), 0).into()) {
+        Ok(socket) => socket,
+        Err(error) => {
+            proxy.refusals.report("a SOCKS5 client that asks for UDP", &error);
+            client.write_all(&Reply::GeneralFailure.with(None)).await?;
+            return client.shutdown().await;
+        }
+    };
+    // An address other than that of the connection would let the client send in the name of another one.
+    let is_known = port != 0 && (*host == Host::Address(peer.ip().to_canonical()) || is_unspecified(host));
+    let known = if is_known { OnceLock::from(port) } else { OnceLock::new() };
+    client.write_all(&Reply::Succeeded.with(socket.local_addr().ok())).await?;
+    let inside = Inside { socket, ip: peer.ip(), port: known, sending: tokio::sync::Mutex::new(()) };
+    Association { proxy, inside: Arc::new(inside), outside: Vec::new(), replies: JoinSet::new() }
+        .run(client)
+        .await
+}
+
+fn is_unspecified(host: &Host) -> bool {
+    matches!(host, Host::Address(address) if address.is_unspecified())
+}
+
+struct Association<'a> {
+    proxy: &'a Proxy,
+    inside: Arc<Inside>,
+    outside: Vec<(Arc<Outside>, AbortHandle)>,
+    replies: JoinSet<()>,
+}
+
+impl Association<'_> {
+    async fn run(mut self, mut client: Box<dyn Connection>) -> io::Result<()> {
+        let mut expiry = interval(EXPIRY_INTERVAL);
+        expiry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look_ups: JoinSet<(Option<Route>, Vec<u8>, usize)> = JoinSet::new();
+        let inside = Arc::clone(&self.inside);
+        let mut ignored = [0; 64];
+        loop {
+            tokio::select! {
+                received = datagram::receive(&*inside.socket, 0) => match received {
+                    Ok((datagram, from)) if inside.is_from_client(from) => {
+                        self.dispatch(datagram, &mut look_ups).await;
+                    }
+                    Ok(_) => {}
+                    Err(error) => pause(&error).await,
+                },
+                Some(looked_up) = look_ups.join_next() => {
+                    if let Ok((Some(route), datagram, payload)) = looked_up {
+                        self.send(route, &datagram[payload..]).await;
+                    }
+                }
+                // The association ends with the connection; what the client sends there means nothing.
+                read = client.read(&mut ignored) => if read? == 0 {
+                    return Ok(());
+                },
+                _ = expiry.tick() => self.outside.retain(|(outside, replies)| {
+                    let has_ended = outside.peers().expire(|_| ());
+                    if has_ended {
+                        replies.abort();
+                    }
+                    !has_ended
+                }),
+                Some(_) = self.replies.join_next() => {}
+            }
+        }
+    }
+
+    /// Sends a datagram of the client to where its header says.
+    async fn dispatch(&mut self, datagram: Vec<u8>, look_ups: &mut JoinSet<(Option<Route>, Vec<u8>, usize)>) {
+        let Some((host, port, payload)) = parse_datagram(&datagram) else { return };
+        match host {
+            Host::Address(address) => match self.proxy.reach.network_for(address) {
+                Ok(network) => {
+                    let route = (SocketAddr::new(address, port), Arc::clone(network));
+                    self.send(route, &datagram[payload..]).await;
+                }
+                Err(error) => tracing::debug!("a datagram is dropped: {error}"),
+            },
+            Host::Name(_) if look_ups.len() < LOOK_UPS => {
+                let reach = self.proxy.reach.clone();
+                look_ups.spawn(async move {
+                    let routes = reach.routes(&Destination { host, port }).await;
+                    let routes =
+                        routes.inspect_err(|error| tracing::debug!("a datagram is dropped: {error}"));
+                    (routes.ok().and_then(|routes| routes.into_iter().next()), datagram, payload)
+                });
+            }
+            Host::Name(_) => {}
+        }
+    }
+
+    async fn send(&mut self, (to, network): Route, payload: &[u8]) {
+        let sent = match self.outside(to, network) {
+            Ok(outside) => {
+                outside.peers().insert(to);
+                datagram::send(&*outside.socket, payload, to).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = sent {
+            tracing::debug!("cannot send a datagram to {to}: {error}");
+        }
+    }
+
+    /// Returns the socket for a destination, one for each network and family, so that the client has the same
+    /// address for every destination (endpoint-independent mapping, RFC 4787, section 4.1).
+    fn outside(&mut self, to: SocketAddr, network: Arc<dyn Network>) -> io::Result<Arc<Outside>> {
+        let is_for =
+            |outside: &Outside| Arc::ptr_eq(&outside.network, &network) && outside.is_ipv6 == to.is_ipv6();
+        if let Some((outside, _)) = self.outside.iter().find(|(outside, _)| is_for(outside)) {
+            return Ok(Arc::clone(outside));
+        }
+        let any: IpAddr = match to {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = network.udp((any, 0).into())?;
+        let outside = Arc::new(Outside { socket, network, is_ipv6: to.is_ipv6(), peers: Mutex::default() });
+        let replies = self.replies.spawn(return_replies(Arc::clone(&outside), Arc::clone(&self.inside)));
+        self.outside.push((Arc::clone(&outside), replies));
+        Ok(outside)
+    }
+}
+
+impl Inside {
+    /// Reports whether a datagram comes from the client of the association; its first one settles its port.
+    fn is_from_client(&self, from: SocketAddr) -> bool {
+        from.ip() == self.ip && *self.port.get_or_init(|| from.port()) == from.port()
+    }
+}
+
+/// Passes the datagrams of destinations to the client.
+async fn return_replies(outside: Arc<Outside>, inside: Arc<Inside>) {
+    loop {
+        match datagram::receive(&*outside.socket, DATAGRAM_HEADER).await {
+            Ok((mut datagram, from)) => {
+                let Some(port) = inside.port.get().filter(|_| outside.peers().refresh(from)) else {
+                    continue;
+                };
+                let start = prepend_header(&mut datagram, from);
+                let _turn = inside.sending.lock().await;
+                let sent =
+                    datagram::send(&*inside.socket, &datagram[start..], (inside.ip, *port).into()).await;
+                if let Err(error) = sent {
+                    tracing::debug!("cannot send a datagram to a SOCKS5 client: {error}");
+                }
+            }
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+async fn pause(error: &io::Error) {
+    tracing::debug!("cannot receive a datagram: {error}");
+    sleep(PAUSE).await;
+}

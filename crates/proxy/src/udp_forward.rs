@@ -1,0 +1,217 @@
+//! Forwards of UDP: each source of datagrams gets a socket on the other side, through which its replies come
+//! back.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::datagram;
+use crate::destination::Destination;
+use crate::mapping::LastUsed;
+use crate::network::{Datagrams, Network};
+use crate::reach::{Reach, ReachError};
+use crate::refusals::Refusals;
+
+/// Datagrams of a source that wait until its mapping is ready.
+const WAITING: usize = 8;
+/// Mappings of a forward, over all clients.
+const ALL_MAPPINGS: usize = 8 * crate::mapping::MAPPINGS;
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(15);
+/// A socket that fails again and again does not keep the thread busy.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Where a forward of UDP leads.
+pub(crate) enum Target {
+    /// To a destination in the tunnel.
+    Remote(Reach, Destination),
+    /// To an address of the host.
+    Host(Arc<dyn Network>, SocketAddr),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Remote(_, to) => to.fmt(f),
+            Self::Host(_, to) => to.fmt(f),
+        }
+    }
+}
+
+impl Target {
+    /// Makes a socket for one source, and returns it with the address to send to.
+    async fn open(&self) -> Result<(Arc<dyn Datagrams>, SocketAddr), ReachError> {
+        let (to, network) = match self {
+            Self::Remote(reach, to) => {
+                let routes = reach.routes(to).await?;
+                routes
+                    .into_iter()
+                    .next()
+                    .ok_or_else(|| ReachError::Connect(to.clone(), io::ErrorKind::AddrNotAvailable.into()))?
+            }
+            Self::Host(network, to) => (*to, Arc::clone(network)),
+        };
+        let any: IpAddr = match to {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = network.udp((any, 0).into());
+        Ok((socket.map_err(|error| ReachError::Connect(to.into(), error))?, to))
+    }
+}
+
+/// The mappings of one forward.
+struct Mappings {
+    /// When each source of each client was last used, in either direction.
+    clients: Mutex<HashMap<IpAddr, LastUsed<SocketAddr>>>,
+    listening: Arc<dyn Datagrams>,
+    /// Orders the tasks that send to sources: a socket wakes only one that waits for room.
+    sending: tokio::sync::Mutex<()>,
+    target: Arc<Target>,
+    refusals: Refusals,
+}
+
+/// The mapping of one source.
+#[derive(Default)]
+struct Mapping(Mutex<Phase>);
+
+enum Phase {
+    /// The socket is being made; these datagrams wait for it.
+    Opening(Vec<Vec<u8>>),
+    Ready(Arc<dyn Datagrams>, SocketAddr),
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Self::Opening(Vec::new())
+    }
+}
+
+impl Mapping {
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Mappings {
+    fn clients(&self) -> MutexGuard<'_, HashMap<IpAddr, LastUsed<SocketAddr>>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forwards the datagrams that arrive at a socket. Never returns: drop it to end.
+pub(crate) async fn serve(listening: Arc<dyn Datagrams>, target: Arc<Target>) -> Infallible {
+    let mappings = Arc::new(Mappings {
+        clients: Mutex::default(),
+        listening: Arc::clone(&listening),
+        sending: tokio::sync::Mutex::new(()),
+        target,
+        refusals: Refusals::default(),
+    });
+    let mut sources: HashMap<SocketAddr, (Arc<Mapping>, AbortHandle)> = HashMap::new();
+    let mut tasks = JoinSet::new();
+    let mut expiry = interval(EXPIRY_INTERVAL);
+    expiry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            received = datagram::receive(&*listening, 0) => {
+                let (datagram, from) = match received {
+                    Ok(received) => received,
+                    Err(error) => {
+                        pause(&error).await;
+                        continue;
+                    }
+                };
+                if !sources.contains_key(&from) && sources.len() >= ALL_MAPPINGS {
+                    tracing::debug!("a datagram is dropped: {ALL_MAPPINGS} sources use the forward already");
+                    continue;
+                }
+                let gives_way = mappings.clients().entry(from.ip()).or_default().insert(from);
+                if let Some((_, task)) = gives_way.and_then(|source| sources.remove(&source)) {
+                    task.abort();
+                }
+                let (mapping, _) = sources.entry(from).or_insert_with(|| {
+                    let mapping = Arc::<Mapping>::default();
+                    let task = tasks.spawn(carry(Arc::clone(&mappings), Arc::clone(&mapping), from));
+                    (mapping, task)
+                });
+                send(mapping, datagram).await;
+            }
+            Some(ended) = tasks.join_next() => {
+                // A mapping that could not be opened is tried again with the next datagram.
+                if let Ok(source) = ended {
+                    sources.remove(&source);
+                }
+            }
+            _ = expiry.tick() => mappings.clients().retain(|_, used| {
+                !used.expire(|source| {
+                    if let Some((_, task)) = sources.remove(&source) {
+                        task.abort();
+                    }
+                })
+            }),
+        }
+    }
+}
+
+/// Sends a datagram of a source, or lets it wait for its socket.
+async fn send(mapping: &Mapping, datagram: Vec<u8>) {
+    let (socket, to) = match &mut *mapping.phase() {
+        Phase::Opening(waiting) => {
+            if waiting.len() < WAITING {
+                waiting.push(datagram);
+            }
+            return;
+        }
+        Phase::Ready(socket, to) => (Arc::clone(socket), *to),
+    };
+    if let Err(error) = datagram::send(&*socket, &datagram, to).await {
+        tracing::debug!("cannot send a datagram to {to}: {error}");
+    }
+}
+
+/// Opens the socket of a source and passes on the replies. Returns the source if it cannot be opened.
+async fn carry(mappings: Arc<Mappings>, mapping: Arc<Mapping>, source: SocketAddr) -> SocketAddr {
+    let (socket, to) = match mappings.target.open().await {
+        Ok(opened) => opened,
+        Err(error) => {
+            mappings.refusals.report("a source of datagrams", &format!("{}: {error}", mappings.target));
+            return source;
+        }
+    };
+    let ready = Phase::Ready(Arc::clone(&socket), to);
+    let opening = std::mem::replace(&mut *mapping.phase(), ready);
+    if let Phase::Opening(waiting) = opening {
+        for datagram in waiting {
+            let _ = datagram::send(&*socket, &datagram, to).await;
+        }
+    }
+    loop {
+        match datagram::receive(&*socket, 0).await {
+            Ok((datagram, from)) if from == to => {
+                let is_current =
+                    mappings.clients().get_mut(&source.ip()).is_some_and(|used| used.refresh(source));
+                if !is_current {
+                    continue;
+                }
+                let _turn = mappings.sending.lock().await;
+                if let Err(error) = datagram::send(&*mappings.listening, &datagram, source).await {
+                    tracing::debug!("cannot send a datagram to {source}: {error}");
+                }
+            }
+            Ok(_) => {}
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+async fn pause(error: &io::Error) {
+    tracing::debug!("cannot receive a datagram: {error}");
+    sleep(PAUSE).await;
+}

@@ -1,0 +1,288 @@
+//! The HTTP proxy, with curl and with clients of the tests.
+
+use std::convert::Infallible;
+use std::process::Output;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use weft_lab::here;
+use weft_proxy::{Options, Users};
+
+use crate::support::*;
+
+const PROXY: &str = "127.0.0.1:3128";
+
+fn options() -> Options {
+    Options {
+        http: vec![PROXY.parse().unwrap()],
+        socks5: vec!["127.0.0.1:1080".parse().unwrap()],
+        ..Options::default()
+    }
+}
+
+impl Lab {
+    /// Serves HTTP on port 80: the answer's body is the request as the server saw it.
+    fn serve_http(&self) {
+        let bound = ["10.9.0.1:80", "[fd09::1]:80"].map(|at| {
+            let listener = self.far.run(|| std::net::TcpListener::bind(at).unwrap());
+            listener.set_nonblocking(true).unwrap();
+            listener
+        });
+        for listener in bound {
+            self.serve(&self.far, move || async move {
+                let listener = TcpListener::from_std(listener).unwrap();
+                loop {
+                    let (stream, _) = listener.accept().await.unwrap();
+                    let serving =
+                        http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(show));
+                    tokio::spawn(serving);
+                }
+            });
+        }
+    }
+
+    fn curl(&self, arguments: &[&str]) -> Output {
+        let mut command = self.host.command("curl");
+        command.args(["--silent", "--show-error", "--noproxy", "", "--max-time", "100"]).args(arguments);
+        let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        child.spawn().unwrap().wait_with_output().unwrap()
+    }
+
+    /// Runs curl, which has to succeed, and returns its output.
+    #[track_caller]
+    fn curl_output(&self, arguments: &[&str]) -> String {
+        let output = self.curl(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+async fn show(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let mut text = format!("{} {} {:?}\n", request.method(), request.uri(), request.version());
+    for (name, value) in request.headers() {
+        text += &format!("{name}: {}\n", value.to_str().unwrap());
+    }
+    let mut bytes = text.into_bytes();
+    bytes.extend(request.into_body().collect().await.unwrap().to_bytes());
+    Ok(Response::new(Full::new(bytes.into())))
+}
+
+#[test]
+fn curl_gets_and_posts_through_each_proxy_and_over_both_families() {
+    let Some(lab) = Lab::new() else { return };
+    if !here::installed(&["curl"]) {
+        return;
+    }
+    lab.serve_http();
+    let _running = lab.proxy(options());
+    for proxy in ["http://127.0.0.1:3128", "socks5://127.0.0.1:1080", "socks5h://127.0.0.1:1080"] {
+        for url in ["http://10.9.0.1/a?b=c", "http://[fd09::1]/a?b=c"] {
+            let shown = lab.curl_output(&["--proxy", proxy, url]);
+            assert!(shown.starts_with("GET /a?b=c HTTP/1.1\n"), "{shown}");
+            assert_eq!(shown.contains("via: 1.1 weft\n"), proxy.starts_with("http:"), "{shown}");
+            // CONNECT, as for https.
+            let tunnelled = lab.curl_output(&["--proxy", proxy, "--proxytunnel", url]);
+            assert!(tunnelled.starts_with("GET /a?b=c HTTP/1.1\n") && !tunnelled.contains("via:"));
+        }
+    }
+    let body = "x".repeat(1_000_000);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("body");
+    std::fs::write(&path, &body).unwrap();
+    let file = format!("@{}", path.display());
+    let proxy = ["--proxy", "http://127.0.0.1:3128"];
+    // With a length, in chunks, and with the client waiting for the server's permission to send.
+    for more in [&[][..], &["--header", "Transfer-Encoding: chunked"], &["--header", "Expect: 100-continue"]]
+    {
+        let arguments = [&proxy, more, &["--data-binary", &file, "http://10.9.0.1/"]].concat();
+        let shown = lab.curl_output(&arguments);
+        assert!(shown.starts_with("POST / HTTP/1.1\n") && shown.ends_with(&format!("\n{body}")), "{more:?}");
+    }
+    let head = lab.curl_output(&[&proxy[..], &["--head", "http://10.9.0.1/"]].concat());
+    assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("via: 1.1 weft"), "{head}");
+    // One connection of the client, two servers.
+    let urls = ["http://10.9.0.1/1", "http://10.9.0.1/2", "http://[fd09::1]/3", "http://10.9.0.1/4"];
+    let shown = lab.curl_output(&[&proxy[..], &urls].concat());
+    for path in ["GET /1 ", "GET /2 ", "GET /3 ", "GET /4 "] {
+        assert!(shown.contains(path), "{shown}");
+    }
+}
+
+#[test]
+fn a_refusal_says_why() {
+    let Some(lab) = Lab::new() else { return };
+    if !here::installed(&["curl"]) {
+        return;
+    }
+    let _running = lab.proxy(options());
+    let ask = |url: &str, more: &[&str]| {
+        let arguments = ["--proxy", "http://127.0.0.1:3128", "--write-out", "%{http_code} %{http_connect}"];
+        let output = lab.curl(&[&arguments[..], more, &[url]].concat());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (url, code, why) in [
+        ("http://198.51.100.1/", "403", "198.51.100.1 is in the AllowedIPs of no peer"),
+        ("http://127.0.0.1:7/", "403", "127.0.0.1 is an address of this machine itself"),
+        ("http://10.9.0.1:9/", "502", "cannot connect to 10.9.0.1:9: "),
+        (
+            "http://www.example/",
+            "502",
+            "www.example cannot be looked up: there is no DNS server (add DNS = ADDRESS",
+        ),
+    ] {
+        let answer = ask(url, &["--globoff"]);
+        assert!(answer.contains(&format!("weft: {why}")) || answer.contains(why), "{url}: {answer}");
+        assert!(answer.ends_with(&format!("{code} 000")), "{url}: {answer}");
+    }
+    assert_eq!(ask("http://10.9.0.1:9/", &["--proxytunnel"]), "000 502");
+    assert_eq!(ask("http://198.51.100.1/", &["--proxytunnel"]), "000 403");
+    // What a browser sends to a server, and not to a proxy.
+    let direct =
+        lab.curl_output(&["--noproxy", "*", "--write-out", "%{http_code}", "http://127.0.0.1:3128/"]);
+    assert!(direct.starts_with("weft: this is a proxy") && direct.ends_with("400"), "{direct}");
+}
+
+#[test]
+fn only_a_user_with_the_right_password_comes_in() {
+    let Some(lab) = Lab::new() else { return };
+    if !here::installed(&["curl"]) {
+        return;
+    }
+    lab.serve_http();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("users");
+    std::fs::write(&path, "ann:sec:ret\n").unwrap();
+    let with_users = Options {
+        users: Some(Users::read(&path).unwrap()),
+        http: vec!["0.0.0.0:3128".parse().unwrap()],
+        socks5: vec!["0.0.0.0:1080".parse().unwrap()],
+        ..Options::default()
+    };
+    let _running = lab.proxy(with_users);
+    for scheme in ["http://127.0.0.1:3128", "socks5h://127.0.0.1:1080"] {
+        let ask = |user: &[&str], url: &str| lab.curl(&[&["--proxy", scheme], user, &[url]].concat());
+        let shown = ask(&["--proxy-user", "ann:sec:ret"], "http://10.9.0.1/");
+        let text = String::from_utf8(shown.stdout).unwrap();
+        assert!(text.starts_with("GET / HTTP/1.1\n"), "{scheme}: {text}");
+        assert!(!text.to_lowercase().contains("proxy-authorization"), "{text}");
+        for wrong in [&[][..], &["--proxy-user", "ann:secret"], &["--proxy-user", "bob:sec:ret"]] {
+            let shown = ask(wrong, "http://10.9.0.1/");
+            assert!(!String::from_utf8(shown.stdout).unwrap().starts_with("GET"), "{scheme} {wrong:?}");
+        }
+    }
+    let arguments = ["--proxy", "http://127.0.0.1:3128", "--include", "http://10.9.0.1/"];
+    let shown = lab.curl_output(&arguments);
+    assert!(shown.starts_with("HTTP/1.1 407 Proxy Authentication Required"), "{shown}");
+    assert!(shown.contains("proxy-authenticate: Basic realm=\"weft\""), "{shown}");
+}
+
+#[test]
+fn half_a_request_and_an_oversized_head_are_turned_away() {
+    let Some(lab) = Lab::new() else { return };
+    lab.serve_http();
+    let options = Options { request_timeout: Duration::from_millis(300), ..options() };
+    let _running = lab.proxy(options);
+    lab.client(async || {
+        for half in ["", "GET", "GET http://10.9.0.1/ HTTP/1.1\r\nHost: 10.9."] {
+            let mut stream = TcpStream::connect(PROXY).await.unwrap();
+            stream.write_all(half.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.unwrap();
+            let answer = String::from_utf8(answer).unwrap();
+            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+        }
+        // A client that keeps its connection and sends nothing more loses it too.
+        let mut stream = TcpStream::connect(PROXY).await.unwrap();
+        stream.write_all(b"GET http://10.9.0.1/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200"));
+        let mut stream = TcpStream::connect(PROXY).await.unwrap();
+        let long = format!("GET http://10.9.0.1/ HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(40_000));
+        let _ = stream.write_all(long.as_bytes()).await;
+        let mut answer = vec![0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, b"HTTP/1.1 431");
+        for garbage in [&b"\x16\x03\x01\x00\xff"[..], b"\0\0\0\0\r\n\r\n", b"GET  HTTP/1.1\r\n\r\n"] {
+            let mut stream = TcpStream::connect(PROXY).await.unwrap();
+            stream.write_all(garbage).await.unwrap();
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400"), "{answer:?}");
+        }
+    });
+}
+
+#[test]
+fn five_hundred_and_twelve_connections_at_once_get_their_own_content() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    lab.client(async || {
+        let mut clients = JoinSet::new();
+        for seed in 0..512 {
+            clients.spawn(async move {
+                let mut stream = TcpStream::connect(PROXY).await.unwrap();
+                let to = if seed % 2 == 0 { "10.9.0.1:7" } else { "[fd09::1]:7" };
+                let request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n");
+                stream.write_all(request.as_bytes()).await.unwrap();
+                let mut answer = Vec::new();
+                while !answer.ends_with(b"\r\n\r\n") {
+                    answer.push(stream.read_u8().await.unwrap());
+                }
+                assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+                check_echo(stream, seed, 100_000).await;
+            });
+        }
+        clients.join_all().await;
+    });
+}
+
+#[test]
+fn what_a_client_sends_before_the_answer_to_its_connect_is_not_lost() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    lab.client(async || {
+        let mut stream = TcpStream::connect(PROXY).await.unwrap();
+        stream.write_all(b"CONNECT 10.9.0.1:7 HTTP/1.1\r\nHost: x\r\n\r\nearly").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\nearly"), "{answer:?}");
+    });
+}
+
+#[test]
+fn an_answer_that_is_cut_off_is_not_taken_for_a_whole_one() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    for head in ["Content-Length: 10", "Transfer-Encoding: chunked"] {
+        let listener = lab.far.run(|| std::net::TcpListener::bind("10.9.0.1:81").unwrap());
+        let server = std::thread::spawn(move || {
+            use std::io::{Read as _, Write as _};
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            write!(stream, "HTTP/1.1 200 OK\r\n{head}\r\n\r\n5\r\nhalf\n").unwrap();
+        });
+        let text = lab.client(async || {
+            let mut stream = TcpStream::connect(PROXY).await.unwrap();
+            stream.write_all(b"GET http://10.9.0.1:81/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            String::from_utf8(answer).unwrap()
+        });
+        server.join().unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let is_whole = head.to_lowercase().contains("content-length: 10") && body.len() >= 10;
+        assert!(!is_whole && !body.ends_with("0\r\n\r\n"), "{text}");
+        assert!(head.to_lowercase().contains("content-length: 10") || head.contains("chunked"), "{text}");
+    }
+}

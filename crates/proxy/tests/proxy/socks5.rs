@@ -1,0 +1,342 @@
+//! SOCKS5, with clients of the tests.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::task::JoinSet;
+use weft_proxy::Options;
+
+use crate::support::*;
+
+fn options() -> Options {
+    Options { socks5: vec!["127.0.0.1:1080".parse().unwrap()], ..Options::default() }
+}
+
+const PROXY: &str = "127.0.0.1:1080";
+
+#[test]
+fn a_client_reaches_both_families_and_nothing_is_changed() {
+    let Some(lab) = Lab::new() else { return };
+    let running = lab.proxy(options());
+    lab.client(async || {
+        for (seed, host) in [(1, FAR_V4), (2, FAR_V6)] {
+            let mut stream = TcpStream::connect(PROXY).await.unwrap();
+            let (code, bound) = socks5_request(&mut stream, 1, host, ECHO).await;
+            assert_eq!((code, bound.is_ipv6()), (0, host == FAR_V6));
+            assert!(["10.9.0.2", "fd09::2"].contains(&bound.ip().to_string().as_str()), "{bound}");
+            check_echo(stream, seed, 10_000_000).await;
+        }
+    });
+    let stats = running.tunnel.stats();
+    assert_eq!((stats.connected, stats.failed), (2, 0));
+}
+
+#[test]
+fn five_hundred_and_twelve_connections_at_once_get_their_own_content() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    lab.client(async || {
+        let mut clients = JoinSet::new();
+        for seed in 0..512 {
+            clients.spawn(async move {
+                let host = if seed % 2 == 0 { FAR_V4 } else { FAR_V6 };
+                let stream = socks5_connect(PROXY, host, ECHO).await.unwrap();
+                check_echo(stream, seed, 100_000).await;
+            });
+        }
+        clients.join_all().await;
+    });
+}
+
+#[test]
+fn each_refusal_has_its_code() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    lab.client(async || {
+        for (host, port, code) in [
+            (FAR_V4, 9, 5),
+            (ELSEWHERE, ECHO, 2),
+            ("127.0.0.1", ECHO, 2),
+            ("localhost", ECHO, 2),
+            ("::ffff:127.0.0.1", ECHO, 2),
+            ("0.0.0.0", ECHO, 2),
+            ("www.example", 80, 1),
+            ("no/name", 80, 4),
+            (FAR_V4, 0, 1),
+        ] {
+            assert_eq!(socks5_connect(PROXY, host, port).await.unwrap_err(), code, "{host}:{port}");
+        }
+        // BIND, which this proxy does not have.
+        let mut stream = TcpStream::connect(PROXY).await.unwrap();
+        assert_eq!(socks5_request(&mut stream, 2, FAR_V4, ECHO).await.0, 7);
+        // The connection ends after a refusal.
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        // An address type that there is not.
+        let mut stream = TcpStream::connect(PROXY).await.unwrap();
+        stream.write_all(&[5, 1, 0, 5, 1, 0, 9]).await.unwrap();
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).await.unwrap();
+        assert_eq!(reply, [5, 0, 5, 8, 0, 1, 0, 0, 0, 0, 0, 0]);
+        // Another protocol, and another version: no answer.
+        for request in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[4, 1, 0, 80, 10, 9, 0, 1, 0]] {
+            let mut stream = TcpStream::connect(PROXY).await.unwrap();
+            stream.write_all(request).await.unwrap();
+            let mut reply = Vec::new();
+            // A reset: the proxy has not read all that was sent.
+            let _ = stream.read_to_end(&mut reply).await;
+            assert_eq!(reply, []);
+        }
+    });
+}
+
+#[test]
+fn what_is_not_in_the_tunnel_goes_direct_only_if_allowed_and_never_to_loopback() {
+    let Some(lab) = Lab::new() else { return };
+    let setting = Setting { options: options(), is_direct: true, ..Setting::default() };
+    let running = lab.start(setting).unwrap();
+    lab.client(async || {
+        check_echo(socks5_connect(PROXY, ELSEWHERE, ECHO).await.unwrap(), 1, 100_000).await;
+        assert_eq!(socks5_connect(PROXY, "127.0.0.1", ECHO).await.unwrap_err(), 2);
+        assert_eq!(running.tunnel.stats().connected, 0);
+        check_echo(socks5_connect(PROXY, FAR_V4, ECHO).await.unwrap(), 1, 100_000).await;
+        assert_eq!(running.tunnel.stats().connected, 1);
+    });
+}
+
+fn with_password() -> (tempfile::TempDir, Options) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("users");
+    std::fs::write(&path, "ann:secret\n").unwrap();
+    let users = Some(weft_proxy::Users::read(&path).unwrap());
+    (dir, Options { users, ..options() })
+}
+
+#[test]
+fn only_a_user_with_the_right_password_comes_in() {
+    let Some(lab) = Lab::new() else { return };
+    let (_dir, options) = with_password();
+    let _running = lab.proxy(options);
+    lab.client(async || {
+        for (sent, expected) in [
+            (&b"\x05\x01\x00"[..], &b"\x05\xff"[..]),
+            (b"\x05\x00", b"\x05\xff"),
+            (b"\x05\x02\x00\x02\x01\x03ann\x05wrong", b"\x05\x02\x01\x01"),
+            (b"\x05\x01\x02\x01\x00\x00", b"\x05\x02\x01\x01"),
+            (b"\x05\x01\x02\x01\x0aann:secret\x00", b"\x05\x02\x01\x01"),
+        ] {
+            let mut stream = TcpStream::connect(PROXY).await.unwrap();
+            stream.write_all(sent).await.unwrap();
+            let mut reply = Vec::new();
+            stream.read_to_end(&mut reply).await.unwrap();
+            assert_eq!(reply, expected, "{sent:?}");
+        }
+        let mut stream = TcpStream::connect(PROXY).await.unwrap();
+        stream.write_all(b"\x05\x02\x00\x02\x01\x03ann\x06secret").await.unwrap();
+        stream.write_all(&[&[5, 1, 0], &socks5_address(FAR_V4, ECHO)[..]].concat()).await.unwrap();
+        let mut reply = [0; 2 + 2 + 10];
+        stream.read_exact(&mut reply).await.unwrap();
+        assert_eq!(reply[..5], [5, 2, 1, 0, 5]);
+        check_echo(stream, 1, 100_000).await;
+    });
+}
+
+#[test]
+fn half_a_request_ends_after_its_time_and_idle_clients_give_way() {
+    let Some(lab) = Lab::new() else { return };
+    let half = Options { request_timeout: Duration::from_millis(200), ..options() };
+    let running = lab.proxy(half);
+    lab.client(async || {
+        for half in [&b""[..], b"\x05", b"\x05\x01\x00", b"\x05\x01\x00\x05\x01\x00\x03\xffabc"] {
+            let mut stream = TcpStream::connect(PROXY).await.unwrap();
+            stream.write_all(half).await.unwrap();
+            let mut reply = Vec::new();
+            stream.read_to_end(&mut reply).await.unwrap();
+            assert!(reply.is_empty() || reply == [5, 0], "{reply:?}");
+        }
+    });
+    drop(running);
+    let few = Options {
+        clients: 64,
+        request_timeout: Duration::from_secs(3600),
+        socks5: vec!["127.0.0.1:1081".parse().unwrap()],
+        ..Options::default()
+    };
+    let _running = lab.proxy(few);
+    lab.client(async || {
+        let busy = socks5_connect("127.0.0.1:1081", FAR_V4, ECHO).await.unwrap();
+        let mut idle = Vec::new();
+        for _ in 0..1000 {
+            idle.push(TcpStream::connect("127.0.0.1:1081").await.unwrap());
+        }
+        check_echo(socks5_connect("127.0.0.1:1081", FAR_V4, ECHO).await.unwrap(), 1, 100_000).await;
+        // The first ones were disconnected, a client with a connection was not.
+        assert_eq!(idle[0].read(&mut [0]).await.unwrap_or(0), 0);
+        check_echo(busy, 2, 100_000).await;
+    });
+}
+
+#[test]
+fn ten_thousand_idle_clients_take_little_and_keep_no_client_out() {
+    const IDLE: usize = 10_000;
+    let Some(lab) = Lab::new() else { return };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < 2 * IDLE as u64) {
+        return weft_lab::here::not_run("a process may open too few descriptors");
+    }
+    let more = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, more).unwrap();
+    let options = Options { clients: 1024, request_timeout: Duration::from_secs(3600), ..options() };
+    let _running = lab.proxy(options);
+    lab.client(async || {
+        let busy = socks5_connect(PROXY, FAR_V4, ECHO).await.unwrap();
+        let before = resident_bytes();
+        let mut idle = Vec::new();
+        for _ in 0..IDLE {
+            let mut stream = TcpStream::connect(PROXY).await.unwrap();
+            stream.write_all(&[5]).await.unwrap();
+            idle.push(stream);
+        }
+        check_echo(socks5_connect(PROXY, FAR_V4, ECHO).await.unwrap(), 1, 100_000).await;
+        let taken = resident_bytes().saturating_sub(before);
+        assert!(taken < 64 << 20, "{taken} bytes");
+        check_echo(busy, 2, 100_000).await;
+    });
+}
+
+/// Returns the memory that this process has (proc_pid_statm(5)).
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn the_end_of_one_direction_is_passed_on_and_the_other_continues() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    let listener = lab.far.run(|| std::net::TcpListener::bind("10.9.0.1:2000").unwrap());
+    lab.client(async || {
+        let mut client = socks5_connect(PROXY, FAR_V4, 2000).await.unwrap();
+        let (server, _) = listener.accept().unwrap();
+        server.set_nonblocking(true).unwrap();
+        let mut server = TcpStream::from_std(server).unwrap();
+        let mut buffer = [0; 16];
+        // The server ends first, and still receives.
+        server.write_all(b"hello").await.unwrap();
+        server.shutdown().await.unwrap();
+        assert_eq!(client.read(&mut buffer).await.unwrap(), 5);
+        assert_eq!(client.read(&mut buffer).await.unwrap(), 0);
+        client.write_all(b"answer").await.unwrap();
+        assert_eq!(server.read(&mut buffer).await.unwrap(), 6);
+        client.shutdown().await.unwrap();
+        assert_eq!(server.read(&mut buffer).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_reset_is_passed_on_as_a_reset_in_both_directions() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    let listener = lab.far.run(|| std::net::TcpListener::bind("10.9.0.1:2000").unwrap());
+    let reset = |stream: TcpStream| {
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    };
+    lab.client(async || {
+        for client_resets in [false, true] {
+            let mut client = socks5_connect(PROXY, FAR_V4, 2000).await.unwrap();
+            let (server, _) = listener.accept().unwrap();
+            server.set_nonblocking(true).unwrap();
+            let mut server = TcpStream::from_std(server).unwrap();
+            client.write_all(b"x").await.unwrap();
+            server.read_exact(&mut [0]).await.unwrap();
+            let mut other = if client_resets {
+                reset(client);
+                server
+            } else {
+                reset(server);
+                client
+            };
+            let error = other.read(&mut [0]).await.unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "client: {client_resets}");
+        }
+    });
+}
+
+/// Asks for an association. Returns the connection that it lives by, and the address for datagrams.
+async fn associate(port: u16) -> (TcpStream, SocketAddr) {
+    let mut control = TcpStream::connect(PROXY).await.unwrap();
+    let (code, relay) = socks5_request(&mut control, 3, "0.0.0.0", port).await;
+    assert_eq!((code, relay.ip().to_string().as_str()), (0, "127.0.0.1"));
+    (control, relay)
+}
+
+fn datagram(host: &str, port: u16, payload: &[u8]) -> Vec<u8> {
+    [&[0, 0, 0], &socks5_address(host, port)[..], payload].concat()
+}
+
+#[test]
+fn datagrams_go_to_any_destination_and_back() {
+    let Some(lab) = Lab::new() else { return };
+    let running = lab.proxy(options());
+    lab.client(async || {
+        let (control, relay) = associate(0).await;
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut buffer = vec![0; 65_536];
+        for host in [FAR_V4, FAR_V6] {
+            for len in [0, 1, 1472, 9000, 65_000] {
+                let sent = datagram(host, ECHO, &vec![len as u8; len]);
+                socket.send_to(&sent, relay).await.unwrap();
+                let (got, from) = socket.recv_from(&mut buffer).await.unwrap();
+                assert_eq!((from, buffer[..got] == sent), (relay, true), "{host} {len}");
+            }
+        }
+        // One socket for each family.
+        assert_eq!(running.tunnel.stats().udp_sockets, 2);
+        // What is malformed, a fragment, or not for the tunnel is dropped; the next datagram goes on.
+        let mut fragment = datagram(FAR_V4, ECHO, b"x");
+        fragment[2] = 1;
+        for dropped in [&b""[..], b"\0\0\0\x01", &fragment, &datagram(ELSEWHERE, ECHO, b"x")] {
+            socket.send_to(dropped, relay).await.unwrap();
+        }
+        let good = datagram(FAR_V4, ECHO, b"good");
+        // Another process on the host does not use the association.
+        let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        stranger.send_to(&datagram(FAR_V4, ECHO, b"stranger"), relay).await.unwrap();
+        socket.send_to(&good, relay).await.unwrap();
+        let (got, _) = socket.recv_from(&mut buffer).await.unwrap();
+        assert_eq!(buffer[..got], good);
+        // It ends with its connection: the port answers no more.
+        drop(control);
+        socket.connect(relay).await.unwrap();
+        loop {
+            let sent = socket.send(&good).await;
+            let closed = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+            if sent.is_err_and(closed) {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn only_a_destination_that_was_sent_to_may_answer() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    let (known, stranger) = lab.far.run(|| {
+        let bind = |at| std::net::UdpSocket::bind(at).unwrap();
+        (bind("10.9.0.1:3000"), bind("10.9.0.1:3001"))
+    });
+    lab.client(async || {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (_control, relay) = associate(socket.local_addr().unwrap().port()).await;
+        socket.send_to(&datagram(FAR_V4, 3000, b"ask"), relay).await.unwrap();
+        let mut buffer = [0; 64];
+        let (_, mapped) = known.recv_from(&mut buffer).unwrap();
+        stranger.send_to(b"stranger", mapped).unwrap();
+        known.send_to(b"answer", mapped).unwrap();
+        let len = socket.recv(&mut buffer).await.unwrap();
+        assert_eq!(buffer[..len], datagram(FAR_V4, 3000, b"answer"));
+    });
+}

@@ -1,0 +1,318 @@
+//! The commands that use a tunnel, as the process of the tunnel has them. Each is a connection; its end is
+//! the end of the command's membership, and the tunnel ends with the last one.
+
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::dup2_stderr;
+use serde::{Deserialize, Serialize};
+use weft_config::{Dns, exit};
+use weft_confine::{EndProcessOnPanic, Role};
+use weft_ipc::listener::SocketFile;
+use weft_ipc::runtime_dir;
+
+use crate::channel::Channel;
+use crate::namespace::Namespace;
+
+/// How long a process that connects may take for its first message.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A process without a free descriptor does not keep a processor busy.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What the members of a tunnel know of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelState {
+    /// The process that runs it.
+    pub process: u32,
+    /// The file that it was brought up from.
+    pub file: PathBuf,
+    /// A hash of the text that is in force.
+    pub text_hash: u64,
+    /// The options that it was brought up with.
+    pub options: Vec<String>,
+    /// The file's name servers.
+    pub dns: Dns,
+    /// The prefixes of its peers.
+    pub allowed_ips: Vec<IpNet>,
+}
+
+/// The first message of a member, over the socket of the tunnel, with its end of a channel and its standard
+/// error.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {}
+
+/// What the tunnel says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// It is up: a [`TunnelState`] in memory, and the user and the network namespace.
+    Up,
+    /// It was changed: a [`TunnelState`] in memory.
+    Changed,
+    /// It was taken down.
+    Down,
+    /// It could not be brought up, or failed.
+    Failed { message: String, code: exit::Code },
+    /// The member has left, and the tunnel runs on.
+    Left,
+}
+
+/// The socket that members connect to.
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) socket: UnixListener,
+    pub(crate) file: SocketFile,
+}
+
+/// The members of the tunnel that this process runs.
+#[derive(Debug)]
+pub struct Members {
+    state: Arc<Mutex<State>>,
+    door: Option<Door>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// The oldest one first: standard error of this process is that of the first.
+    members: Vec<Arc<Guest>>,
+    /// Their processes.
+    processes: Arc<Mutex<Vec<u32>>>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Starting,
+    /// The current [`TunnelState`] in memory, and the namespaces.
+    Up(OwnedFd, Arc<[OwnedFd; 2]>),
+    /// A command that connects now waits for the end of this process, and starts another one.
+    Ending,
+}
+
+#[derive(Debug)]
+struct Guest {
+    channel: Channel,
+    stderr: OwnedFd,
+    process: u32,
+}
+
+impl Members {
+    pub(crate) fn new(first: Channel, door: Option<Door>) -> io::Result<Self> {
+        let first = Guest::new(first, io::stderr().as_fd().try_clone_to_owned()?)?;
+        let state = State {
+            phase: Phase::Starting,
+            processes: Arc::new(Mutex::new(vec![first.process])),
+            members: vec![Arc::new(first)],
+        };
+        Ok(Self { state: Arc::new(Mutex::new(state)), door })
+    }
+
+    /// Lets members come and go, on a thread. `on_last` is called once, when the last one has left.
+    ///
+    /// # Errors
+    /// The system cannot create the thread.
+    pub fn serve(&self, on_last: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let state = Arc::clone(&self.state);
+        let door = self.door.as_ref().map(|door| door.socket.try_clone()).transpose()?;
+        let serve = move || {
+            let _guard = EndProcessOnPanic;
+            weft_confine::thread(Role::Member);
+            if let Err(error) = serve(&state, door.as_ref()) {
+                tracing::error!("cannot follow the commands that use the tunnel: {error}");
+            }
+            on_last();
+        };
+        std::thread::Builder::new().name("weft-members".to_owned()).spawn(serve).map(drop)
+    }
+
+    /// Returns the processes of the members, as they are at any time.
+    pub fn processes(&self) -> Arc<Mutex<Vec<u32>>> {
+        Arc::clone(&lock(&self.state).processes)
+    }
+
+    /// Tells the members that the tunnel is up.
+    ///
+    /// # Errors
+    /// The system has no memory for the message.
+    pub fn up(&self, tunnel: &TunnelState, namespace: &Namespace) -> io::Result<()> {
+        let memory = in_memory(tunnel)?;
+        let mut state = lock(&self.state);
+        if let Phase::Starting = state.phase {
+            state.phase = Phase::Up(memory, Arc::clone(namespace.descriptors()));
+            state.members.iter().for_each(|guest| state.welcome(guest));
+        }
+        Ok(())
+    }
+
+    /// Returns what tells the members of a change: it gets the new state from the present one.
+    pub fn changes(&self) -> impl Fn(&dyn Fn(&mut TunnelState)) -> io::Result<()> + Send + 'static {
+        let state = Arc::clone(&self.state);
+        move |change| {
+            let mut state = lock(&state);
+            let Phase::Up(memory, _) = &mut state.phase else { return Ok(()) };
+            let mut tunnel = from_memory(memory)?;
+            change(&mut tunnel);
+            *memory = in_memory(&tunnel)?;
+            if let Phase::Up(memory, _) = &state.phase {
+                state.members.iter().for_each(|guest| guest.tell(&Word::Changed, &[memory.as_fd()]));
+            }
+            Ok(())
+        }
+    }
+
+    /// Tells the members how the tunnel ended. Their connections end with this process.
+    pub(crate) fn end(self, result: Result<(), exit::Error>) {
+        let word = match result {
+            Ok(()) => Word::Down,
+            Err(error) => Word::Failed { message: error.to_string(), code: error.code() },
+        };
+        let mut state = lock(&self.state);
+        state.phase = Phase::Ending;
+        state.members.iter().for_each(|guest| guest.tell(&word, &[]));
+        drop(state);
+        // Everything else is gone already: a command that finds no socket may start another tunnel.
+        if let Some(Door { file, .. }) = self.door {
+            let directory = file.path().parent().map(Path::to_owned);
+            drop(file);
+            directory.iter().for_each(|directory| runtime_dir::leave(directory));
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // A thread that panics ends the process.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Serves until the last member has left.
+fn serve(state: &Mutex<State>, door: Option<&UnixListener>) -> io::Result<()> {
+    loop {
+        let guests = lock(state).members.clone();
+        let (calls, ready) = wait(door, &guests)?;
+        if let Some(door) = door.filter(|_| calls) {
+            match accept(door) {
+                Ok(guest) => lock(state).add(Arc::new(guest)),
+                Err(error) => {
+                    tracing::debug!("a command cannot use the tunnel: {error}");
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+        for guest in ready {
+            let mut state = lock(state);
+            if state.remove(&guest)? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Waits until a process connects, or a member has left.
+fn wait(door: Option<&UnixListener>, guests: &[Arc<Guest>]) -> io::Result<(bool, Vec<Arc<Guest>>)> {
+    let descriptors = door.map(|door| door.as_fd()).into_iter();
+    let descriptors = descriptors.chain(guests.iter().map(|guest| guest.channel.as_fd()));
+    let mut polled: Vec<PollFd<'_>> =
+        descriptors.map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN)).collect();
+    while let Err(errno) = poll(&mut polled, PollTimeout::NONE) {
+        if errno != Errno::EINTR {
+            return Err(errno.into());
+        }
+    }
+    let is_ready = |polled: &PollFd<'_>| polled.any().unwrap_or(true);
+    let (door, members) = polled.split_at(usize::from(door.is_some()));
+    let ready = members.iter().zip(guests).filter(|(polled, _)| is_ready(polled));
+    Ok((door.iter().any(is_ready), ready.map(|(_, guest)| Arc::clone(guest)).collect()))
+}
+
+fn accept(door: &UnixListener) -> io::Result<Guest> {
+    let (stream, _) = door.accept()?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let (Hello {}, descriptors) = Channel::from(OwnedFd::from(stream)).receive()?;
+    let [channel, stderr] = <[OwnedFd; 2]>::try_from(descriptors)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "another message was expected"))?;
+    Guest::new(channel.into(), stderr)
+}
+
+impl State {
+    fn add(&mut self, guest: Arc<Guest>) {
+        self.welcome(&guest);
+        self.members.push(guest);
+        self.show();
+    }
+
+    fn welcome(&self, guest: &Guest) {
+        if let Phase::Up(memory, namespaces) = &self.phase {
+            let [user, network] = &**namespaces;
+            guest.tell(&Word::Up, &[memory.as_fd(), user.as_fd(), network.as_fd()]);
+        }
+    }
+
+    /// Removes a member, and reports whether it was the last: its connection ends with this process then.
+    fn remove(&mut self, guest: &Arc<Guest>) -> io::Result<bool> {
+        if let [_] = self.members[..] {
+            self.phase = Phase::Ending;
+            return Ok(true);
+        }
+        guest.tell(&Word::Left, &[]);
+        self.members.retain(|other| !Arc::ptr_eq(other, guest));
+        if let Some(oldest) = self.members.first() {
+            // What weft logs has to be seen, and must not keep a pipe of the one that left open.
+            dup2_stderr(&oldest.stderr)?;
+        }
+        self.show();
+        Ok(false)
+    }
+
+    fn show(&self) {
+        let processes = self.members.iter().map(|guest| guest.process).collect();
+        *self.processes.lock().unwrap_or_else(PoisonError::into_inner) = processes;
+    }
+}
+
+impl Guest {
+    fn new(channel: Channel, stderr: OwnedFd) -> io::Result<Self> {
+        let process = channel.process()?;
+        Ok(Self { channel, stderr, process })
+    }
+
+    /// Does not wait for a member that is stopped.
+    fn tell(&self, word: &Word, descriptors: &[BorrowedFd<'_>]) {
+        if let Err(error) = self.channel.send_now(word, descriptors) {
+            tracing::debug!(process = self.process, "cannot tell a command about its tunnel: {error}");
+        }
+    }
+}
+
+/// Writes the state into memory that has a descriptor: messages have a limited size.
+fn in_memory(tunnel: &TunnelState) -> io::Result<OwnedFd> {
+    let memory = memfd_create(c"weft-tunnel", MFdFlags::MFD_CLOEXEC)?;
+    let mut file = File::from(memory);
+    file.write_all(&serde_json::to_vec(tunnel)?)?;
+    Ok(file.into())
+}
+
+/// Reads the state. Several processes share the descriptor, and so its offset.
+pub(crate) fn from_memory(memory: &OwnedFd) -> io::Result<TunnelState> {
+    use std::os::unix::fs::FileExt as _;
+    let mut file = File::from(memory.try_clone()?);
+    // A confined thread may not ask for the metadata of files.
+    let length = usize::try_from(file.seek(SeekFrom::End(0))?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// Connects to a tunnel, over its socket.
+pub(crate) fn knock(stream: UnixStream, channel: Channel) -> io::Result<()> {
+    let channel = OwnedFd::from(channel);
+    let stream = Channel::from(OwnedFd::from(stream));
+    stream.send(&Hello {}, &[channel.as_fd(), io::stderr().as_fd()])
+}

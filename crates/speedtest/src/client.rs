@@ -1,0 +1,268 @@
+//! The end of `weft speedtest`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::Serialize;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::BufReader;
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::time::{sleep_until, timeout};
+
+use crate::MAX_SECONDS;
+use crate::datagrams;
+use crate::load::{self, Lanes};
+use crate::protocol::{
+    self, Direction, Hello, LineError, PATIENCE, Refusal, Reply, Request, SETTLE, UdpRequest,
+};
+use crate::sample::{Counters, Sample};
+use crate::sampler::{Probe, Sampler, Watch};
+
+/// A test to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The responder.
+    pub target: SocketAddr,
+    /// The name of the interface: connections go through it whatever the routes say.
+    pub device: String,
+    /// The public key of the peer, in base64.
+    pub peer: String,
+    /// The process of the daemon.
+    pub daemon: u32,
+    /// Who sends.
+    pub direction: Direction,
+    /// How long.
+    pub duration: Duration,
+    /// The number of connections.
+    pub streams: u16,
+    /// The congestion control of the sender; `None`: its default.
+    pub congestion: Option<String>,
+    /// Datagrams instead of connections.
+    pub udp: Option<Udp>,
+}
+
+/// The datagrams of a test.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Udp {
+    /// The rate of payload.
+    pub bits_per_second: u64,
+    /// The bytes of payload of a datagram.
+    pub bytes: u16,
+}
+
+/// What a test observed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Who sent.
+    pub direction: Direction,
+    /// The samples of this end.
+    pub here: Vec<Sample>,
+    /// The samples of the responder.
+    pub there: Vec<Sample>,
+    /// The daemon's counters at this end, before the test and after it.
+    pub counters_here: [Option<Counters>; 2],
+    /// The daemon's counters at the responder, before the test and after it.
+    pub counters_there: [Option<Counters>; 2],
+}
+
+impl Outcome {
+    /// Returns the samples of the end that sent.
+    pub fn sender(&self) -> &[Sample] {
+        if self.direction == Direction::Up { &self.here } else { &self.there }
+    }
+
+    /// Returns the samples of the end that received.
+    pub fn receiver(&self) -> &[Sample] {
+        if self.direction == Direction::Up { &self.there } else { &self.here }
+    }
+}
+
+/// Why a test failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TestError {
+    /// No process listens on the port.
+    #[error(
+        "no responder for speed tests at {0}: add `# weft: SpeedTest = on` to [Interface] in the peer's file, and run \
+         `weft reload` there; the peer has to run weft on Linux"
+    )]
+    NoResponder(SocketAddr),
+    /// Nothing answers.
+    #[error(
+        "{0} does not answer: `weft status` says whether the peer has a session; the peer's allowed IPs and firewall \
+         have to let TCP port {port} in from the tunnel", port = .0.port()
+    )]
+    NoAnswer(SocketAddr),
+    /// The connection cannot be made.
+    #[error("cannot connect to {target} through {device}: {source}")]
+    Connect {
+        /// The responder.
+        target: SocketAddr,
+        /// The interface.
+        device: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The test is refused.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The test broke off.
+    #[error("the test broke off: {0}")]
+    Broken(String),
+}
+
+impl From<LineError> for TestError {
+    fn from(error: LineError) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+impl From<io::Error> for TestError {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+/// The most samples of the responder: those of the longest test, and some more.
+const MAX_SAMPLES: usize = 2 * MAX_SECONDS as usize * 10;
+
+/// Runs a test. `on_sample` sees what is known so far, after each sample of this end.
+///
+/// # Errors
+/// Those of [`TestError`].
+pub fn run(plan: &Plan, probe: Probe, on_sample: impl FnMut(&Outcome)) -> Result<Outcome, TestError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(test(plan, probe, on_sample));
+    // Does not wait for a report of the daemon.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn test(plan: &Plan, probe: Probe, mut on_sample: impl FnMut(&Outcome)) -> Result<Outcome, TestError> {
+    let watch = Watch::new(probe, &plan.peer);
+    let before = watch.now().await;
+    let sends = plan.direction == Direction::Up;
+    let control = connect(plan).await?;
+    let udp = plan.udp.map(|udp| datagrams_to(plan, udp, control.local_addr()?)).transpose()?;
+    let (lines, mut requests) = control.into_split();
+    let mut lines = Lines { stream: BufReader::new(lines), buffer: Vec::new() };
+    let request = Request {
+        direction: plan.direction,
+        milliseconds: u64::try_from(plan.duration.as_millis()).unwrap_or(u64::MAX),
+        streams: plan.streams,
+        congestion: plan.congestion.clone().filter(|_| !sends),
+        udp: udp.as_ref().map(|(_, udp)| *udp),
+    };
+    protocol::write(&mut requests, &Hello::Test(request)).await?;
+    let token = match lines.answer().await? {
+        Reply::Accepted { token } => token,
+        other => return Err(unexpected(other)),
+    };
+    let mut streams = Vec::new();
+    for _ in 0..if udp.is_some() { 0 } else { plan.streams } {
+        let mut stream = connect(plan).await?;
+        if let Some(name) = plan.congestion.as_deref().filter(|_| sends) {
+            load::set_congestion(&stream, name).map_err(TestError::Refused)?;
+        }
+        protocol::write(&mut stream, &Hello::Data { token: token.clone() }).await?;
+        streams.push(stream);
+    }
+    match lines.answer().await? {
+        Reply::Begin => {}
+        other => return Err(unexpected(other)),
+    }
+
+    let lanes = match udp {
+        Some((socket, udp)) => {
+            // A firewall of this end lets in what answers.
+            let _ = socket.try_send(&[]);
+            Lanes::Udp(socket, udp)
+        }
+        None => Lanes::Tcp(streams),
+    };
+    let mut sampler = Sampler::begin(lanes, sends, plan.duration, watch.clone(), Some(plan.daemon));
+    let (reset, give_up) = (sampler.until() + SETTLE / 2, sampler.until() + SETTLE + PATIENCE);
+    let mut is_reset = false;
+    let mut outcome = Outcome {
+        direction: plan.direction,
+        here: Vec::new(),
+        there: Vec::new(),
+        counters_here: [before, None],
+        counters_there: [None, None],
+    };
+    loop {
+        tokio::select! {
+            sample = sampler.next() => {
+                outcome.here.push(sample?);
+                on_sample(&outcome);
+            }
+            line = lines.next() => match line? {
+                Reply::Sample(sample) if outcome.there.len() < MAX_SAMPLES => outcome.there.push(*sample),
+                Reply::End { counters } => {
+                    outcome.counters_there = [outcome.there.first().and_then(|it| it.counters.clone()), counters];
+                    break;
+                }
+                other => return Err(unexpected(other)),
+            },
+            () = sleep_until(reset), if !is_reset => {
+                is_reset = true;
+                sampler.end();
+            }
+            () = sleep_until(give_up) => return Err(TestError::Broken("the responder fell silent".to_owned())),
+        }
+    }
+    outcome.counters_here[1] = watch.now().await;
+    Ok(outcome)
+}
+
+/// Opens the socket for datagrams, and returns what to ask the responder for.
+fn datagrams_to(plan: &Plan, udp: Udp, local: SocketAddr) -> io::Result<(UdpSocket, UdpRequest)> {
+    let socket = datagrams::socket(&plan.device, SocketAddr::new(local.ip(), 0), plan.target)?;
+    let Udp { bits_per_second, bytes } = udp;
+    let port = socket.local_addr()?.port();
+    Ok((socket, UdpRequest { bits_per_second, bytes, port }))
+}
+
+/// The lines that the responder sends.
+struct Lines {
+    stream: BufReader<tokio::net::tcp::OwnedReadHalf>,
+    buffer: Vec<u8>,
+}
+
+impl Lines {
+    async fn next(&mut self) -> Result<Reply, LineError> {
+        protocol::read(&mut self.stream, &mut self.buffer).await
+    }
+
+    /// Waits for the answer to what was sent.
+    async fn answer(&mut self) -> Result<Reply, TestError> {
+        let silent = |_| TestError::Broken("the responder does not answer".to_owned());
+        Ok(timeout(2 * PATIENCE, self.next()).await.map_err(silent)??)
+    }
+}
+
+fn unexpected(reply: Reply) -> TestError {
+    match reply {
+        Reply::Refused(refusal) => TestError::Refused(refusal.printable()),
+        _ => TestError::Broken("the responder sent a line out of order".to_owned()),
+    }
+}
+
+async fn connect(plan: &Plan) -> Result<TcpStream, TestError> {
+    let target = plan.target;
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::ConnectionRefused => TestError::NoResponder(target),
+        io::ErrorKind::TimedOut => TestError::NoAnswer(target),
+        _ => TestError::Connect { target, device: plan.device.clone(), source },
+    };
+    let open = || {
+        let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(Protocol::TCP))?;
+        socket.bind_device(Some(plan.device.as_bytes()))?;
+        socket.set_nonblocking(true)?;
+        Ok(TcpSocket::from_std_stream(socket.into()))
+    };
+    let connecting = timeout(PATIENCE, open().map_err(failed)?.connect(target));
+    let stream = connecting.await.map_err(|_| TestError::NoAnswer(target))?.map_err(failed)?;
+    load::prepare(&stream)?;
+    Ok(stream)
+}

@@ -1,0 +1,144 @@
+//! The datagrams of a test with `--udp`: numbered, at a steady rate, one way.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::sample::Datagrams;
+
+/// The bytes of a number, which begins each datagram.
+const NUMBER: usize = 8;
+/// The time between two bursts.
+const BURST_EVERY: Duration = Duration::from_millis(1);
+/// The most bytes of a datagram.
+const MOST: usize = 65_535;
+
+/// What was sent or received so far.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    sent: AtomicU64,
+    expected: AtomicU64,
+    received: AtomicU64,
+    displaced: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Counts {
+    /// Returns the bytes received, and the datagrams.
+    pub(crate) fn observe(&self) -> (u64, Datagrams) {
+        let datagrams = Datagrams {
+            sent: self.sent.load(Relaxed),
+            expected: self.expected.load(Relaxed),
+            received: self.received.load(Relaxed),
+            displaced: self.displaced.load(Relaxed),
+        };
+        (self.bytes.load(Relaxed), datagrams)
+    }
+}
+
+/// Makes a socket that sends to and receives from one address, through this interface alone.
+pub(crate) fn socket(device: &str, local: SocketAddr, remote: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.bind_device(Some(device.as_bytes()))?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&local.into())?;
+    socket.connect(&remote.into())?;
+    UdpSocket::from_std(socket.into())
+}
+
+/// Sends datagrams of `bytes` bytes at this rate of payload until this time.
+pub(crate) async fn send(
+    socket: Arc<UdpSocket>,
+    bits_per_second: u64,
+    bytes: u16,
+    until: Instant,
+    counts: Arc<Counts>,
+) -> io::Result<()> {
+    let mut datagram = vec![0; usize::from(bytes).max(NUMBER)];
+    let per_second = bits_per_second as f64 / (datagram.len() * 8) as f64;
+    let begun = Instant::now();
+    let mut number = 0_u64;
+    let mut burst = interval(BURST_EVERY);
+    burst.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    while Instant::now() < until {
+        burst.tick().await;
+        let due = (begun.elapsed().as_secs_f64() * per_second) as u64;
+        while number < due {
+            datagram[..NUMBER].copy_from_slice(&number.to_le_bytes());
+            match socket.try_send(&datagram) {
+                Ok(_) => {}
+                // What does not fit the socket waits: a rate that the machine cannot send is not loss.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // The receiver's socket is closed at the end of the test before this one.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(error) => return Err(error),
+            }
+            number += 1;
+            counts.sent.store(number, Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// Receives until the task is ended.
+pub(crate) async fn receive(socket: Arc<UdpSocket>, counts: Arc<Counts>) -> io::Result<()> {
+    let mut datagram = vec![0; MOST];
+    loop {
+        let len = match socket.recv(&mut datagram).await {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+            Err(error) => return Err(error),
+        };
+        let Some(number) = datagram[..len].first_chunk().map(|number| u64::from_le_bytes(*number)) else {
+            continue;
+        };
+        let expected = counts.expected.load(Relaxed);
+        counts.displaced.fetch_add(u64::from(number < expected), Relaxed);
+        counts.expected.store(expected.max(number.saturating_add(1)), Relaxed);
+        counts.received.fetch_add(1, Relaxed);
+        counts.bytes.fetch_add(len as u64, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_missing_or_late_is_counted_by_number() {
+        let receiver = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        sender.connect(receiver.local_addr().unwrap()).await.unwrap();
+        for number in [0_u64, 1, 4, 3, 5] {
+            sender.send(&[&number.to_le_bytes()[..], &[0; 92]].concat()).await.unwrap();
+        }
+        sender.send(&[0; 3]).await.unwrap();
+        let counts = Arc::new(Counts::default());
+        let receive = receive(receiver, Arc::clone(&counts));
+        assert!(timeout(Duration::from_millis(200), receive).await.is_err());
+        let expected = Datagrams { sent: 0, expected: 6, received: 5, displaced: 1 };
+        assert_eq!(counts.observe(), (500, expected));
+    }
+
+    #[tokio::test]
+    async fn the_rate_is_that_of_the_payload() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        sender.connect(receiver.local_addr().unwrap()).await.unwrap();
+        let counts = Arc::new(Counts::default());
+        let (begun, time) = (Instant::now(), Duration::from_millis(300));
+        send(Arc::new(sender), 8_000_000, 1000, begun + time, Arc::clone(&counts)).await.unwrap();
+        // A thousand datagrams a second; the last burst may come late.
+        let most = begun.elapsed().as_millis() as u64;
+        let sent = counts.observe().1.sent;
+        assert!((200..=most).contains(&sent), "{sent} of {most}");
+    }
+}

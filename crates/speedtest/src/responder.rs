@@ -1,0 +1,284 @@
+//! The responder: a thread of the daemon that takes part in the tests of peers.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncReadExt as _, BufReader};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until, timeout};
+use weft_ipc::{Place, ServerThread, Source, serve_each};
+use weft_report::StatusReport;
+
+use crate::datagrams;
+use crate::load::{self, Lanes};
+use crate::protocol::{self, Direction, Hello, PATIENCE, Refusal, Reply, Request, SETTLE};
+use crate::sample::peer_of;
+use crate::sampler::{Probe, Sampler, Watch};
+use crate::{MAX_SECONDS, MAX_STREAMS, PORT};
+
+/// Maximum number of connections: those of a test, and some that are refused meanwhile.
+const CONNECTIONS: usize = MAX_STREAMS as usize + 16;
+const BACKLOG: i32 = 64;
+
+/// Reads the state of the daemon.
+pub type Status = Probe;
+
+/// The listening socket. It accepts only what arrives through its interface.
+#[derive(Debug)]
+pub struct Listener {
+    socket: StdListener,
+    interface: String,
+}
+
+impl Listener {
+    /// Listens on [`PORT`] of this interface, whatever its addresses are.
+    ///
+    /// # Errors
+    /// Another program listens on the port of all addresses; there is no such interface.
+    pub fn open(interface: &str) -> io::Result<Self> {
+        let any = [IpAddr::from(Ipv6Addr::UNSPECIFIED), Ipv4Addr::UNSPECIFIED.into()];
+        let [both, only_v4] = any.map(|address| open(interface, SocketAddr::new(address, PORT)));
+        match both {
+            // A machine without IPv6.
+            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => only_v4,
+            both => both,
+        }
+        .map(|socket| Self { socket, interface: interface.to_owned() })
+    }
+}
+
+fn open(interface: &str, address: SocketAddr) -> io::Result<StdListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind_device(Some(interface.as_bytes()))?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Takes part in the tests of peers. Dropping it ends the test that runs, and the thread.
+#[derive(Debug)]
+pub struct Responder {
+    _thread: ServerThread,
+}
+
+impl Responder {
+    /// Answers on a new thread.
+    ///
+    /// # Errors
+    /// The system cannot make the thread or its runtime.
+    pub fn start(listener: Listener, status: Status) -> io::Result<Self> {
+        // One for a report of the daemon; one more never waits for it.
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
+        let Listener { socket, interface } = listener;
+        let site = Arc::new(Site { status, interface, running: Mutex::default() });
+        let thread = ServerThread::start("weft-speedtest", runtime, async move || {
+            // Fails only in a runtime without I/O.
+            let Ok(socket) = TcpListener::from_std(socket) else { return };
+            let next = async || {
+                let (stream, client) = socket.accept().await?;
+                Ok((stream, Source::from(client.ip())))
+            };
+            serve_each(CONNECTIONS, next, |stream, place| serve(stream, Arc::clone(&site), place)).await;
+        })?;
+        Ok(Self { _thread: thread })
+    }
+}
+
+struct Site {
+    status: Status,
+    interface: String,
+    running: Mutex<Option<Running>>,
+}
+
+/// The test that has been accepted.
+struct Running {
+    token: String,
+    ends: Instant,
+    streams: mpsc::Sender<TcpStream>,
+}
+
+impl Site {
+    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes this the only test, until the claim is dropped.
+    fn claim(self: &Arc<Self>, request: &Request) -> Result<Claim, Refusal> {
+        let mut running = self.lock();
+        let now = Instant::now();
+        if let Some(running) = &*running {
+            return Err(Refusal::Busy { seconds: (running.ends - now).as_secs() + 1 });
+        }
+        let (streams, received) = mpsc::channel(usize::from(request.streams));
+        let token = format!("{:032x}", rand::random::<u128>());
+        let ends = now + Duration::from_millis(request.milliseconds) + SETTLE + 2 * PATIENCE;
+        *running = Some(Running { token: token.clone(), ends, streams });
+        Ok(Claim { site: Arc::clone(self), token, ends, streams: received })
+    }
+
+    /// Gives a connection to the test that it belongs to, else closes it.
+    fn hand_over(&self, token: &str, stream: TcpStream) {
+        if let Some(running) = self.lock().as_ref().filter(|running| running.token == token) {
+            // Full: the test has all of its connections.
+            let _ = running.streams.try_send(stream);
+        }
+    }
+
+    async fn status(self: &Arc<Self>) -> Option<StatusReport> {
+        let site = Arc::clone(self);
+        spawn_blocking(move || (site.status)()).await.ok().flatten()
+    }
+}
+
+/// The right to run a test.
+struct Claim {
+    site: Arc<Site>,
+    token: String,
+    ends: Instant,
+    streams: mpsc::Receiver<TcpStream>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        *self.site.lock() = None;
+    }
+}
+
+async fn serve(stream: TcpStream, site: Arc<Site>, place: Arc<Place>) {
+    let (Ok(local), Ok(remote), Ok(())) = (stream.local_addr(), stream.peer_addr(), load::prepare(&stream))
+    else {
+        return;
+    };
+    let mut stream = BufReader::new(stream);
+    match timeout(PATIENCE, protocol::read(&mut stream, &mut Vec::new())).await {
+        Ok(Ok(Hello::Data { token })) => site.hand_over(&token, stream.into_inner()),
+        Ok(Ok(Hello::Test(request))) => {
+            place.begin_serving();
+            let (lines, mut answers) = stream.into_inner().into_split();
+            let ends = [local.ip().to_canonical(), remote.ip().to_canonical()];
+            if let Err(refusal) = test(&site, &request, ends, lines, &mut answers).await {
+                tracing::info!(client = %ends[1], "refused a speed test: {refusal}");
+                let _ = timeout(PATIENCE, protocol::write(&mut answers, &Reply::Refused(refusal))).await;
+            }
+        }
+        // Silence, or another protocol.
+        _ => {}
+    }
+}
+
+/// Runs the test that a client asks for to its end, or to that of the connection.
+async fn test(
+    site: &Arc<Site>,
+    request: &Request,
+    [local, remote]: [IpAddr; 2],
+    mut lines: OwnedReadHalf,
+    answers: &mut OwnedWriteHalf,
+) -> Result<(), Refusal> {
+    let duration = Duration::from_millis(request.milliseconds);
+    let allowed = Duration::from_secs(MAX_SECONDS);
+    if duration.is_zero() || duration > allowed || !(1..=MAX_STREAMS).contains(&request.streams) {
+        return Err(Refusal::TooMuch { seconds: MAX_SECONDS, streams: MAX_STREAMS });
+    }
+    let mut claim = site.claim(request)?;
+    let failed = |reason: &str| Refusal::Failed(reason.to_owned());
+    let report = site.status().await.ok_or_else(|| failed("the interface is being taken down"))?;
+    let peer = peer_of(&report, remote).filter(|_| has_address(&report, local)).ok_or(Refusal::NotAPeer)?;
+    let watch = Watch::new(Arc::clone(&site.status), &peer.public_key);
+    watch.now().await;
+    let gone = |_| failed("the client is gone");
+    let sends = request.direction == Direction::Down;
+    // Before the client begins to send.
+    let udp = request.udp.map(|udp| {
+        let ends = [SocketAddr::new(local, PORT), SocketAddr::new(remote, udp.port)];
+        let socket = datagrams::socket(&site.interface, ends[0], ends[1]);
+        let refusal = |error| Refusal::Failed(format!("cannot open UDP port {PORT}: {error}"));
+        socket.map(|socket| Lanes::Udp(socket, udp)).map_err(refusal)
+    });
+    let udp = udp.transpose()?;
+    protocol::write(answers, &Reply::Accepted { token: claim.token.clone() }).await.map_err(gone)?;
+    let lanes = match udp {
+        Some(udp) => udp,
+        None => {
+            let streams = tokio::select! {
+                // Whatever else the client sends ends the test, as the end of its connection does.
+                _ = lines.read_u8() => return Ok(()),
+                streams = timeout(PATIENCE, all(&mut claim.streams, request)) => streams,
+            };
+            let streams = streams.map_err(|_| failed("not all connections of the test arrived in time"))?;
+            for name in request.congestion.iter().filter(|_| sends) {
+                streams.iter().try_for_each(|stream| load::set_congestion(stream, name))?;
+            }
+            Lanes::Tcp(streams)
+        }
+    };
+    tracing::info!(peer = %peer.public_key, direction = ?request.direction, streams = request.streams, "speed test");
+    protocol::write(answers, &Reply::Begin).await.map_err(gone)?;
+
+    let sampler = Sampler::begin(lanes, sends, duration, watch.clone(), None);
+    let (send, replies) = mpsc::unbounded_channel();
+    tokio::select! {
+        _ = lines.read_u8() => {}
+        () = sleep_until(claim.ends) => {}
+        _ = async { tokio::join!(observe(sampler, &watch, send), write_all(replies, answers)) } => {}
+    }
+    Ok(())
+}
+
+/// Whether the address is one of the interface: the socket accepts every address of the machine that a peer
+/// may reach through the interface.
+fn has_address(report: &StatusReport, address: IpAddr) -> bool {
+    report.addresses.iter().any(|net| net.parse::<IpNet>().is_ok_and(|net| net.addr() == address))
+}
+
+/// Waits for all connections of a test.
+async fn all(arriving: &mut mpsc::Receiver<TcpStream>, request: &Request) -> Vec<TcpStream> {
+    let mut streams = Vec::new();
+    while streams.len() < usize::from(request.streams)
+        && let Some(stream) = arriving.recv().await
+    {
+        streams.push(stream);
+    }
+    streams
+}
+
+/// Samples until the end, at most ten lines a second.
+async fn observe(mut sampler: Sampler, watch: &Watch, replies: mpsc::UnboundedSender<Reply>) {
+    let (until, mut is_broken) = (sampler.until(), false);
+    while !is_broken && !sampler.is_over() {
+        match sampler.next().await {
+            Ok(sample) => is_broken = replies.send(Reply::Sample(Box::new(sample))).is_err(),
+            Err(error) => {
+                is_broken = true;
+                let _ = replies.send(Reply::Refused(Refusal::Failed(format!("the test broke off: {error}"))));
+            }
+        }
+    }
+    if !is_broken {
+        sleep_until(until + SETTLE / 2).await;
+        sampler.end();
+        sleep_until(until + SETTLE).await;
+        let _ = replies.send(Reply::End { counters: watch.now().await });
+    }
+}
+
+/// Sends lines apart from sampling: on a full link they may wait.
+async fn write_all(mut replies: mpsc::UnboundedReceiver<Reply>, answers: &mut OwnedWriteHalf) {
+    while let Some(reply) = replies.recv().await {
+        if protocol::write(answers, &reply).await.is_err() {
+            return;
+        }
+    }
+}
