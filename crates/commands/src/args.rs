@@ -7,6 +7,7 @@ mod conf;
 mod doctor;
 mod set;
 mod show;
+mod speedtest;
 mod status;
 
 pub use capture::CaptureArgs;
@@ -14,6 +15,7 @@ pub use conf::{ConfArgs, StripArgs};
 pub use doctor::DoctorArgs;
 pub use set::SetArgs;
 pub use show::{Field, ShowArgs, ShowconfArgs, Subject};
+pub use speedtest::{Directions, SpeedtestArgs};
 pub use status::{StatusArgs, TopArgs};
 
 /// The end of a command's help.

@@ -8,17 +8,15 @@ use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
-use weft_report::control_socket::{
-    self as socket, CaptureRequest, Client, ClientError, PacketStream, Received,
-};
+use weft_report::control_socket::{CaptureRequest, Client, PacketStream, Received, Stopper};
 
 use crate::args::CaptureArgs;
-use crate::signals;
-use crate::status::cannot_look;
+use crate::{running, signals};
 
 pub mod pcapng;
 
@@ -36,8 +34,6 @@ enum CaptureError {
         "standard output is a terminal: pipe it into tshark or wireshark, or write to a file with -w FILE"
     )]
     Terminal,
-    #[error("no interface is running under weft")]
-    NothingRuns,
     #[error("several interfaces are running: say which ({0})")]
     Several(String),
     #[error("cannot write {}: {source}", path.display())]
@@ -110,24 +106,58 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
     Ok(())
 }
 
-fn the_one_that_runs() -> Result<InterfaceName, Error> {
-    let answers = |name: &InterfaceName| match Client::connect(name) {
-        Ok(_) => Ok(true),
-        Err(ClientError::NotRunning { .. }) => Ok(false),
-        Err(error) => Err(error),
-    };
-    let mut running = Vec::new();
-    for name in socket::running().map_err(|error| cannot_look(&error))? {
-        if answers(&name)? {
-            running.push(name);
-        }
+/// A capture into a file while something else goes on.
+pub struct Background {
+    thread: JoinHandle<Result<Counts, Error>>,
+    stopper: Stopper,
+    end: Arc<AtomicU32>,
+}
+
+/// The packets of a capture.
+pub struct Counts {
+    pub written: u64,
+    pub dropped: u64,
+}
+
+impl Background {
+    /// Begins to capture. The file is created only after the daemon has agreed.
+    ///
+    /// # Errors
+    /// The daemon refuses, or the file cannot be created.
+    pub fn start(name: &InterfaceName, request: &CaptureRequest, path: &Path) -> Result<Self, Error> {
+        let packets = Client::connect(name)?.capture(request)?;
+        let path = path.to_owned();
+        let out = create(&path).and_then(Output::of);
+        let out = out.map_err(|source| CaptureError::Write { path: path.clone(), source })?;
+        let stopper = packets.stopper().map_err(CaptureError::Signals)?;
+        let end = Arc::new(AtomicU32::new(0));
+        let signals = Arc::clone(&end);
+        let capture = move || {
+            let mut writer = Writer { out, path: &path, count: None, written: 0, dropped: 0 };
+            copy(packets, &mut writer, &EndCondition { until: None, signals: &signals })?;
+            Ok(Counts { written: writer.written, dropped: writer.dropped })
+        };
+        let thread = std::thread::Builder::new().name("weft-capture".to_owned()).spawn(capture)?;
+        Ok(Self { thread, stopper, end })
     }
-    match running.pop() {
-        None => Err(CaptureError::NothingRuns.into()),
-        Some(one) if running.is_empty() => Ok(one),
-        Some(last) => {
-            running.push(last);
-            let names: Vec<String> = running.iter().map(ToString::to_string).collect();
+
+    /// Ends the capture, and waits for the packets that the daemon still has.
+    ///
+    /// # Errors
+    /// The file could not be written. It is valid up to that point.
+    pub fn end(self) -> Result<Counts, Error> {
+        self.end.fetch_add(1, Ordering::Relaxed);
+        self.stopper.stop();
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn the_one_that_runs() -> Result<InterfaceName, Error> {
+    let names = running::ask_all(|client| Ok(client.name().clone()))?.all()?;
+    match &names[..] {
+        [name] => Ok(name.clone()),
+        names => {
+            let names: Vec<_> = names.iter().map(InterfaceName::as_str).collect();
             Err(CaptureError::Several(names.join(", ")).into())
         }
     }

@@ -111,6 +111,9 @@ fn add_host_rows(table: &mut Table, config: &Config) {
     if let Some(address) = &host.metrics.address {
         table.add_row(["metrics", &address.to_string()]);
     }
+    if host.speed_test {
+        table.add_row(["speed tests of peers", "on"]);
+    }
 }
 
 fn public_key(interface: &Interface) -> Option<String> {
@@ -228,6 +231,7 @@ struct InterfaceReport {
     mss_clamp: bool,
     metrics: Option<String>,
     metrics_hosts: Vec<String>,
+    speed_test: bool,
 }
 
 #[derive(Serialize)]
@@ -328,6 +332,7 @@ impl InterfaceReport {
             mss_clamp: host.mss_clamp,
             metrics: host.metrics.address.as_ref().map(ToString::to_string),
             metrics_hosts: host.metrics.hosts.iter().map(|name| name.as_str().to_owned()).collect(),
+            speed_test: host.speed_test,
         }
     }
 }

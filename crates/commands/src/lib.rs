@@ -1,7 +1,8 @@
 //! The commands that inspect or change an interface, but do not run one: those of wg(8), `status`, `top`,
-//! `doctor`, `check`, `capture`, `reload`, `save`, and those that generate keys.
+//! `doctor`, `check`, `capture`, `speedtest`, `reload`, `save`, and those that generate keys.
 
 pub mod args;
+pub mod axis;
 pub mod capture;
 pub mod check;
 pub mod doctor;
@@ -10,13 +11,18 @@ pub mod hang_up;
 pub mod keys;
 pub mod output;
 pub mod reload;
+mod running;
 pub mod save;
 pub mod signals;
+#[cfg(target_os = "linux")]
+pub mod speedtest;
 pub mod status;
 pub mod top;
-#[cfg(not(unix))]
+#[cfg(not(target_os = "linux"))]
 mod unsupported;
 pub mod wg;
 
 #[cfg(not(unix))]
 use unsupported as hang_up;
+#[cfg(not(target_os = "linux"))]
+pub use unsupported::speedtest;

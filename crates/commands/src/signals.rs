@@ -38,7 +38,7 @@ impl fmt::Display for Signal {
 pub fn watch(on_signal: impl Fn(Signal) + Send + 'static) -> io::Result<()> {
     let (report, reported) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("weft-signals".into()).spawn(move || {
-        let _guard = weft_tun::thread_guard::EndProcessOnPanic;
+        let _guard = weft_confine::EndProcessOnPanic;
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().build() {
             Ok(runtime) => runtime,
             Err(error) => {

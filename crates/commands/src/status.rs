@@ -1,27 +1,29 @@
 //! `weft status`: requests the state of the running interfaces, and prints it.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use weft_config::InterfaceName;
-use weft_config::exit::{Code, Error};
-use weft_ipc::MAY_CONNECT;
-use weft_report::control_socket::{self as socket, Client, ClientError};
+use weft_config::exit::Error;
+use weft_report::control_socket::{Client, ClientError};
 use weft_report::{StatusReport, add_recent, diagnose};
 
 use crate::args::StatusArgs;
 use crate::output;
+use crate::running::{self, Running};
 
 mod table;
 
 /// Prints the state of one interface, or of all running interfaces.
 ///
 /// # Errors
-/// [`Code::Failure`] when no interface runs; the error of an interface that does not answer.
+/// When no interface runs; the error of an interface that does not answer.
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
-    let (reports, errors) = match &args.name {
-        Some(name) => (vec![ask_one(name, args.sample)?], Vec::new()),
+    let Running { answers: reports, forbidden, errors } = match &args.name {
+        Some(name) => {
+            let report = ask_one(name, args.sample)?;
+            Running { answers: vec![report], forbidden: Vec::new(), errors: Vec::new() }
+        }
         None => ask_all(args.sample)?,
     };
     if args.json {
@@ -30,6 +32,9 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
         let texts: Vec<String> =
             reports.iter().map(|report| table::render(report, &report.findings)).collect();
         output::print_styled(&texts.join("\n"))?;
+    }
+    for error in forbidden {
+        output::warning(&error);
     }
     let mut errors = errors.into_iter();
     let Some(last) = errors.next_back() else { return Ok(()) };
@@ -64,45 +69,18 @@ fn complete(client: &mut Client, first: StatusReport, sample: Duration) -> Resul
     Ok(report)
 }
 
-/// Returns the reports of all running interfaces, and the errors of those that did not answer.
-fn ask_all(sample: Duration) -> Result<(Vec<StatusReport>, Vec<ClientError>), Error> {
-    let names = socket::running().map_err(|error| cannot_look(&error))?;
-    let mut errors = Vec::new();
-    let mut asked = Vec::new();
+/// Returns the reports of all running interfaces.
+fn ask_all(sample: Duration) -> Result<Running<StatusReport>, Error> {
     let begin = Instant::now();
-    for name in &names {
-        match Client::connect(name).and_then(|mut client| client.status().map(|first| (client, first))) {
-            Ok(answer) => asked.push(answer),
-            // The socket of a dead daemon.
-            Err(ClientError::NotRunning { .. }) => {}
-            Err(error) => errors.push(error),
-        }
-    }
-    if asked.is_empty() && errors.is_empty() {
-        let place = socket::place();
-        return Err(Error::new(
-            Code::Failure,
-            format!("no interface is running under weft (no daemon answers in {})", place.display()),
-        ));
-    }
+    let asked = running::ask_all(|mut client| Ok((client.status()?, client)))?;
     // One pause for all interfaces.
     std::thread::sleep(sample.saturating_sub(begin.elapsed()));
-    let mut reports = Vec::new();
-    for (mut client, first) in asked {
+    let mut running = Running { answers: Vec::new(), forbidden: asked.forbidden, errors: asked.errors };
+    for (first, mut client) in asked.answers {
         match complete(&mut client, first, sample) {
-            Ok(report) => reports.push(report),
-            Err(error) => errors.push(error),
+            Ok(report) => running.answers.push(report),
+            Err(error) => running.errors.push(error),
         }
     }
-    Ok((reports, errors))
-}
-
-/// Builds the error if the control sockets cannot be listed.
-pub fn cannot_look(error: &io::Error) -> Error {
-    let permission = error.kind() == io::ErrorKind::PermissionDenied;
-    let advice = if permission { format!("; run as {MAY_CONNECT}") } else { String::new() };
-    Error::new(
-        if permission { Code::Permission } else { Code::Failure },
-        format!("{}: cannot look for running interfaces: {error}{advice}", socket::place().display()),
-    )
+    Ok(running)
 }

@@ -15,12 +15,11 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
 use weft_report::StatusReport;
-use weft_report::control_socket::{self as socket, Client, ClientError};
+use weft_report::control_socket::{Client, ClientError};
 
 use crate::args::TopArgs;
 use crate::hang_up::is_hung_up;
-use crate::signals;
-use crate::status::cannot_look;
+use crate::{running, signals};
 
 mod app;
 mod draw;
@@ -39,8 +38,6 @@ const TURN: Duration = Duration::from_millis(50);
 enum TopError {
     #[error("`weft top` needs a terminal; for scripts there is `weft status --json`")]
     NoTerminal,
-    #[error("no interface is running under weft")]
-    NothingRuns,
     #[error("cannot use the terminal: {0}")]
     Terminal(#[source] io::Error),
     #[error("cannot start watching: {0}")]
@@ -102,15 +99,11 @@ fn connect(name: Option<&InterfaceName>) -> Result<Client, Error> {
     if let Some(name) = name {
         return Ok(Client::connect(name)?);
     }
-    let mut refused = None;
-    for name in socket::running().map_err(|error| cannot_look(&error))? {
-        match Client::connect(&name) {
-            Ok(client) => return Ok(client),
-            Err(ClientError::NotRunning { .. }) => {}
-            Err(error) => refused = Some(error),
-        }
+    let mut running = running::ask_all(Ok)?;
+    match running.answers.is_empty() {
+        false => Ok(running.answers.swap_remove(0)),
+        true => Err(running.errors.swap_remove(0).into()),
     }
-    Err(refused.map_or_else(|| TopError::NothingRuns.into(), Error::from))
 }
 
 fn show(

@@ -8,12 +8,12 @@ use std::time::Duration;
 pub(super) fn for_the_owner(_: &mut OpenOptions) {}
 
 /// A file or standard output. Writes block.
-pub(super) struct Output(Box<dyn Write>);
+pub(super) struct Output(Box<dyn Write + Send>);
 
 #[expect(clippy::unnecessary_wraps, reason = "the other platform's can fail")]
 impl Output {
     pub(super) fn stdout() -> io::Result<Self> {
-        Ok(Self(Box::new(io::stdout().lock())))
+        Ok(Self(Box::new(io::stdout())))
     }
 
     pub(super) fn of(file: File) -> io::Result<Self> {

@@ -58,6 +58,10 @@ fn interface(report: &StatusReport) -> Table {
     let mut row = |name: &str, value: String| {
         table.add_row([name.to_owned(), value]);
     };
+    if !report.members.is_empty() {
+        let members: Vec<String> = report.members.iter().map(|id| format!("process {id}")).collect();
+        row("used by", shortened(&members));
+    }
     row("public key", report.public_key.clone().unwrap_or_else(|| "none".to_owned()));
     row("listen port", report.listen_port.to_string());
     if report.fw_mark != 0 {
@@ -89,6 +93,9 @@ fn interface(report: &StatusReport) -> Table {
     let (tun, udp) = (report.tun.queue_overflows, report.udp.receive_overflows);
     if tun + udp > 0 {
         row("overflows", format!("{tun} packets of the TUN's queue, {udp} datagrams of the receive buffers"));
+    }
+    if report.tun.write_drops > 0 {
+        row("undelivered", format!("{} packets that were written to the veth pair", report.tun.write_drops));
     }
     if report.udp.junk_dropped > 0 {
         row("junk", format!("{} datagrams that are no messages for it", report.udp.junk_dropped));
@@ -125,12 +132,13 @@ fn device(report: &StatusReport) -> String {
         1 => "1 queue".to_owned(),
         threads => format!("{threads} queues"),
     };
+    let backing = if tun.backing == "veth" { "veth pair and packet socket, " } else { "" };
     let offload = match (tun.tcp_offload, tun.udp_offload) {
         (true, true) => "super-packets of TCP and UDP",
         (true, false) => "super-packets of TCP",
         _ => "no super-packets",
     };
-    format!("{threads}, {offload}")
+    format!("{backing}{threads}, {offload}")
 }
 
 fn sockets(report: &StatusReport) -> String {

@@ -1,27 +1,13 @@
-//! Reads which interfaces join received datagrams before they forward them (ethtool -k), by the SIOCETHTOOL
-//! ioctl of netdevice(7).
+//! Reads which interfaces join received datagrams before they forward them (ethtool -k).
 
-use std::ffi::CStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use weft_host::ethtool::Features;
 
 use crate::doctor::machine::Gro;
-
-/// From linux/ethtool.h.
-const ETHTOOL_GSTRINGS: u32 = 0x1b;
-const ETHTOOL_GSSET_INFO: u32 = 0x37;
-const ETHTOOL_GFEATURES: u32 = 0x3a;
-const ETH_SS_FEATURES: u32 = 4;
-const ETH_GSTRING_LEN: usize = 32;
-/// Words of a block of 32 features: available, requested, active, never changed.
-const BLOCK: usize = 4;
-const ACTIVE: usize = 2;
-/// More features than any kernel has.
-const MAX_FEATURES: usize = 1024;
 
 /// Returns what the network cards do that are up; in a container, which has none, what its Ethernet
 /// interfaces do.
@@ -49,53 +35,14 @@ fn is_ethernet_that_is_up(directory: &Path) -> bool {
 
 fn of(interface: String) -> io::Result<Gro> {
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    let ask = |request: &mut [u32]| ethtool(&socket, &interface, request);
-
-    // The mask of wanted sets takes 64 bits; the answer is the number of features.
-    let mut counts = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
-    ask(&mut counts)?;
-    let count = usize::try_from(counts[4]).unwrap_or(MAX_FEATURES).min(MAX_FEATURES);
-
-    let mut strings = vec![0; 3 + count * ETH_GSTRING_LEN / size_of::<u32>()];
-    strings[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count as u32]);
-    ask(&mut strings)?;
-    let names: Vec<u8> = strings[3..].iter().flat_map(|word| word.to_ne_bytes()).collect();
-
-    let blocks = count.div_ceil(u32::BITS as usize);
-    let mut features = vec![0; 2 + blocks * BLOCK];
-    features[..2].copy_from_slice(&[ETHTOOL_GFEATURES, blocks as u32]);
-    ask(&mut features)?;
-
-    let is_active = |wanted: &CStr| {
-        let number = names
-            .chunks_exact(ETH_GSTRING_LEN)
-            .position(|name| CStr::from_bytes_until_nul(name) == Ok(wanted))?;
-        let word = features.get(2 + number / 32 * BLOCK + ACTIVE)?;
-        Some(word >> (number % 32) & 1 == 1)
-    };
+    let features = Features::of(&socket, &interface)?;
+    let active = features.active()?;
+    let is_active = |wanted: &str| active.iter().find(|(name, _)| *name == wanted).map(|(_, on)| *on);
     Ok(Gro {
-        joins_forwarded_udp: is_active(c"rx-udp-gro-forwarding"),
-        makes_lists: is_active(c"rx-gro-list").unwrap_or(false),
+        joins_forwarded_udp: is_active("rx-udp-gro-forwarding"),
+        makes_lists: is_active("rx-gro-list").unwrap_or(false),
         interface,
     })
-}
-
-/// Makes one request about an interface. The answer replaces the request.
-fn ethtool(socket: &OwnedFd, interface: &str, request: &mut [u32]) -> io::Result<()> {
-    // SAFETY: a zeroed ifreq is valid.
-    let mut parameters: libc::ifreq = unsafe { std::mem::zeroed() };
-    let name = interface.as_bytes();
-    if name.len() >= parameters.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (to, from) in parameters.ifr_name.iter_mut().zip(name) {
-        *to = *from as libc::c_char;
-    }
-    parameters.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
-    // SAFETY: the ioctl reads an ifreq, which points to a request. The kernel writes no more than the lengths
-    // in the request allow, which are those of the slice.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut parameters) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

@@ -1,0 +1,114 @@
+//! The running interfaces, for a command that names none.
+//!
+//! One rule for all commands: the socket of a dead daemon does not count, and an interface that this user may
+//! not read, such as one of root, is an error only if no other interface answers.
+
+use std::io;
+
+use weft_config::exit::{Code, Error};
+use weft_ipc::MAY_CONNECT;
+use weft_report::control_socket::{self as socket, Client, ClientError};
+
+/// The answers of the running interfaces; answers or errors, or both.
+#[derive(Debug)]
+pub(crate) struct Running<T> {
+    /// Sorted by the names of the interfaces.
+    pub(crate) answers: Vec<T>,
+    /// Interfaces that this user may not read, beside those that answered.
+    pub(crate) forbidden: Vec<ClientError>,
+    /// Why other interfaces did not answer.
+    pub(crate) errors: Vec<ClientError>,
+}
+
+/// Asks all running interfaces.
+///
+/// # Errors
+/// When none runs, or they cannot be listed.
+pub(crate) fn ask_all<T>(ask: impl Fn(Client) -> Result<T, ClientError>) -> Result<Running<T>, Error> {
+    let names = socket::running().map_err(|error| cannot_look(&error))?;
+    sort(names.iter().map(|name| Client::connect(name).and_then(&ask))).ok_or_else(|| {
+        let place = socket::place();
+        let place = place.display();
+        Error::new(
+            Code::Failure,
+            format!("no interface is running under weft (no daemon answers in {place})"),
+        )
+    })
+}
+
+/// Separates answers from errors; `None` if there are none.
+fn sort<T>(asked: impl Iterator<Item = Result<T, ClientError>>) -> Option<Running<T>> {
+    let mut running = Running { answers: Vec::new(), forbidden: Vec::new(), errors: Vec::new() };
+    for asked in asked {
+        match asked {
+            Ok(answer) => running.answers.push(answer),
+            Err(ClientError::NotRunning { .. }) => {}
+            Err(error @ ClientError::Forbidden { .. }) => running.forbidden.push(error),
+            Err(error) => running.errors.push(error),
+        }
+    }
+    if running.answers.is_empty() {
+        running.errors.append(&mut running.forbidden);
+    }
+    (!running.answers.is_empty() || !running.errors.is_empty()).then_some(running)
+}
+
+impl<T> Running<T> {
+    /// Returns all answers; an error if an interface did not answer.
+    pub(crate) fn all(mut self) -> Result<Vec<T>, Error> {
+        self.errors.pop().map_or(Ok(self.answers), |error| Err(error.into()))
+    }
+}
+
+fn cannot_look(error: &io::Error) -> Error {
+    let permission = error.kind() == io::ErrorKind::PermissionDenied;
+    let advice = if permission { format!("; run as {MAY_CONNECT}") } else { String::new() };
+    Error::new(
+        if permission { Code::Permission } else { Code::Failure },
+        format!("{}: cannot look for running interfaces: {error}{advice}", socket::place().display()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> String {
+        "weft0".to_owned()
+    }
+
+    fn dead() -> Result<u8, ClientError> {
+        Err(ClientError::NotRunning { name: name(), path: "control.sock".into() })
+    }
+
+    fn forbidden() -> Result<u8, ClientError> {
+        Err(ClientError::Forbidden { name: name(), path: "control.sock".into() })
+    }
+
+    fn silent() -> Result<u8, ClientError> {
+        Err(ClientError::Timeout { name: name(), seconds: 60 })
+    }
+
+    #[test]
+    fn the_socket_of_a_dead_daemon_does_not_count() {
+        assert!(sort([dead()].into_iter()).is_none());
+        assert_eq!(sort([dead(), Ok(1)].into_iter()).unwrap().all().unwrap(), [1]);
+    }
+
+    #[test]
+    fn a_forbidden_interface_is_an_error_only_if_no_other_answers() {
+        let beside = sort([forbidden(), Ok(1), Ok(2)].into_iter()).unwrap();
+        assert_eq!(beside.forbidden.len(), 1);
+        assert_eq!(beside.all().unwrap(), [1, 2]);
+        let alone = sort([forbidden(), dead()].into_iter()).unwrap();
+        assert!(alone.forbidden.is_empty());
+        assert_eq!(alone.all().unwrap_err().code(), Code::Permission);
+    }
+
+    #[test]
+    fn an_interface_that_does_not_answer_is_an_error_beside_others() {
+        let running = sort([Ok(1), silent()].into_iter()).unwrap();
+        assert_eq!(running.answers, [1]);
+        assert!(running.all().unwrap_err().to_string().contains("weft0"));
+    }
+}
