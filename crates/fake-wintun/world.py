@@ -25,7 +25,10 @@ TESTS = {"pipe": ["weft-ipc"], "uapi": ["weft-uapi"],
          "host": ["weft-host", "firewall::wfp", "routes::", "network::", "dns::registry::system", "platform::",
                   "memory::", "record::", "--include-ignored"]}
 
-environment = dict(os.environ, CARGO_PROFILE_DEV_DEBUG="none", CARGO_INCREMENTAL="0")
+# The builds for Windows have a separate directory: other builds need not wait for them.
+target = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")))
+windows_target = os.path.join(target, "windows")
+environment = dict(os.environ, CARGO_TARGET_DIR=windows_target, CARGO_PROFILE_DEV_DEBUG="none", CARGO_INCREMENTAL="0")
 
 
 def run(*command, **options):
@@ -36,13 +39,13 @@ def output(*command, **options):
     return run(*command, stdout=subprocess.PIPE, **options).stdout.strip()
 
 
-def until(condition, what, seconds=60):
+def until(condition, what, seconds=60, pause=0.05):
     """Waits for another program."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"no {what} within {seconds} s")
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def install():
@@ -70,22 +73,26 @@ def test_program(package, *_):
     return next(filter(None, programs))
 
 
+def build_for_windows():
+    """Builds the Windows programs, and returns those of the unit tests by name."""
+    for package in ("weft", "fake-wintun"):
+        program = ["--bin", "weft"] if package == "weft" else []
+        run("cargo", "build", "--quiet", "--locked", "-p", package, *program, "--target", TARGET, cwd=ROOT, env=environment)
+    return {name: test_program(*package) for name, package in TESTS.items()}
+
+
 def build(folder):
-    """Puts the Windows programs into a folder, as a user would."""
-    cargo = ["cargo", "build", "--quiet", "--locked"]
-    program = ["-p", "weft", "--bin", "weft"]
-    tests = {name: test_program(*package) for name, package in TESTS.items()}
-    for what in ([*program, "--target", TARGET], ["-p", "fake-wintun", "--target", TARGET], program):
-        run(*cargo, *what, cwd=ROOT, env=environment)
-    target = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), TARGET, "debug")
+    """Puts the Windows programs into a folder, as a user would, and returns the path of weft for Linux."""
+    tests = build_for_windows()
     os.mkdir(folder)
     for file in ["weft.exe", "wintun.dll"]:
-        shutil.copy(os.path.join(target, file), folder)
+        shutil.copy(os.path.join(windows_target, TARGET, "debug", file), folder)
     for name, file in tests.items():
         shutil.copy(file, f"{folder}/{name}_tests.exe")
     run("x86_64-w64-mingw32-gcc", "-shared", "-o", f"{folder}/bcryptprimitives.dll", f"{fake}/bcryptprimitives.c",
         "-ladvapi32")
-    return os.path.join(os.path.dirname(os.path.dirname(target)), "debug/weft")
+    run("cargo", "build", "--quiet", "--locked", "-p", "weft", "--bin", "weft", cwd=ROOT)
+    return os.path.join(target, "debug/weft")
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ pub struct COptions {
     context: *mut c_void,
 }
 
-/// What the program wants back in its callbacks.
+/// The pointer that the program gave, and gets with each callback.
 #[derive(Clone, Copy)]
 struct Context(*mut c_void);
 

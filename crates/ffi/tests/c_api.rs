@@ -18,7 +18,7 @@ use std::process::{Command, Output, Stdio};
 
 use weft::interface::{Inherited, Interface, Options};
 use weft_lab::counters::Counters;
-use weft_lab::flood::{Contents, Flood, Junk, Kind, Seen, Sources};
+use weft_lab::flood::{Contents, Flood, Junk, Kind, ObservedMessage, Sources};
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::{Namespace, PATIENCE, here, until};
 use weft_tunnel::{PrivateKey, PublicKey};
@@ -256,7 +256,7 @@ fn endure(limit: u64) -> u64 {
 
     // Forged data of the session, which costs as much as genuine data, in super-packets that the kernel does
     // not split.
-    let seen = Seen::on_path(namespace, "eth0", target, PATIENCE).unwrap();
+    let seen = ObservedMessage::on_path(namespace, "eth0", target, PATIENCE).unwrap();
     let mut forged = vec![0; 48 * BYTES];
     for datagram in forged.chunks_mut(BYTES) {
         datagram[..8].copy_from_slice(&[[4, 0, 0, 0], seen.receiver_index.to_le_bytes()].concat());

@@ -1,8 +1,12 @@
-//! A private D-Bus daemon for one test.
+//! A private D-Bus daemon, and services on it.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+
+mod service;
+
+pub use service::Service;
 
 /// A private dbus-daemon(1) with a policy that allows everything to every client. It ends when this is
 /// dropped.

@@ -1,7 +1,8 @@
 //! Test networks of namespaces inside one process, for `weft demo`, the tests and the benchmarks.
 //!
-//! Only the [`bus`] needs an installed program, and nothing outlives the process: a namespace is a file
-//! descriptor and a few threads, and the kernel removes it with them, even after SIGKILL.
+//! Only the [`bus`], and with it the [`service_manager`], needs an installed program, and nothing outlives
+//! the process: a namespace is a file descriptor and a few threads, and the kernel removes it with them, even
+//! after SIGKILL.
 
 #![cfg(target_os = "linux")]
 
@@ -19,6 +20,7 @@ pub mod flood;
 pub mod here;
 mod inherited;
 pub mod link;
+pub mod memory_group;
 pub mod mounts;
 pub mod netns;
 pub mod numbered;
@@ -26,6 +28,7 @@ pub mod pace;
 pub mod packet_socket;
 pub mod process;
 pub mod routed;
+pub mod service_manager;
 pub mod terminal;
 pub mod traffic;
 pub mod transfer;
@@ -39,7 +42,7 @@ pub use process::Process;
 pub use transfer::Transfer;
 pub use user::run_as;
 pub use userns::{LabError, Privilege, check_tun_device, enter_user_namespace};
-pub use waiting::{PATIENCE, until, wait_until, wait_until_ok};
+pub use waiting::{PATIENCE, until, wait_until, wait_until_ok, within};
 
 /// The environment variable that names the file to which [`not_run`] appends.
 pub const NOT_RUN_LOG: &str = "WEFT_NOT_RUN_LOG";

@@ -67,6 +67,18 @@ pub fn join(a: &Namespace, b: &Namespace, options: &LinkOptions) -> io::Result<(
     bring_up(a, b, options)
 }
 
+/// Does what [`join`] does, and makes both ends keep the order of packets ([`receive_on_one_cpu`]). Where
+/// that is refused, packets are only more likely to be displaced, and the message says so.
+pub fn join_in_order(a: &Namespace, b: &Namespace, options: &LinkOptions) -> io::Result<()> {
+    join(a, b, options)?;
+    for (namespace, name) in [(a, &options.name_a), (b, &options.name_b)] {
+        if let Err(error) = receive_on_one_cpu(namespace, name) {
+            eprintln!("{name} may displace packets: {error}");
+        }
+    }
+    Ok(())
+}
+
 /// Brings both ends of a link up and adds their addresses.
 pub(super) fn bring_up(a: &Namespace, b: &Namespace, options: &LinkOptions) -> io::Result<()> {
     let ends = [(a, &options.name_a, &options.addresses_a), (b, &options.name_b, &options.addresses_b)];

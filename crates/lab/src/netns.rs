@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,6 +12,8 @@ use std::thread::{self, JoinHandle};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use socket2::{Domain, Socket};
 
 use super::link;
 use super::waiting::wait_until_ok;
@@ -37,10 +39,50 @@ impl Namespace {
     ///
     /// Needs CAP_SYS_ADMIN: root, or an earlier [`super::enter_user_namespace`].
     pub fn new(name: &str) -> io::Result<Self> {
+        let namespace = Self::kept(name, make)?;
+        link::set_up(&namespace, "lo")?;
+        // Makes link-local addresses usable at once, too. If this fails they are only a second or two late.
+        let _ = namespace.set_sysctl("net/ipv6/conf/default/accept_dad", "0");
+        Ok(namespace)
+    }
+
+    /// Opens the network namespace that a process is in, which may be one of another user namespace.
+    pub fn of_process(name: &str, pid: u32) -> io::Result<Self> {
+        Self::kept(name, move || {
+            let fd = OwnedFd::from(std::fs::File::open(format!("/proc/{pid}/ns/net"))?);
+            enter(fd.as_fd())?;
+            Ok(fd)
+        })
+    }
+
+    /// Opens the network namespace of a process's packet socket. No process may be in it.
+    pub fn of_packet_socket(name: &str, pid: u32) -> io::Result<Self> {
+        /// From <linux/sockios.h>: the network namespace of a socket.
+        const SIOCGSKNS: libc::Ioctl = 0x894c;
+        let missing = || io::Error::new(io::ErrorKind::NotFound, "the process has no packet socket");
+        let process = Pid::from_raw(pid.cast_signed()).ok_or_else(missing)?;
+        let process = pidfd_open(process, PidfdFlags::empty())?;
+        let numbers = std::fs::read_dir(format!("/proc/{pid}/fd"))?;
+        let numbers = numbers.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let taken = numbers.filter_map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
+        let is_packets = |socket: &Socket| socket.domain().is_ok_and(|domain| domain == Domain::PACKET);
+        let socket = taken.map(Socket::from).find(is_packets).ok_or_else(missing)?;
+        Self::kept(name, move || {
+            // SAFETY: the call takes no argument.
+            let fd = Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) })?;
+            // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            enter(fd.as_fd())?;
+            Ok(fd)
+        })
+    }
+
+    /// Starts the thread of a namespace, which enters it.
+    fn kept(name: &str, enter: impl FnOnce() -> io::Result<OwnedFd> + Send + 'static) -> io::Result<Self> {
         let (keeper, jobs) = channel();
         let (made, answer) = channel();
         thread::Builder::new().name(format!("ns-{name}")).spawn(move || {
-            let fd = make();
+            let fd = enter();
             let failed = fd.is_err();
             if made.send(fd).is_err() || failed {
                 return;
@@ -48,11 +90,7 @@ impl Namespace {
             keep(&jobs);
         })?;
         let fd = answer.recv().map_err(|_| io::Error::other("the namespace's thread ended"))??;
-        let namespace = Self(Arc::new(Inner { name: name.to_owned(), fd, keeper: Mutex::new(keeper) }));
-        link::set_up(&namespace, "lo")?;
-        // Makes link-local addresses usable at once, too. If this fails they are only a second or two late.
-        let _ = namespace.set_sysctl("net/ipv6/conf/default/accept_dad", "0");
-        Ok(namespace)
+        Ok(Self(Arc::new(Inner { name: name.to_owned(), fd, keeper: Mutex::new(keeper) })))
     }
 
     /// Returns the name given to [`Self::new`].

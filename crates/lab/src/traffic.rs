@@ -20,6 +20,9 @@ pub const STALL: Duration = Duration::from_secs(60);
 const ACCEPT_TICK: Duration = Duration::from_millis(100);
 const BACKLOG: i32 = 1024;
 const READ_BUFFER: usize = 256 * 1024;
+/// Congestion control of the senders, which every kernel has, whatever the host's default. Once a flood has
+/// starved a flow of BBR, its estimate of the bandwidth stays at some segments a second for minutes.
+const CONGESTION_CONTROL: &[u8] = b"reno";
 
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
@@ -93,6 +96,12 @@ impl TcpReceiver {
         self.shared.bytes.load(Relaxed)
     }
 
+    /// Returns a function that does what [`Self::bytes`] does, for another thread.
+    pub fn counter(&self) -> impl Fn() -> u64 + Send + use<> {
+        let shared = Arc::clone(&self.shared);
+        move || shared.bytes.load(Relaxed)
+    }
+
     /// Returns the number of flows accepted so far.
     pub fn accepted(&self) -> usize {
         self.shared.flows.lock().unwrap_or_else(PoisonError::into_inner).len()
@@ -159,6 +168,21 @@ fn stalled(error: io::Error) -> io::Error {
     }
 }
 
+/// Adds what the kernel's TCP waits for.
+fn stalled_sender(stream: &TcpStream, error: io::Error) -> io::Error {
+    let error = stalled(error);
+    let Ok(info) = tcp_info(stream) else { return error };
+    let text = format!(
+        "{error}: {} segments under way, backed off {} times to {} ms, last sent {} ms ago, last acknowledged {} ms ago",
+        info.tcpi_unacked,
+        info.tcpi_backoff,
+        info.tcpi_rto / 1_000,
+        info.tcpi_last_data_sent,
+        info.tcpi_last_ack_recv,
+    );
+    io::Error::new(error.kind(), text)
+}
+
 /// A sender's result for one flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SentFlow {
@@ -203,7 +227,9 @@ pub fn send_stream_over(stream: TcpStream, amount: Amount, seed: u64, progress: 
 }
 
 fn send(address: SocketAddr, amount: Amount, flow: &mut SentFlow, progress: &Progress) -> io::Result<()> {
-    send_over(TcpStream::connect_timeout(&address, STALL)?, amount, flow, progress)
+    let stream = TcpStream::connect_timeout(&address, STALL)?;
+    socket2::SockRef::from(&stream).set_tcp_congestion(CONGESTION_CONTROL)?;
+    send_over(stream, amount, flow, progress)
 }
 
 fn send_over(
@@ -244,14 +270,14 @@ fn send_content(
         let len = match stream.write(chunk) {
             Ok(len) => len as u64,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(stalled(error)),
+            Err(error) => return Err(stalled_sender(stream, error)),
         };
         flow.bytes += len;
         progress.bytes.fetch_add(len, Relaxed);
     }
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut confirmed = [0; 8];
-    stream.read_exact(&mut confirmed).map_err(stalled)?;
+    stream.read_exact(&mut confirmed).map_err(|error| stalled_sender(stream, error))?;
     flow.confirmed = u64::from_le_bytes(confirmed);
     Ok(())
 }

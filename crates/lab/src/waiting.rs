@@ -1,5 +1,6 @@
 //! Waits for events that come soon on an idle machine but may take long on a busy one.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,22 @@ pub fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
 #[track_caller]
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     wait_until(what, || condition().then_some(()));
+}
+
+/// Returns what `work` returns, which may block, on another thread.
+///
+/// # Panics
+///
+/// When it panics, or does not return within [`PATIENCE`]; the message contains `what`.
+#[track_caller]
+pub fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = mpsc::sync_channel(1);
+    thread::spawn(move || drop(done.send(work())));
+    match result.recv_timeout(PATIENCE) {
+        Ok(value) => value,
+        Err(RecvTimeoutError::Disconnected) => panic!("{what}: it panicked"),
+        Err(RecvTimeoutError::Timeout) => panic!("waited {} s in vain: {what}", PATIENCE.as_secs()),
+    }
 }
 
 /// Retries `attempt` until it succeeds.

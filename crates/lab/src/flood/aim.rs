@@ -15,14 +15,14 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// A data message observed on the path to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ObservedMessage {
     /// The peer's address and port.
     pub source: SocketAddr,
     /// The receiver index, by which the target finds the session.
     pub receiver_index: u32,
 }
 
-impl Seen {
+impl ObservedMessage {
     /// Waits for a data message that arrives on `link` for `target`.
     ///
     /// # Errors

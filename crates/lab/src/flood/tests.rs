@@ -135,6 +135,11 @@ fn junk_is_no_message_of_a_peer() {
     let aimed = Junk::ForIndex(0x0102_0304).several(2);
     assert_eq!(junk::receiver_index(&aimed[1]), Some(0x0102_0304));
     assert_ne!(aimed[0], aimed[1]);
+    let of_thread = Junk::ForThread { number: 2, count: 3 }.several(100);
+    assert!(of_thread.iter().all(|datagram| {
+        u32::from_be_bytes(*datagram[4..].first_chunk().unwrap()) % 3 == 2
+            && target.take(SOURCE, datagram).is_some()
+    }));
 }
 
 #[test]
