@@ -8,5 +8,5 @@ mod merge;
 mod state;
 mod text;
 
-pub use merge::Place;
-pub use state::{AtHandover, Base, BasePeer, FormatError, OwnKey, State, StatePeer};
+pub use merge::PeerAddress;
+pub use state::{AtHandover, Base, CarriedPeer, FilePeer, FormatError, OwnKey, State};

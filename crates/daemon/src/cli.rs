@@ -8,11 +8,15 @@ use crate::logging::Format;
 
 pub mod assets;
 pub mod drop_in;
+mod exec;
 mod host;
 mod metrics;
+mod proxy;
 mod service;
+pub use exec::{ExecArgs, NameServer, Publish, RootlessArgs};
 pub use host::{DownArgs, HostArgs, KillSwitch};
 pub use metrics::MetricsArgs;
+pub use proxy::{Elsewhere, ProxyArgs};
 pub use service::{ServiceAction, ServiceArgs, ServiceStatusArgs, ServiceTarget};
 
 const EXAMPLES: &str = "\
@@ -29,7 +33,8 @@ Examples:
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct Cli {
     /// What to log: a level (error, warn, info, debug, trace) or targets, as in
-    /// `info,weft_host::routes=debug`. Without it RUST_LOG counts, else `info` (`error` for the demo).
+    /// `info,weft_host::routes=debug`. Without it RUST_LOG counts, else `info` (`warn` for exec, `error` for
+    /// the demo).
     #[arg(long, global = true, value_name = "FILTER")]
     pub log: Option<String>,
     /// How log lines look, on standard error.
@@ -50,6 +55,10 @@ pub enum Command {
     Up(UpArgs),
     /// Run an interface for wg(8) to configure, in place of wireguard-go; `weft NAME` for short.
     Run(drop_in::RunArgs),
+    /// Run a command whose only network is a tunnel, without root (Linux).
+    Exec(ExecArgs),
+    /// Use a tunnel without root and without a change to this host: SOCKS5, HTTP, and forwarded ports.
+    Proxy(ProxyArgs),
     /// Take an interface down, or remove what a daemon left of it when it crashed.
     Down(DownArgs),
     /// Run an interface whenever the machine runs (macOS, FreeBSD, Windows; on Linux the command names the
@@ -76,6 +85,8 @@ pub enum Command {
     Top(args::TopArgs),
     /// Write packets of a running interface into a file for Wireshark, inside the tunnel and around it.
     Capture(args::CaptureArgs),
+    /// Measure a tunnel together with its peer, and say what limits it (Linux).
+    Speedtest(args::SpeedtestArgs),
     /// Check this machine, and what a configuration asks of it, and say what to change.
     Doctor(args::DoctorArgs),
     /// Show running interfaces and their peers.

@@ -1,13 +1,13 @@
 //! `weft down`: takes an interface down from outside.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use weft_commands::output;
 use weft_config::exit::Error;
 use weft_config::{InterfaceName, LoadError, name_of, path_of};
 use weft_host::{HostError, Keep, Owner, Process, Record, record_path, told_backwards};
-use weft_ipc::runtime_dir::runtime_dir;
+use weft_ipc::runtime_dir::{runtime_dir, user_dir};
 use weft_report::control_socket::{Client, ClientError};
 
 use crate::cli::DownArgs;
@@ -23,8 +23,21 @@ const PATIENCE: Duration = Duration::from_secs(90);
 pub fn run(args: &DownArgs) -> Result<(), Error> {
     let interface = interface_of(&args.target)?;
     let directory = runtime_dir();
+    let is_asked = |own: &PathBuf| *own != directory && Client::connect_in(own, &interface).is_ok();
+    let own = user_dir().ok().filter(is_asked);
     if args.dry_run {
-        return output::print(told(&directory, &interface)?.as_bytes());
+        // Its namespaces and all in them end with the device.
+        let told = match own {
+            Some(_) => told_backwards(&interface, &[], &[]),
+            None => told(&directory, &interface)?,
+        };
+        return output::print(told.as_bytes());
+    }
+    if let Some(own) = own
+        && end_over_socket(&own, &interface)?
+    {
+        tracing::info!(%interface, "interface is down");
+        return Ok(());
     }
     if args.keep_kill_switch && is_left_for_a_restart(&directory, &interface) {
         tracing::info!(%interface, "left as it is: the service is started again");

@@ -192,7 +192,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let managed = Managed::new(Arc::clone(interface.controller()), running, stop, None);
     // Dropped last: a client that waits for the end of its connection then knows that everything is undone.
     let _socket = managed.serve(&name);
-    let metrics = metrics.map(|listener| metrics::Server::start(listener, &watched.hosts, managed.clone()));
+    let metrics = metrics.map(|listener| metrics::serve(listener, &watched.hosts, managed.clone()));
     let metrics = metrics.transpose()?;
     if let Some(path) = name_file {
         std::fs::write(&path, format!("{name}\n")).map_err(|source| RunError::NameFile { path, source })?;

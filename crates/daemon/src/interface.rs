@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use weft_config::{PacketThreads, TunThreads};
 use weft_dataplane::{Controller, DataplaneError, Handle, OnEvent};
 use weft_host::memory;
-use weft_tun::{Descriptor, TunConfig};
+use weft_tun::{Descriptor, DeviceNamespace, TunConfig};
 use weft_tunnel::{PrivateKey, TunnelConfig};
 use weft_udp::{self as udp, PathMtu, UdpConfig};
 
@@ -23,7 +23,7 @@ mod queues;
 use crate::unsupported::descriptors;
 
 use balancer::Balancer;
-pub use packet_thread::{Opened, StartError};
+pub use packet_thread::{OpenedInterface, StartError};
 use packet_thread::{PacketThread, Setup};
 pub use queues::{TunQueues, limits_at_start, queue_limits};
 use queues::{inline_queues, packet_threads, tun_queues};
@@ -88,6 +88,8 @@ pub struct Inherited {
     /// Attached queues of the device: as many as [`Options::tun_queues`] asks for, or the one of a device
     /// that was made for one. If empty, the device is created.
     pub queues: Vec<Descriptor>,
+    /// The network namespace of the device, if it is not that of this process.
+    pub namespace: Option<Arc<DeviceNamespace>>,
     /// Sockets bound to the requested port. If empty, sockets are opened.
     pub sockets: Vec<udp::Descriptor>,
 }
@@ -102,7 +104,7 @@ pub struct Interface {
     balancer: Option<Balancer>,
     /// The first packet thread, which ends after all others.
     thread: Option<PacketThread>,
-    opened: Opened,
+    opened: OpenedInterface,
 }
 
 impl Interface {
@@ -137,6 +139,7 @@ impl Interface {
                 join_segments: options.join_segments,
                 ring_bytes: options.ring_bytes,
                 descriptors: inherited.queues,
+                namespace: inherited.namespace,
                 ..TunConfig::new(name)
             },
             udp: UdpConfig {
@@ -173,7 +176,7 @@ impl Interface {
     }
 
     /// Returns what was opened; the port is the initial one.
-    pub fn opened(&self) -> &Opened {
+    pub fn opened(&self) -> &OpenedInterface {
         &self.opened
     }
 

@@ -11,18 +11,28 @@ pub mod control;
 pub mod demo;
 pub mod down;
 pub mod drop_in;
+#[cfg(target_os = "linux")]
+pub mod exec;
 pub mod interface;
 pub mod logging;
 pub mod metrics;
 mod network;
+#[cfg(target_os = "linux")]
+pub mod proxy;
 mod recording;
 pub mod scheduling;
 mod secrecy;
 pub mod service;
 pub mod service_manager;
+#[cfg(target_os = "linux")]
+mod speedtest;
 pub mod status;
 #[cfg(not(target_os = "linux"))]
 mod unsupported;
+#[cfg(not(target_os = "linux"))]
+use unsupported::speedtest;
+#[cfg(not(target_os = "linux"))]
+pub use unsupported::{exec, proxy};
 pub mod up;
 pub mod wiping_allocator;
 

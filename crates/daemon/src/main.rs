@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
 use weft::wiping_allocator::WipingAllocator;
-use weft::{assets, demo, down, drop_in, logging, service, service_manager, up};
-use weft_commands::{capture, check, doctor, keys, output, reload, save, status, top, wg};
+use weft::{assets, demo, down, drop_in, exec, logging, proxy, service, service_manager, up};
+use weft_commands::{capture, check, doctor, keys, output, reload, save, speedtest, status, top, wg};
 use weft_config::exit::{Code, Error};
 
 #[global_allocator]
@@ -17,15 +17,22 @@ static ALLOCATOR: WipingAllocator = WipingAllocator;
 
 fn main() -> ExitCode {
     let mut cli = Cli::parse_from(cli::drop_in::command_line(std::env::args_os()));
-    let code = match cli.service.take() {
-        Some(interface) => service_manager::host(&interface, move |log| run_to_end(cli, log)),
-        None => run_to_end(cli, None),
-    };
-    code.into()
+    match cli.service.take() {
+        Some(interface) => service_manager::host(&interface, move |log| run_to_end(cli, log)).into(),
+        None => match start_log(&cli, None) {
+            // Its exit code is that of its command.
+            Ok(()) if let Command::Exec(args) = &cli.command => exec::run(args),
+            started => ended(started.and_then(|()| run(cli.command))).into(),
+        },
+    }
 }
 
 fn run_to_end(cli: Cli, log: Option<logging::File>) -> Code {
-    match run(cli, log) {
+    ended(start_log(&cli, log).and_then(|()| run(cli.command)))
+}
+
+fn ended(result: Result<(), Error>) -> Code {
+    match result {
         Ok(()) => Code::Success,
         Err(error) => {
             output::error(&error);
@@ -39,23 +46,40 @@ fn run_to_end(cli: Cli, log: Option<logging::File>) -> Code {
 fn interface_of(command: &Command) -> Option<String> {
     match command {
         Command::Up(args) => weft_config::name_of(&weft_config::path_of(&args.target)).ok().map(String::from),
+        Command::Exec(args) => {
+            weft_config::name_of(&weft_config::path_of(&args.rootless.target)).ok().map(String::from)
+        }
+        Command::Proxy(args) => {
+            weft_config::name_of(&weft_config::path_of(&args.rootless.target)).ok().map(String::from)
+        }
         Command::Run(args) => Some(args.name.clone()),
         _ => None,
     }
 }
 
-fn run(cli: Cli, log: Option<logging::File>) -> Result<(), Error> {
+fn start_log(cli: &Cli, log: Option<logging::File>) -> Result<(), Error> {
     // These commands draw tables, which warnings about socket buffers and the like would break up.
     let level = match cli.command {
         Command::Demo(_) | Command::Top(_) | Command::Doctor(_) => "error",
         Command::Run(_) => drop_in::log_level(),
+        // Standard error is that of the command.
+        // A small buffer is what an ordinary user has.
+        Command::Exec(_) => "warn,weft_udp=error",
+        // Standard error is that of ssh(1).
+        Command::Proxy(ref args) if args.stdio.is_some() => "warn,weft_udp=error",
+        Command::Proxy(_) => "info,weft_udp=error",
         _ => "info",
     };
     logging::init(cli.log.as_deref(), level, cli.log_format, interface_of(&cli.command).as_deref(), log)
-        .map_err(|error| Error::new(Code::Usage, error))?;
-    match cli.command {
+        .map_err(|error| Error::new(Code::Usage, error))
+}
+
+fn run(command: Command) -> Result<(), Error> {
+    match command {
         Command::Up(args) => up::run(&args),
         Command::Run(args) => drop_in::run(&args),
+        Command::Exec(_) => Err(Error::new(Code::Usage, "`weft exec` is no service")),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Down(args) => down::run(&args),
         Command::Service(args) => service::run(&args),
         Command::Save(args) => save::run(&args),
@@ -67,6 +91,7 @@ fn run(cli: Cli, log: Option<logging::File>) -> Result<(), Error> {
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Speedtest(args) => speedtest::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Show(args) => wg::show::run(&args),
         Command::Showconf(args) => wg::showconf::run(&args),

@@ -1,24 +1,30 @@
-//! The HTTP server of an interface: metrics for Prometheus, health checks, a status page.
-//!
-//! | Path | Answer |
-//! |---|---|
-//! | `/metrics` | metrics, as OpenMetrics if the client accepts it, else in Prometheus' own text format |
-//! | `/healthz` | 200 if the event loop takes turns |
-//! | `/readyz` | 200 if every peer that should have a session has one, else 503 and why |
-//! | `/status.json` | the [`StatusReport`](weft_report::StatusReport), with rates and findings |
-//! | `/` | a page that shows the status, live |
-//!
-//! It runs on a dedicated thread (`weft-metrics`). A request costs the packet thread one snapshot, taken in
-//! slices as for `weft status`; concurrent requests share a snapshot (`sampler.rs`).
+//! The HTTP server of the running interface ([`weft_metrics`]).
 
-mod answer;
-mod exposition;
-mod hosts;
-mod impatient;
-mod listener;
-mod query;
-mod sampler;
-mod server;
+use std::sync::Arc;
 
-pub use listener::{ListenError, Listener};
-pub use server::Server;
+use weft_config::metrics::HostName;
+pub use weft_metrics::{ListenError, Listener, Server};
+
+use crate::control::socket::Manage;
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) use crate::unsupported::inherited_metrics as inherited;
+
+/// Serves the reports of `manage`; `hosts` are names that requests may use.
+pub(crate) fn serve(
+    listener: Listener,
+    hosts: &[HostName],
+    manage: Arc<dyn Manage>,
+) -> Result<Server, ListenError> {
+    Server::start(listener, hosts, Arc::new(move || manage.status()))
+}
+
+/// Returns the socket that the service manager passed for metrics (systemd.socket(5), with
+/// `FileDescriptorName=metrics`), if any. An unusable socket is logged.
+#[cfg(target_os = "linux")]
+pub(crate) fn inherited() -> Option<Listener> {
+    const NAME: &str = "metrics";
+    let inherited = crate::service_manager::take(|name| name == NAME).into_iter().next()?;
+    let adopted = Listener::adopt(inherited.descriptor);
+    adopted.inspect_err(|error| tracing::warn!("cannot serve metrics on the socket `{NAME}`: {error}")).ok()
+}

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use weft_commands::capture::pcapng::{self, Packet, Statistics};
 use weft_tunnel::PublicKey;
 
-use weft_dataplane::capture::{Capture, Chunk, Direction, Layer, Seen};
+use weft_dataplane::capture::{Capture, CapturedPacket, Chunk, Direction, Layer};
 
 mod outer;
 
@@ -105,7 +105,7 @@ impl Recording {
     }
 }
 
-fn comment(seen: &Seen, name: Option<&String>) -> String {
+fn comment(seen: &CapturedPacket, name: Option<&String>) -> String {
     let direction = match seen.direction {
         Direction::Outbound => "outbound",
         Direction::Inbound => "inbound",

@@ -23,7 +23,7 @@ pub enum Priority {
 /// Keeps the calling thread on one processor: the one at this place among those that it may use.
 ///
 /// # Errors
-/// There are not so many, or it is not permitted.
+/// The process may use fewer processors, or it is not permitted.
 pub fn pin(place: usize) -> io::Result<()> {
     platform::pin(place)
 }

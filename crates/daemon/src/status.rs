@@ -1,7 +1,10 @@
 //! Builds a [`StatusReport`] from a snapshot of the packet thread and from the state of the control thread.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use weft_config::settings::ReportSettings;
@@ -29,6 +32,12 @@ use crate::unsupported as device;
 #[derive(Clone, Debug)]
 pub struct Running {
     pub interface: String,
+    /// Where the kernel counts the device's packets (proc_pid_net(5)).
+    pub proc_net: PathBuf,
+    /// What the device is: `tun`, or `veth` in its place.
+    pub backing: &'static str,
+    /// What the kernel counts for the far end of a veth pair, as proc_pid_net(5) has it.
+    pub far_counters: Option<Arc<File>>,
     /// Size of the largest inner packet, in bytes.
     pub mtu: u16,
     /// When the interface came up.
@@ -48,6 +57,8 @@ pub struct Running {
     pub firewall: Vec<String>,
     /// The peers in the configuration file.
     pub file: HashMap<PublicKey, FilePeer>,
+    /// The processes that use an interface without root.
+    pub members: Arc<Mutex<Vec<u32>>>,
     /// Findings of the daemon itself, such as steps that failed without ending it.
     pub findings: Vec<weft_report::finding::Finding>,
 }
@@ -65,6 +76,10 @@ impl Running {
     pub fn new(interface: &str) -> Self {
         Self {
             interface: interface.to_owned(),
+            // /proc/self shows the namespace of the process's first thread instead.
+            proc_net: PathBuf::from("/proc/thread-self/net"),
+            backing: "tun",
+            far_counters: None,
             mtu: 0,
             since: Instant::now(),
             since_wall_clock: SystemTime::now(),
@@ -75,6 +90,7 @@ impl Running {
             dns: Vec::new(),
             firewall: Vec::new(),
             file: HashMap::new(),
+            members: Arc::default(),
             findings: Vec::new(),
         }
     }
@@ -124,6 +140,7 @@ impl Running {
             interface: self.interface.clone(),
             weft_version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            members: self.members.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             public_key: settings.private_key.as_ref().map(|key| key.public_key().to_string()),
             listen_port: settings.listen_port,
             fw_mark: settings.fw_mark,
@@ -137,7 +154,7 @@ impl Running {
             routes: self.routes.clone(),
             dns: self.dns.clone(),
             firewall: self.firewall.clone(),
-            tun: tun(&self.interface, snapshot, self.tun_threads, self.tun_offload),
+            tun: tun(self, snapshot),
             udp: udp(&snapshot.udp, snapshot.udp_features),
             tunnel: tunnel(&snapshot.tunnel, &snapshot.handshakes, now),
             queues: queues(snapshot),
@@ -167,12 +184,13 @@ fn unix_ms(time: SystemTime) -> i64 {
     }
 }
 
-fn tun(interface: &str, snapshot: &Snapshot, threads: usize, offload: TunOffload) -> TunReport {
+fn tun(running: &Running, snapshot: &Snapshot) -> TunReport {
     let stats = &snapshot.tun;
     TunReport {
-        threads,
-        tcp_offload: offload.tcp,
-        udp_offload: offload.udp,
+        backing: running.backing.to_owned(),
+        threads: running.tun_threads,
+        tcp_offload: running.tun_offload.tcp,
+        udp_offload: running.tun_offload.udp,
         packets_read: stats.packets_read,
         segments_read: stats.segments_read,
         bytes_read: stats.bytes_read,
@@ -181,7 +199,9 @@ fn tun(interface: &str, snapshot: &Snapshot, threads: usize, offload: TunOffload
         packets_written: stats.packets_written,
         segments_written: stats.segments_written,
         bytes_written: stats.bytes_written,
-        queue_overflows: device::queue_overflows(interface),
+        queue_overflows: stats.uncounted_drops
+            + device::queue_overflows(&running.proc_net, &running.interface),
+        write_drops: running.far_counters.as_deref().map_or(0, device::far_end_drops),
         queues: snapshot.tun_queues.iter().map(tun_queue).collect(),
     }
 }
@@ -323,6 +343,9 @@ fn report_of(peer: &PeerConfig, live: Option<&PeerSnapshot>, now: Instant) -> Pe
         is_trying: live.is_trying,
         tx_bytes: live.sent_bytes,
         rx_bytes: live.received_bytes,
+        rx_expected_messages: live.arrivals.expected,
+        rx_messages: live.arrivals.received,
+        rx_displaced_messages: live.arrivals.displaced,
         staged_bytes: live.staged_bytes as u64,
         ..at_rest
     })
@@ -341,7 +364,7 @@ mod tests {
     use std::time::Duration;
 
     use weft_config::settings::InterfaceSettings;
-    use weft_tunnel::{DropReason, PeerLimits, PresharedKey};
+    use weft_tunnel::{Arrivals, DropReason, PeerLimits, PresharedKey};
 
     use super::*;
     use weft_dataplane::QueueDepths;
@@ -408,6 +431,7 @@ mod tests {
                 over_rate_from_peer: 3,
                 sent_bytes: 1,
                 received_bytes: 2,
+                arrivals: Arrivals { expected: 8, received: 7, displaced: 1 },
                 staged_bytes: 9,
             }],
             tun_queues: vec![TunStatsSnapshot { bytes_read: 6, ..TunStatsSnapshot::default() }],

@@ -7,14 +7,13 @@ use std::io;
 
 use weft_tun::Descriptor as Queue;
 
-/// The host name is unknown: other names have to be given on the command line.
-#[cfg(not(unix))]
-pub(crate) fn own_name() -> Option<String> {
-    None
+/// The kernel's counters of a device are not read.
+pub(crate) fn queue_overflows(_: &std::path::Path, _: &str) -> u64 {
+    0
 }
 
-/// The kernel's counters of a device are not read.
-pub(crate) fn queue_overflows(_: &str) -> u64 {
+/// There is no veth pair.
+pub(crate) fn far_end_drops(_: &std::fs::File) -> u64 {
     0
 }
 
@@ -30,11 +29,9 @@ pub(crate) fn take_socket(_: i32) -> Result<weft_uapi::Descriptor, String> {
     Err(format!("the UAPI of {OS} is a pipe and has no descriptor to hand in: remove this variable"))
 }
 
-impl crate::metrics::Listener {
-    /// Always returns `None`: without systemd no socket is passed.
-    pub fn inherited() -> Option<Self> {
-        None
-    }
+/// Without systemd no socket is passed.
+pub(crate) fn inherited_metrics() -> Option<weft_metrics::Listener> {
+    None
 }
 
 /// There is one packet thread, which has no need for more.
@@ -42,6 +39,26 @@ impl crate::metrics::Listener {
 pub(crate) mod descriptors {
     pub(crate) fn make_room(_: usize) -> std::io::Result<Result<(), String>> {
         Ok(Ok(()))
+    }
+}
+
+/// Speed tests read the TCP_INFO of Linux.
+pub(crate) mod speedtest {
+    use std::sync::Arc;
+
+    use weft_config::InterfaceName;
+
+    use super::OS;
+    use crate::control::Managed;
+
+    pub(crate) enum SpeedTests {}
+
+    impl SpeedTests {
+        pub(crate) fn answer(interface: &InterfaceName, _: &Arc<Managed>) -> Result<Self, String> {
+            Err(format!(
+                "{interface} refuses speed tests: they need Linux, not {OS}; take `SpeedTest` out of the file"
+            ))
+        }
     }
 }
 
@@ -80,6 +97,37 @@ pub(crate) mod demo {
     /// Always.
     pub fn run(_: &DemoArgs) -> Result<(), Error> {
         Err(Error::new(Code::Failure, "`weft demo` needs the network namespaces of Linux"))
+    }
+}
+
+/// Commands that use a tunnel without root.
+pub mod exec {
+    use std::process::ExitCode;
+
+    use weft_commands::output;
+    use weft_config::exit::Code;
+
+    use crate::cli::ExecArgs;
+
+    /// Reports that there are no namespaces.
+    pub fn run(_: &ExecArgs) -> ExitCode {
+        output::error(&"`weft exec` needs the namespaces of Linux");
+        Code::Failure.into()
+    }
+}
+
+/// Proxies into a tunnel without root.
+pub mod proxy {
+    use weft_config::exit::{Code, Error};
+
+    use crate::cli::ProxyArgs;
+
+    /// Reports that there are no namespaces.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn run(_: &ProxyArgs) -> Result<(), Error> {
+        Err(Error::new(Code::Failure, "`weft proxy` needs the namespaces of Linux"))
     }
 }
 
@@ -245,40 +293,6 @@ pub(crate) mod background {
     impl Notifier {
         /// Never called.
         pub fn ready(self, _: Output) -> Result<(), BackgroundError> {
-            match self.0 {}
-        }
-    }
-}
-
-/// Metrics on a Unix socket.
-#[cfg(not(unix))]
-pub(crate) mod metrics {
-    use std::path::Path;
-
-    use tokio::net::TcpStream;
-    use weft_config::metrics::Address;
-    use weft_ipc::Source;
-
-    use super::{Infallible, io};
-    use crate::metrics::ListenError;
-
-    #[derive(Debug)]
-    pub(crate) struct LocalListener(Infallible);
-
-    pub(crate) struct LocalAcceptor(Infallible);
-
-    impl LocalListener {
-        pub(crate) fn open(path: &Path) -> Result<Self, ListenError> {
-            Err(ListenError::NoLocal(Address::Unix(path.to_owned())))
-        }
-
-        pub(crate) fn acceptor(self) -> io::Result<LocalAcceptor> {
-            Ok(LocalAcceptor(self.0))
-        }
-    }
-
-    impl LocalAcceptor {
-        pub(crate) fn accept(&self) -> std::future::Ready<io::Result<(TcpStream, Source)>> {
             match self.0 {}
         }
     }

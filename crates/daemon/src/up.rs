@@ -17,7 +17,7 @@ use weft_uapi::ControlError;
 use weft_udp::PathMtu;
 
 use crate::background::{self, BackgroundError};
-use crate::carried_over::Place;
+use crate::carried_over::PeerAddress;
 use crate::cli::{MetricsArgs, UpArgs};
 use crate::interface::StartError;
 use crate::metrics;
@@ -30,6 +30,8 @@ mod handover;
 mod leaving;
 mod look_up;
 mod reload;
+#[cfg(target_os = "linux")]
+pub mod rootless;
 mod served;
 mod start;
 mod supervisor;
@@ -115,8 +117,11 @@ fn is_lasting(code: exit::Code) -> bool {
 }
 
 fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
-    let overrides =
-        Overrides { kill_switch: args.host.kill_switch.map(Into::into), metrics: args.metrics.clone() };
+    let overrides = Overrides {
+        kill_switch: args.host.kill_switch.map(Into::into),
+        metrics: args.metrics.clone(),
+        is_rootless: false,
+    };
     let config = load(args, &overrides)?;
     let options = Options {
         packet_threads: args.tun.packet_threads,
@@ -146,6 +151,8 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
 struct Overrides {
     kill_switch: Option<config::KillSwitch>,
     metrics: MetricsArgs,
+    /// Whether the device is in a separate network namespace.
+    is_rootless: bool,
 }
 
 impl Overrides {
@@ -153,6 +160,9 @@ impl Overrides {
         self.metrics.apply(&mut config.interface.host.metrics);
         if let Some(kill_switch) = self.kill_switch {
             config.interface.host.kill_switch = kill_switch;
+        }
+        if self.is_rootless {
+            weft_host::keep_what_counts_in_a_namespace(config);
         }
     }
 }
@@ -184,8 +194,8 @@ fn dry_run(config: &Config) -> Result<(), exit::Error> {
 /// once here, and again in the background. If the name servers are only reachable through this tunnel, which
 /// forwards nothing at this point, the peers keep their last addresses; the tunnel that comes up with these
 /// leads to the name servers.
-fn known_endpoints(config: &Config, places: &[Place]) -> Found {
-    let found = Found::of(config, places, PATIENCE_WHILE_PACKETS_WAIT);
+fn known_endpoints(config: &Config, addresses: &[PeerAddress]) -> Found {
+    let found = Found::of(config, addresses, PATIENCE_WHILE_PACKETS_WAIT);
     for InVain { peer, last, error } in &found.in_vain {
         match last {
             Some(last) => {
@@ -219,7 +229,9 @@ fn resolve_endpoints(config: &Config) -> Result<Found, ResolveError> {
         let endpoints = resolve::first_addresses(endpoints, at_start, &Cancel::default())?;
         return Ok(Found { endpoints, in_vain: Vec::new() });
     }
-    let place = |endpoint: &Endpoint| Place::LookUp { last: remembered.get(&endpoint.to_string()).copied() };
-    let places: Vec<Place> = endpoints.map(|endpoint| endpoint.map_or(Place::Nowhere, place)).collect();
-    Ok(known_endpoints(config, &places))
+    let address =
+        |endpoint: &Endpoint| PeerAddress::LookUp { last: remembered.get(&endpoint.to_string()).copied() };
+    let addresses: Vec<PeerAddress> =
+        endpoints.map(|endpoint| endpoint.map_or(PeerAddress::None, address)).collect();
+    Ok(known_endpoints(config, &addresses))
 }

@@ -325,7 +325,7 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
         "[Interface]\nPrivateKey={KEY}\nDNS = 192.0.2.53, corp.example, ~.\nSaveConfig = true\n\
          PostUp = echo up # %i\nPreDown = wg set %i peer {PEER} remove\nPostUp = echo again\n\
          # weft: KillSwitch = allow-local\n#weft:mssclamp=on\n# weft: PathMtuDiscovery = on\n\
-         # weft: Metrics = [::1]:9586\n# weft: MetricsHost = GW.example, gw\n\
+         # weft: Metrics = [::1]:9586\n# weft: MetricsHost = GW.example, gw\n# weft: SpeedTest = on\n\
          [Peer]\nPublicKey = {PEER}\n#weft: ratetopeer = 50 mbit\n# weft: RateFromPeer = 2Gbit\n\
          # weft: Expected = off\n"
     );
@@ -362,7 +362,7 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
     assert_eq!(peer["limit_to_peer_bits_per_second"], 50_000_000);
     assert_eq!(peer["limit_from_peer_bits_per_second"], 2_000_000_000_u64);
     assert_eq!(peer["expected"], false);
-    for key in ["save_config", "path_mtu_discovery", "mss_clamp"] {
+    for key in ["save_config", "path_mtu_discovery", "mss_clamp", "speed_test"] {
         assert_eq!(interface[key], true, "{key}");
     }
 }

@@ -44,6 +44,8 @@ enum Apart {
 #[derive(Default)]
 struct Socket {
     refuses: bool,
+    /// The errors that the next calls to send end with.
+    send_errors: VecDeque<SendError>,
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
     handshakes: VecDeque<(SocketAddr, Vec<u8>)>,
     /// Whether an error comes before each handshake message, and whether the next call is to fail.
@@ -94,6 +96,9 @@ impl Udp for FakeUdp {
         if own.refuses {
             own.writer = Some(cx.waker().clone());
             return Poll::Pending;
+        }
+        if let Some(error) = own.send_errors.pop_front() {
+            return Poll::Ready(Err(error));
         }
         let apart = network.apart;
         let source = network.shards.iter().find(|(_, shards)| shards.contains(&self.address));
@@ -317,6 +322,51 @@ fn a_socket_that_takes_nothing_stops_the_reading_and_loses_nothing() {
         expect_in_order(&nodes[1], 0..sent).await;
         assert_eq!(nodes[0].snapshot().await.drops.total(), 0);
         assert_eq!(nodes[1].snapshot().await.drops.total(), 0);
+    });
+}
+
+#[test]
+fn a_send_that_fails_costs_what_it_carried_and_what_follows_keeps_its_order() {
+    with_nodes(2, SMALL, async |nodes| {
+        shake_hands(&nodes, 0, 1).await;
+        let failed = |kind: io::ErrorKind| SendError::Failed(kind.into());
+        let errors = [
+            io::ErrorKind::Other,
+            io::ErrorKind::OutOfMemory,
+            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::ConnectionRefused,
+            io::ErrorKind::NetworkUnreachable,
+        ];
+        let errors = errors.into_iter().map(failed).chain([SendError::TooLong]);
+        let (mut next, mut counted) = (0, 0);
+        for error in errors {
+            let description = format!("{error:?}");
+            nodes[0].network.borrow_mut().sockets.get_mut(&nodes[0].address).unwrap().send_errors =
+                VecDeque::from([error]);
+            let end = next + 200;
+            let (mut injected, mut arrived) = (next, Vec::new());
+            let (mut dropped, mut turns) = (0, 0);
+            while arrived.len() as u64 + dropped < 200 {
+                turns += 1;
+                assert!(turns < 10_000, "{description}: {} arrived, {dropped} are counted", arrived.len());
+                while injected < end && nodes[0].kernel.inject(&packet(0, 1, injected), Offload::None).is_ok()
+                {
+                    injected += 1;
+                }
+                tokio::task::yield_now().await;
+                while let Some(packet) = nodes[1].kernel.take() {
+                    arrived.push(number(&packet));
+                }
+                dropped = nodes[0].snapshot().await.drops.total() - counted;
+            }
+            assert!(dropped > 0, "{description}: one send has failed");
+            assert_eq!(arrived.len() as u64 + dropped, 200, "{description}");
+            assert!(arrived.is_sorted() && arrived.iter().all(|number| (next..end).contains(number)));
+            (next, counted) = (end, counted + dropped);
+        }
+        let drops = nodes[0].snapshot().await.drops;
+        let too_long = drops.get(DropReason::DatagramTooLong);
+        assert!(too_long > 0 && drops.get(DropReason::UdpSendFailed) + too_long == counted, "{drops:?}");
     });
 }
 

@@ -10,27 +10,27 @@ use weft_config::settings::{InterfaceSettingsChange, PeerSettingsChange};
 use weft_config::{Config, Peer};
 use weft_tunnel::{PrivateKey, PublicKey};
 
-use super::state::{BasePeer, OwnKey, State, StatePeer};
+use super::state::{CarriedPeer, FilePeer, OwnKey, State};
 
 /// The address of a peer in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PeerAddress {
     /// The last known address.
-    Here(SocketAddr),
+    Known(SocketAddr),
     /// The endpoint in the file, which has to be looked up.
     LookUp {
         /// The last known address of the peer, or of another peer with the same endpoint.
         last: Option<SocketAddr>,
     },
     /// Unknown, or the peer does not take part.
-    Nowhere,
+    None,
 }
 
 impl State {
     /// Returns where the peers of the file are, in the order of the file: at the last known address, unless
     /// the endpoint in the file was edited.
-    pub fn places(&self, config: &Config) -> Vec<Place> {
-        let base: HashMap<PublicKey, &BasePeer> =
+    pub fn addresses(&self, config: &Config) -> Vec<PeerAddress> {
+        let base: HashMap<PublicKey, &FilePeer> =
             self.base.peers.iter().map(|peer| (peer.public_key, peer)).collect();
         let was: HashMap<PublicKey, Option<SocketAddr>> =
             self.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
@@ -42,21 +42,21 @@ impl State {
             let own = was.get(&peer.public_key).copied().flatten();
             own.or_else(|| by_endpoint.get(endpoint).copied())
         };
-        let place = |peer: &Peer| {
-            let file = BasePeer::of(peer);
+        let address = |peer: &Peer| {
+            let file = FilePeer::of(peer);
             let base = base.get(&peer.public_key).copied();
             let is_edited = base.is_none_or(|base| base.endpoint != file.endpoint);
             match was.get(&peer.public_key).copied() {
                 // It was removed at run time, and stays removed.
-                None if base == Some(&file) => Place::Nowhere,
-                Some(Some(address)) if !is_edited || file.endpoint.is_none() => Place::Here(address),
+                None if base == Some(&file) => PeerAddress::None,
+                Some(Some(address)) if !is_edited || file.endpoint.is_none() => PeerAddress::Known(address),
                 _ => match &file.endpoint {
-                    Some(endpoint) => Place::LookUp { last: last(peer, endpoint) },
-                    None => Place::Nowhere,
+                    Some(endpoint) => PeerAddress::LookUp { last: last(peer, endpoint) },
+                    None => PeerAddress::None,
                 },
             }
         };
-        config.peers.iter().map(place).collect()
+        config.peers.iter().map(address).collect()
     }
 
     /// Returns the port to use if the file's port is unchanged; `None` if the file was edited to another
@@ -76,7 +76,7 @@ impl State {
     /// Returns the change that configures an interface without a key and without peers. `endpoints` are the
     /// addresses of the peers of the file.
     pub fn change(&self, config: &Config, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
-        let base: HashMap<PublicKey, &BasePeer> =
+        let base: HashMap<PublicKey, &FilePeer> =
             self.base.peers.iter().map(|peer| (peer.public_key, peer)).collect();
         let was: HashSet<PublicKey> = self.peers.iter().map(|peer| peer.public_key).collect();
         let file: HashMap<PublicKey, (&Peer, Option<SocketAddr>)> = config
@@ -106,7 +106,7 @@ impl State {
         }
         for peer in config.peers.iter().filter(|peer| !was.contains(&peer.public_key)) {
             // A peer that was removed at run time returns if its part of the file was edited.
-            if base.get(&peer.public_key).is_none_or(|base| **base != BasePeer::of(peer)) {
+            if base.get(&peer.public_key).is_none_or(|base| **base != FilePeer::of(peer)) {
                 let endpoint = file.get(&peer.public_key).and_then(|(_, endpoint)| *endpoint);
                 peers.push(as_the_file_says(peer, endpoint));
             }
@@ -136,8 +136,8 @@ struct Merged {
 }
 
 /// Merges a peer of the state with the same peer in the file.
-fn merge(was: &StatePeer, base: Option<&BasePeer>, peer: &Peer, endpoint: Option<SocketAddr>) -> Merged {
-    let file = BasePeer::of(peer);
+fn merge(was: &CarriedPeer, base: Option<&FilePeer>, peer: &Peer, endpoint: Option<SocketAddr>) -> Merged {
+    let file = FilePeer::of(peer);
     let keeps_ips = base.is_some_and(|base| base.allowed_ips == file.allowed_ips);
     let of_file = PeerSettingsChange::from(peer.settings.clone());
     let edited = match base {
@@ -155,7 +155,7 @@ fn merge(was: &StatePeer, base: Option<&BasePeer>, peer: &Peer, endpoint: Option
     Merged { change, is_edited: !keeps_ips }
 }
 
-fn as_it_was(was: &StatePeer) -> PeerChange {
+fn as_it_was(was: &CarriedPeer) -> PeerChange {
     PeerChange {
         endpoint: was.endpoint,
         settings: was.settings().into(),

@@ -62,12 +62,12 @@ fn left(base: &Config, mark: u32, own: Option<u8>, peers: Vec<PeerState>) -> Sta
 /// 203.0.113.1:1.
 fn merged(left: &State, config: &Config) -> Model {
     let endpoints: Vec<_> = left
-        .places(config)
+        .addresses(config)
         .into_iter()
         .map(|place| match place {
-            Place::Here(address) => Some(address),
-            Place::LookUp { .. } => Some(address("203.0.113.1:1")),
-            Place::Nowhere => None,
+            PeerAddress::Known(address) => Some(address),
+            PeerAddress::LookUp { .. } => Some(address("203.0.113.1:1")),
+            PeerAddress::None => None,
         })
         .collect();
     let mut model = Model::default();
@@ -108,20 +108,20 @@ fn an_untouched_file_brings_back_what_was_changed_while_it_ran() {
     assert_eq!(left.port(&file), Some(4242));
     let file = config(&own(1), &[(2, "Endpoint = vpn.example:1"), (3, "Endpoint = other.example:1")]);
     let left = self::left(&file, 0, Some(1), vec![runs(2, None, &[])]);
-    let look_up = Place::LookUp { last: None };
-    assert_eq!(left.places(&file), [look_up, Place::Nowhere], "a removed peer has no place");
+    let look_up = PeerAddress::LookUp { last: None };
+    assert_eq!(left.addresses(&file), [look_up, PeerAddress::None], "a removed peer has no address");
 }
 
 #[test]
 fn what_has_to_be_looked_up_was_somewhere() {
     let base = config(&own(1), &[(2, "Endpoint = vpn.example:1"), (3, "")]);
     let left = left(&base, 0, Some(1), vec![runs(2, Some("192.0.2.77:7"), &[]), runs(3, None, &[])]);
-    let at = |last: &str| Place::LookUp { last: Some(address(last)) };
+    let at = |last: &str| PeerAddress::LookUp { last: Some(address(last)) };
     let edited = config(&own(1), &[(2, "Endpoint = other.example:1"), (3, "Endpoint = 192.0.2.3:1")]);
-    assert_eq!(left.places(&edited), [at("192.0.2.77:7"), Place::LookUp { last: None }]);
+    assert_eq!(left.addresses(&edited), [at("192.0.2.77:7"), PeerAddress::LookUp { last: None }]);
     // The same server with another key, and an unknown server.
     let edited = config(&own(1), &[(4, "Endpoint = vpn.example:1"), (5, "Endpoint = vpn.example:2")]);
-    assert_eq!(left.places(&edited), [at("192.0.2.77:7"), Place::LookUp { last: None }]);
+    assert_eq!(left.addresses(&edited), [at("192.0.2.77:7"), PeerAddress::LookUp { last: None }]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub struct State {
     /// The mark of outgoing packets; 0 means none.
     pub fw_mark: u32,
     /// The peers, in the order in which they were added.
-    pub peers: Vec<StatePeer>,
+    pub peers: Vec<CarriedPeer>,
 }
 
 /// The key of an interface.
@@ -50,7 +50,7 @@ pub enum OwnKey {
 
 /// The state of a peer at the end of a daemon.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct StatePeer {
+pub struct CarriedPeer {
     /// Identity of the peer.
     #[serde(with = "text")]
     pub public_key: PublicKey,
@@ -89,12 +89,12 @@ pub struct Base {
     pub fw_mark: u32,
     /// The mark that was chosen for the interface, whether the file sets one or not.
     pub mark: u32,
-    pub peers: Vec<BasePeer>,
+    pub peers: Vec<FilePeer>,
 }
 
 /// A peer in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BasePeer {
+pub struct FilePeer {
     /// PublicKey.
     #[serde(with = "text")]
     pub public_key: PublicKey,
@@ -120,12 +120,12 @@ impl Base {
             listen_port: interface.settings.listen_port,
             fw_mark: interface.settings.fw_mark,
             mark,
-            peers: config.peers.iter().map(BasePeer::of).collect(),
+            peers: config.peers.iter().map(FilePeer::of).collect(),
         }
     }
 }
 
-impl BasePeer {
+impl FilePeer {
     pub(super) fn of(peer: &Peer) -> Self {
         let mut allowed_ips = peer.allowed_ips.clone();
         allowed_ips.sort_unstable();
@@ -143,7 +143,7 @@ impl BasePeer {
     }
 }
 
-impl StatePeer {
+impl CarriedPeer {
     pub(super) fn settings(&self) -> PeerSettings {
         settings(&self.preshared_key, self.persistent_keepalive)
     }
@@ -196,7 +196,7 @@ impl State {
         let is_of_file = public_key.is_some() && public_key == base.public_key;
         let private_key =
             if is_of_file { OwnKey::OfTheFile } else { OwnKey::Given(device.settings.private_key) };
-        let peers = device.peers.into_iter().map(|peer| StatePeer {
+        let peers = device.peers.into_iter().map(|peer| CarriedPeer {
             public_key: peer.public_key,
             preshared_key: peer.settings.preshared_key,
             endpoint: peer.endpoint,
@@ -249,7 +249,7 @@ impl State {
     /// Returns what the tunnel of the next daemon needs to know of the peers, converted to this process's
     /// clocks.
     pub fn remembered(&self, now: Instant, wall_clock: SystemTime) -> Vec<(PublicKey, Remembered)> {
-        let of = |peer: &StatePeer| {
+        let of = |peer: &CarriedPeer| {
             // If the clock was set back, the handshake lies in the future.
             let age = peer.last_handshake.map(|at| wall_clock.duration_since(at).unwrap_or_default());
             let remembered = Remembered {

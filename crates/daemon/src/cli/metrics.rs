@@ -22,6 +22,16 @@ pub struct MetricsArgs {
 }
 
 impl MetricsArgs {
+    /// Returns the options that are given, as they are written.
+    pub(super) fn given(&self) -> Vec<String> {
+        let metrics = self.metrics.as_ref().map(|MetricsWish(address)| match address {
+            Some(address) => format!("--metrics {address}"),
+            None => "--metrics off".to_owned(),
+        });
+        let hosts = self.metrics_host.iter().map(|name| format!("--metrics-host {}", name.as_str()));
+        metrics.into_iter().chain(hosts).collect()
+    }
+
     /// Applies the command line to the file's settings: the address replaces the file's, host names are added
     /// to it.
     pub fn apply(&self, config: &mut MetricsConfig) {

@@ -1,5 +1,6 @@
 //! The requests that a running interface serves on its control socket.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_config::InterfaceName;
@@ -45,8 +46,12 @@ impl Managed {
 
     /// Opens the control socket. A failure is only logged: the interface works without the socket.
     pub fn serve(self: &Arc<Self>, name: &InterfaceName) -> Option<Server> {
-        let path = Client::path_of(name);
-        match Server::start(&path, Arc::clone(self) as Arc<dyn Manage>) {
+        self.serve_at(&Client::path_of(name))
+    }
+
+    /// Opens the control socket at this path, as [`Self::serve`] does.
+    pub fn serve_at(self: &Arc<Self>, path: &Path) -> Option<Server> {
+        match Server::start(path, Arc::clone(self) as Arc<dyn Manage>) {
             Ok(server) => Some(server),
             Err(error) => {
                 tracing::warn!("`weft status` and the like cannot ask this interface: {error}");

@@ -11,21 +11,21 @@ use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use super::ends::End;
 
 /// The TCP flows: sending end and address family. All tables use this order.
-pub(super) const LANES: [Lane; 4] = [
-    Lane { from: 0, family: 0 },
-    Lane { from: 0, family: 1 },
-    Lane { from: 1, family: 0 },
-    Lane { from: 1, family: 1 },
+pub(super) const TCP_FLOWS: [TcpFlow; 4] = [
+    TcpFlow { from: 0, family: 0 },
+    TcpFlow { from: 0, family: 1 },
+    TcpFlow { from: 1, family: 0 },
+    TcpFlow { from: 1, family: 1 },
 ];
 
 /// One direction and family.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lane {
+pub(super) struct TcpFlow {
     pub(super) from: usize,
     family: usize,
 }
 
-impl Lane {
+impl TcpFlow {
     pub(super) fn direction(self) -> &'static str {
         ["a → b", "b → a"][self.from]
     }
@@ -37,7 +37,7 @@ impl Lane {
 
 /// The result of a TCP flow.
 #[derive(Clone, Debug, serde::Serialize)]
-pub(super) struct LaneResult {
+pub(super) struct TcpFlowResult {
     pub(super) direction: &'static str,
     pub(super) family: &'static str,
     pub(super) sent_bytes: u64,
@@ -60,9 +60,9 @@ impl Load {
     pub(super) fn start(ends: &[End; 2], end: Instant) -> io::Result<Self> {
         let amount = Amount::Until(end);
         let mut load = Self { receivers: Vec::new(), senders: Vec::new(), numbered: Vec::new() };
-        for (place, lane) in LANES.iter().enumerate() {
-            let (from, to) = (&ends[lane.from], &ends[1 - lane.from]);
-            let address = SocketAddr::new(to.inner[lane.family], 0);
+        for (place, flow) in TCP_FLOWS.iter().enumerate() {
+            let (from, to) = (&ends[flow.from], &ends[1 - flow.from]);
+            let address = SocketAddr::new(to.inner[flow.family], 0);
             let receiver = to.namespace.run(|| TcpReceiver::listen(address))?;
             let senders = TcpSenders::start(&from.namespace, receiver.local_addr(), 1, amount, place as u64)?;
             load.receivers.push(receiver);
@@ -76,9 +76,9 @@ impl Load {
         Ok(load)
     }
 
-    /// Returns the bytes received on each lane.
-    pub(super) fn received_bytes(&self) -> [u64; LANES.len()] {
-        std::array::from_fn(|lane| self.receivers[lane].bytes())
+    /// Returns the bytes received on each flow.
+    pub(super) fn received_bytes(&self) -> [u64; TCP_FLOWS.len()] {
+        std::array::from_fn(|flow| self.receivers[flow].bytes())
     }
 
     /// Returns the number of datagrams of the numbered flows that were sent, and that have arrived.
@@ -93,18 +93,18 @@ impl Load {
         self.numbered.iter().for_each(Numbered::stop);
     }
 
-    /// Waits for the last byte. Returns the results of every lane, and of the numbered flows from a and from
+    /// Waits for the last byte. Returns the results of every flow, and of the numbered flows from a and from
     /// b.
-    pub(super) fn finish(self) -> (Vec<LaneResult>, Vec<NumberedReport>) {
+    pub(super) fn finish(self) -> (Vec<TcpFlowResult>, Vec<NumberedReport>) {
         let numbered = self.numbered.into_iter().map(Numbered::finish).collect();
-        let flows = LANES.iter().zip(self.senders.into_iter().zip(self.receivers));
-        let lanes = flows.map(|(lane, (senders, receiver))| {
+        let flows = TCP_FLOWS.iter().zip(self.senders.into_iter().zip(self.receivers));
+        let flows = flows.map(|(flow, (senders, receiver))| {
             let retransmits = senders.progress().retransmits.load(Relaxed);
             let sent = senders.finish().pop().unwrap_or_default();
             let received = receiver.finish().pop().unwrap_or_default();
-            LaneResult {
-                direction: lane.direction(),
-                family: lane.family(),
+            TcpFlowResult {
+                direction: flow.direction(),
+                family: flow.family(),
                 sent_bytes: sent.bytes,
                 received_bytes: received.bytes,
                 confirmed_bytes: sent.confirmed,
@@ -113,6 +113,6 @@ impl Load {
                 error: sent.error.or(received.error),
             }
         });
-        (lanes.collect(), numbered)
+        (flows.collect(), numbered)
     }
 }

@@ -6,7 +6,7 @@ use weft_lab::numbered::NumberedReport;
 
 use super::account::Account;
 use super::ends::KernelDrops;
-use super::load::LaneResult;
+use super::load::TcpFlowResult;
 
 /// The results of a run.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -16,7 +16,7 @@ pub(super) struct Report {
     /// Whether Ctrl-C ended it early.
     pub(super) interrupted: bool,
     /// TCP by direction and family.
-    pub(super) tcp: Vec<LaneResult>,
+    pub(super) tcp: Vec<TcpFlowResult>,
     /// The numbered UDP flows: from a, then from b.
     pub(super) udp: Vec<NumberedReport>,
     /// The daemons: a, then b.
@@ -42,7 +42,7 @@ impl Report {
     pub(super) fn new(
         elapsed: Duration,
         interrupted: bool,
-        (tcp, udp): (Vec<LaneResult>, Vec<NumberedReport>),
+        (tcp, udp): (Vec<TcpFlowResult>, Vec<NumberedReport>),
         daemons: Vec<DaemonReport>,
         traffic_cpu: Duration,
     ) -> Self {
@@ -65,23 +65,23 @@ impl Report {
         bytes as f64 * 8.0 / self.seconds.max(0.001) / 1e9
     }
 
-    /// Returns the Gbit/s of payload over all TCP lanes.
+    /// Returns the Gbit/s of payload over all TCP flows.
     pub(super) fn total_gbit_per_second(&self) -> f64 {
-        self.gbit_per_second(self.tcp.iter().map(|lane| lane.received_bytes).sum())
+        self.gbit_per_second(self.tcp.iter().map(|flow| flow.received_bytes).sum())
     }
 
     fn judge(&mut self) {
         let (mut problems, mut notes) = (Vec::new(), Vec::new());
-        for lane in &self.tcp {
-            let name = format!("TCP {} {}", lane.direction, lane.family);
-            if let Some(position) = lane.first_mismatch {
+        for flow in &self.tcp {
+            let name = format!("TCP {} {}", flow.direction, flow.family);
+            if let Some(position) = flow.first_mismatch {
                 problems.push(format!("{name}: the byte at {position} arrived corrupted or displaced."));
-            } else if let Some(error) = &lane.error {
+            } else if let Some(error) = &flow.error {
                 problems.push(format!("{name}: the flow broke: {error}."));
-            } else if lane.confirmed_bytes != lane.sent_bytes {
-                let missing = lane.sent_bytes.saturating_sub(lane.confirmed_bytes);
+            } else if flow.confirmed_bytes != flow.sent_bytes {
+                let missing = flow.sent_bytes.saturating_sub(flow.confirmed_bytes);
                 problems.push(format!("{name}: {missing} bytes were lost."));
-            } else if lane.sent_bytes == 0 {
+            } else if flow.sent_bytes == 0 {
                 problems.push(format!("{name}: nothing was sent."));
             }
         }
@@ -146,12 +146,12 @@ pub(super) mod tests {
     use weft_lab::numbered::Tally;
 
     use super::*;
-    use crate::demo::load::LANES;
+    use crate::demo::load::TCP_FLOWS;
 
     pub(in crate::demo) fn clean() -> Report {
-        let lane = |lane: &crate::demo::load::Lane| LaneResult {
-            direction: lane.direction(),
-            family: lane.family(),
+        let flow = |flow: &crate::demo::load::TcpFlow| TcpFlowResult {
+            direction: flow.direction(),
+            family: flow.family(),
             sent_bytes: 1_250_000_000,
             received_bytes: 1_250_000_000,
             confirmed_bytes: 1_250_000_000,
@@ -187,7 +187,7 @@ pub(super) mod tests {
         Report::new(
             Duration::from_secs(10),
             false,
-            (LANES.iter().map(lane).collect(), vec![udp, udp]),
+            (TCP_FLOWS.iter().map(flow).collect(), vec![udp, udp]),
             vec![daemon("a"), daemon("b")],
             Duration::from_secs(5),
         )

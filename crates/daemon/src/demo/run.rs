@@ -10,7 +10,7 @@ use weft_lab::cpu;
 
 use super::ends::{self, End};
 use super::interrupt::Interrupt;
-use super::load::{LANES, Load};
+use super::load::{Load, TCP_FLOWS};
 use super::report::{DaemonReport, Report};
 use super::table;
 use crate::cli::DemoArgs;
@@ -85,8 +85,8 @@ fn watch(
         let now = Instant::now();
         let bytes = load.received_bytes();
         let elapsed = (now - last).as_secs_f64();
-        let rates: [f64; LANES.len()] =
-            std::array::from_fn(|lane| (bytes[lane] - before[lane]) as f64 * 8.0 / 1e9 / elapsed);
+        let rates: [f64; TCP_FLOWS.len()] =
+            std::array::from_fn(|flow| (bytes[flow] - before[flow]) as f64 * 8.0 / 1e9 / elapsed);
         out.progress(&table::progress(second, rates, load.numbered_progress()))?;
         (before, last) = (bytes, now);
         ends.iter_mut().for_each(End::sample_cpu);

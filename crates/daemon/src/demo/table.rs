@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::account::Account;
-use super::load::LANES;
+use super::load::TCP_FLOWS;
 use super::report::Report;
 
 const GREEN: &str = "\x1b[1;32m";
@@ -17,16 +17,16 @@ const PLAIN: &str = "\x1b[0m";
 /// Returns the headings of the lines of [`progress`].
 pub(super) fn progress_heading() -> String {
     let mut line = format!("{BOLD}{:>5}", "time");
-    for lane in LANES {
-        let _ = write!(line, "  {:>10}", format!("{} {}", lane.direction().replace(' ', ""), lane.family()));
+    for flow in TCP_FLOWS {
+        let _ = write!(line, "  {:>10}", format!("{} {}", flow.direction().replace(' ', ""), flow.family()));
     }
     let _ = writeln!(line, "  {:>8}  {:>14}{PLAIN}", "Gbit/s", "UDP datagrams");
     line
 }
 
-/// Returns one line for the time up to `seconds`: Gbit/s by lane and in total, and datagrams received of
+/// Returns one line for the time up to `seconds`: Gbit/s by flow and in total, and datagrams received of
 /// those sent.
-pub(super) fn progress(seconds: u64, rates: [f64; LANES.len()], (sent, received): (u64, u64)) -> String {
+pub(super) fn progress(seconds: u64, rates: [f64; TCP_FLOWS.len()], (sent, received): (u64, u64)) -> String {
     let mut line = format!("{:>4}s", seconds);
     for rate in rates {
         let _ = write!(line, "  {rate:>10.2}");
@@ -75,15 +75,15 @@ fn aligned(column: usize, text: &str) -> Cell {
 
 fn tcp(report: &Report) -> Table {
     let mut tcp = table(["Traffic", "Gbit/s", "sent", "arrived right", "sent again"]);
-    for lane in &report.tcp {
+    for flow in &report.tcp {
         row(
             &mut tcp,
             [
-                format!("TCP {} {}", lane.direction, lane.family),
-                format!("{:.2}", report.gbit_per_second(lane.received_bytes)),
-                bytes(lane.sent_bytes),
-                bytes(lane.first_mismatch.unwrap_or(lane.received_bytes)),
-                grouped(lane.retransmits),
+                format!("TCP {} {}", flow.direction, flow.family),
+                format!("{:.2}", report.gbit_per_second(flow.received_bytes)),
+                bytes(flow.sent_bytes),
+                bytes(flow.first_mismatch.unwrap_or(flow.received_bytes)),
+                grouped(flow.retransmits),
             ],
         );
     }

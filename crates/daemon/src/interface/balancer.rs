@@ -5,8 +5,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use weft_confine::EndProcessOnPanic;
 use weft_dataplane::Handle;
-use weft_tun::thread_guard::EndProcessOnPanic;
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(2);

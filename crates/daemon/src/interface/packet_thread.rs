@@ -11,9 +11,8 @@ use std::time::Instant;
 
 use tokio::sync::mpsc as async_mpsc;
 use weft_config::exit;
-use weft_confine::Role;
+use weft_confine::{EndProcessOnPanic, Role};
 use weft_dataplane::{Command, DataplaneError, Handle, OnEvent, Siblings};
-use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tun::{Pulse, TunConfig, TunOffload};
 use weft_tunnel::{CookieRoot, PrivateKey, Shard, Tunnel, TunnelConfig};
 use weft_udp::{self as udp, BindError, ShardSockets, UdpConfig, UdpSockets};
@@ -117,7 +116,7 @@ pub(super) struct Setup {
 
 /// Reported once the device and the sockets are open.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenedInterface {
     pub interface: String,
     /// The UDP port in use.
     pub port: u16,
@@ -153,7 +152,7 @@ pub(super) fn spawn(
     setup: Setup,
     started: mpsc::Receiver<u16>,
     on_end: impl FnOnce() + Send + 'static,
-) -> Result<(PacketThread, Handle, Opened), StartError> {
+) -> Result<(PacketThread, Handle, OpenedInterface), StartError> {
     let (report, reported) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(setup.thread_name.clone())
@@ -174,10 +173,10 @@ pub(super) fn spawn(
     }
 }
 
-type Report = mpsc::SyncSender<Result<(Handle, Opened), StartError>>;
+type Report = mpsc::SyncSender<Result<(Handle, OpenedInterface), StartError>>;
 
-/// Opens the device and the sockets, runs the first packet thread on this thread, and the others on threads
-/// of their own.
+/// Opens the device and the sockets, runs the first packet thread on this thread, and each other one on
+/// a new thread.
 fn run_all(setup: Setup, started: &mpsc::Receiver<u16>, report: &Report) -> Result<(), DataplaneError> {
     let name = setup.thread_name.clone();
     let opened = begin(setup).and_then(|(handle, opened, parts)| {
@@ -215,7 +214,7 @@ fn thread_error(reason: &str) -> StartError {
 type Startable = (Part, ShardSockets, mpsc::SyncSender<u16>);
 
 /// Opens the device and the sockets, and divides them among the packet threads.
-fn begin(setup: Setup) -> Result<(Handle, Opened, Vec<Startable>), StartError> {
+fn begin(setup: Setup) -> Result<(Handle, OpenedInterface, Vec<Startable>), StartError> {
     // Before the TUN is opened: its threads and the other packet threads inherit the scheduling policy.
     scheduling::begin(setup.priority).map_err(StartError::Realtime)?;
     make_room(&setup)?;
@@ -226,7 +225,7 @@ fn begin(setup: Setup) -> Result<(Handle, Opened, Vec<Startable>), StartError> {
     let (interface, offload) =
         devices.first().map(|first| (first.name().to_owned(), first.offload())).unwrap_or_default();
     let pulses = devices.iter().map(weft_tun::Device::pulse).collect();
-    let opened = Opened { interface, port, offload, packet_threads: setup.shards, pulses };
+    let opened = OpenedInterface { interface, port, offload, packet_threads: setup.shards, pulses };
     let (handle, commands) = Handle::of_several(setup.shards, UdpConfig { port, ..setup.udp });
     let siblings = Siblings::of(setup.shards).into_iter().map(|of| (setup.shards > 1).then_some(of));
     let cookies = CookieRoot::generate(Instant::now());

@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use weft_tun::thread_guard::EndProcessOnPanic;
+use weft_confine::EndProcessOnPanic;
 
 use super::notify;
 

@@ -5,9 +5,9 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use weft_confine::EndProcessOnPanic;
 use weft_dataplane::Handle;
 use weft_tun::Pulse;
-use weft_tun::thread_guard::EndProcessOnPanic;
 
 use super::notify;
 use crate::interface::Interface;

@@ -1,16 +1,27 @@
-//! What the kernel counts for a device, in the network namespace of the calling thread.
+//! What the kernel counts for a device.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 
 /// The column in proc_net(5): eight columns of received traffic (bytes, packets, errors, drops and four
 /// more), then the same columns of sent traffic, of which drops is the fourth.
 const TRANSMIT_DROPS: usize = 8 + 3;
 
 /// Returns the number of packets that the kernel dropped because a queue of the TUN was full; a super-packet
-/// counts once. Returns 0 if this namespace has no such device, as after the device moved to another
-/// namespace.
-pub(super) fn queue_overflows(interface: &str) -> u64 {
-    // /proc/self shows the namespace of the process's first thread instead.
-    let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
+/// counts once. Returns 0 if the namespace of `proc_net` has no such device, as after the device moved to
+/// another namespace.
+pub(super) fn queue_overflows(proc_net: &Path, interface: &str) -> u64 {
+    let text = std::fs::read_to_string(proc_net.join("dev")).unwrap_or_default();
     transmit_drops(&text, interface).unwrap_or_default()
+}
+
+/// Returns the number of packets that weft wrote into the far end of a veth pair and the kernel did not
+/// deliver: the near end is down, its MTU is smaller, or the queue of the CPU is full.
+pub(super) fn far_end_drops(counters: &File) -> u64 {
+    let mut text = [0; 4096];
+    let len = counters.read_at(&mut text, 0).unwrap_or_default();
+    transmit_drops(&String::from_utf8_lossy(&text[..len]), weft_rootless::FAR_END).unwrap_or_default()
 }
 
 fn transmit_drops(text: &str, interface: &str) -> Option<u64> {

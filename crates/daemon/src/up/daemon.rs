@@ -16,7 +16,7 @@ use weft_uapi::{Control as _, ControlError};
 use weft_udp::UdpConfig;
 
 use super::UpError;
-use crate::interface::{self, Inherited, Interface, Opened, Options};
+use crate::interface::{self, Inherited, Interface, OpenedInterface, Options};
 use crate::network::{MtuChoice, NetworkKeeper};
 use crate::service_manager::Watchdog;
 
@@ -162,7 +162,7 @@ impl Daemon {
         &self,
         on_change: impl FnMut(NetworkChange) + Send + 'static,
     ) -> Result<Watch, WatchError> {
-        Watch::start(self.host.as_ref().and_then(Host::link), on_change)
+        Watch::start(self.host.as_ref().and_then(Host::link_here), on_change)
     }
 
     /// Reacts to a change of the network. Call it in the namespace that the interface was started in.
@@ -202,7 +202,7 @@ impl Daemon {
     }
 
     /// Returns what was opened, as it was at the start.
-    pub fn opened(&self) -> Option<&Opened> {
+    pub fn opened(&self) -> Option<&OpenedInterface> {
         self.interface.as_ref().map(Interface::opened)
     }
 

@@ -10,7 +10,7 @@ use weft_tun::Descriptor;
 use weft_tunnel::{PublicKey, Remembered};
 use weft_udp::{self as udp, check_socket};
 
-use crate::carried_over::{Place, State};
+use crate::carried_over::{PeerAddress, State};
 use crate::interface::{Inherited, StartError};
 use crate::service_manager::{self, FdStore, read_sealed, try_clone};
 
@@ -231,8 +231,8 @@ impl Handover {
 
     /// Returns where the peers of the file are, as far as that is known. `None` if no state was left: then
     /// all endpoints have to be looked up.
-    pub(super) fn places(&self, config: &Config) -> Option<Vec<Place>> {
-        self.previous.as_ref().map(|previous| previous.places(config))
+    pub(super) fn addresses(&self, config: &Config) -> Option<Vec<PeerAddress>> {
+        self.previous.as_ref().map(|previous| previous.addresses(config))
     }
 
     /// Returns the change that configures the tunnel, if state was left. `endpoints` are the addresses of the
@@ -271,7 +271,11 @@ impl Handover {
         let mut stored: Vec<String> = sockets.iter().map(name).collect();
         let sockets = sockets.into_iter().map(|socket| socket.descriptor).collect();
         if self.store.is_none() && self.queues.is_empty() {
-            return Ok(Adopted { inherited: Inherited { queues: Vec::new(), sockets }, port, kept: None });
+            return Ok(Adopted {
+                inherited: Inherited { sockets, ..Inherited::default() },
+                port,
+                kept: None,
+            });
         }
 
         let (numbers, existing): (Vec<u16>, Vec<Descriptor>) =
@@ -291,7 +295,7 @@ impl Handover {
             new.push((self.names.queue(number), descriptor));
         }
         let kept = self.store.map(|store| Kept { store, names: self.names, stored, new });
-        Ok(Adopted { inherited: Inherited { queues: all, sockets }, port, kept })
+        Ok(Adopted { inherited: Inherited { queues: all, sockets, namespace: None }, port, kept })
     }
 
     /// Returns the port of the file if the file was edited to another port, else the port in use.

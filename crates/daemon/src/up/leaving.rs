@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_config::InterfaceName;
+use weft_confine::EndProcessOnPanic;
 use weft_dataplane::Controller;
-use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_uapi::{Control as _, ControlError};
 
 use super::handover::{Kept, Names};
@@ -35,7 +35,7 @@ pub(super) enum LeaveError {
     State(#[from] serde_json::Error),
 }
 
-enum Told {
+enum Message {
     Changed,
     /// The sockets were replaced. The answer follows when the old ones are out of the store.
     Rebound(SyncSender<()>),
@@ -46,7 +46,7 @@ enum Told {
 
 /// Keeps the state in the store up to date.
 pub(super) struct Leaving {
-    tell: SyncSender<Told>,
+    tell: SyncSender<Message>,
     thread: JoinHandle<Writer>,
 }
 
@@ -102,11 +102,11 @@ impl Leaving {
         let rebound = tell.clone();
         writer.controller.after_rebind(move || {
             let (answer, answered) = mpsc::sync_channel(1);
-            if rebound.send(Told::Rebound(answer)).is_ok() {
+            if rebound.send(Message::Rebound(answer)).is_ok() {
                 let _ended = answered.recv();
             }
         });
-        let _has_room = tell.try_send(Told::Changed);
+        let _has_room = tell.try_send(Message::Changed);
         let thread = std::thread::Builder::new().name("weft-leaving".to_owned()).spawn(move || {
             let _guard = EndProcessOnPanic;
             writer.run(&told)
@@ -117,25 +117,25 @@ impl Leaving {
     /// Notes that the interface was changed, or that something happened to a peer.
     pub(super) fn changed(&self) {
         // If the channel is full, the waiting messages cause a write anyway.
-        let _full = self.tell.try_send(Told::Changed);
+        let _full = self.tell.try_send(Message::Changed);
     }
 
     /// Notes that the file was loaded again.
     pub(super) fn loaded(&self, base: Base) {
-        let _ended = self.tell.send(Told::Base(Box::new(base)));
+        let _ended = self.tell.send(Message::Base(Box::new(base)));
     }
 
     /// Ends the thread and returns its writer.
     pub(super) fn finish(self) -> Option<Writer> {
-        let _ended = self.tell.send(Told::End);
+        let _ended = self.tell.send(Message::End);
         // The guard ends the process on a panic, so this always succeeds.
         self.thread.join().ok()
     }
 }
 
 impl Writer {
-    /// Runs until [`Told::End`].
-    fn run(mut self, told: &Receiver<Told>) -> Self {
+    /// Runs until [`Message::End`].
+    fn run(mut self, told: &Receiver<Message>) -> Self {
         self.look_for_room();
         let mut due: Option<Instant> = None;
         let mut not_before = Instant::now();
@@ -145,14 +145,14 @@ impl Writer {
                 Some(due) => told.recv_timeout(due.saturating_duration_since(Instant::now())),
             };
             match message {
-                Ok(Told::Changed) => {}
-                Ok(Told::Rebound(answer)) => {
+                Ok(Message::Changed) => {}
+                Ok(Message::Rebound(answer)) => {
                     if let Err(error) = self.replace_sockets().and_then(|()| Ok(self.store.settle()?)) {
                         tracing::warn!("the service manager may keep the previous port: {error}");
                     }
                     let _gone = answer.try_send(());
                 }
-                Ok(Told::Base(base)) => self.base = *base,
+                Ok(Message::Base(base)) => self.base = *base,
                 Err(RecvTimeoutError::Timeout) => {
                     // Waiting for its answer does not count as work.
                     self.look_for_room();
@@ -165,7 +165,7 @@ impl Writer {
                     not_before = Instant::now() + start.elapsed() * SHARE;
                     continue;
                 }
-                Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return self,
+                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return self,
             }
             due = due.or_else(|| Some((Instant::now() + PATIENCE).max(not_before)));
         }

@@ -11,11 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weft_config::{Config, Endpoint};
+use weft_confine::EndProcessOnPanic;
 use weft_host::resolve::{self, Cancel, ResolveError, Retries};
-use weft_tun::thread_guard::EndProcessOnPanic;
 use weft_tunnel::PublicKey;
 
-use crate::carried_over::Place;
+use crate::carried_over::PeerAddress;
 
 /// Maximum number of concurrent look-ups.
 const AT_ONCE: usize = 8;
@@ -47,28 +47,30 @@ pub(super) struct InVain {
 }
 
 impl Found {
-    /// Looks up the names that `places` asks for, with one attempt each and all within `patience`.
-    pub(super) fn of(config: &Config, places: &[Place], patience: Duration) -> Self {
+    /// Looks up the names that `addresses` asks for, with one attempt each and all within `patience`.
+    pub(super) fn of(config: &Config, addresses: &[PeerAddress], patience: Duration) -> Self {
         let once = |endpoint: &Endpoint| resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default());
-        Self::with(config, places, patience, once)
+        Self::with(config, addresses, patience, once)
     }
 
-    fn with(config: &Config, places: &[Place], patience: Duration, by: impl LookUp) -> Self {
-        let peers = || config.peers.iter().zip(places);
+    fn with(config: &Config, addresses: &[PeerAddress], patience: Duration, by: impl LookUp) -> Self {
+        let peers = || config.peers.iter().zip(addresses);
         let wanted = peers().map(|(peer, place)| match place {
-            Place::LookUp { .. } => peer.endpoint.clone(),
-            Place::Here(_) | Place::Nowhere => None,
+            PeerAddress::LookUp { .. } => peer.endpoint.clone(),
+            PeerAddress::Known(_) | PeerAddress::None => None,
         });
         let answers = look_up(wanted.collect(), patience, by);
         let mut found = Self::default();
         for ((peer, place), answer) in peers().zip(answers) {
             let address = match (*place, answer) {
-                (Place::Here(address), _) | (Place::LookUp { .. }, Some(Ok(address))) => Some(address),
-                (Place::LookUp { last }, Some(Err(error))) => {
+                (PeerAddress::Known(address), _) | (PeerAddress::LookUp { .. }, Some(Ok(address))) => {
+                    Some(address)
+                }
+                (PeerAddress::LookUp { last }, Some(Err(error))) => {
                     found.in_vain.push(InVain { peer: peer.public_key, last, error });
                     last
                 }
-                (Place::LookUp { .. }, None) | (Place::Nowhere, _) => None,
+                (PeerAddress::LookUp { .. }, None) | (PeerAddress::None, _) => None,
             };
             found.endpoints.push(address);
         }
@@ -186,10 +188,14 @@ mod tests {
         }
         let config = weft_config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config;
         let last = Some(at(3));
-        let places =
-            [Place::Here(at(1)), Place::Nowhere, Place::LookUp { last }, Place::LookUp { last: None }];
+        let addresses = [
+            PeerAddress::Known(at(1)),
+            PeerAddress::None,
+            PeerAddress::LookUp { last },
+            PeerAddress::LookUp { last: None },
+        ];
         let by = |endpoint: &Endpoint| Err(ResolveError::Cancelled { endpoint: endpoint.clone() });
-        let found = Found::with(&config, &places, Duration::from_secs(120), by);
+        let found = Found::with(&config, &addresses, Duration::from_secs(120), by);
         assert_eq!(found.endpoints, [Some(at(1)), None, last, None]);
         let in_vain: Vec<_> = found.in_vain.iter().map(|name| (name.peer, name.last)).collect();
         assert_eq!(in_vain, [(key(3), last), (key(4), None)]);

@@ -17,7 +17,7 @@ use weft_uapi::{Control as _, ControlError};
 use super::Overrides;
 use super::daemon::{Daemon, device_change, known};
 use super::look_up::{Found, InVain};
-use crate::carried_over::Place;
+use crate::carried_over::PeerAddress;
 
 /// Time limit for looking up names: well within the time that the command waits for its answer
 /// (`control_socket/client.rs` of `weft_report`).
@@ -43,7 +43,7 @@ pub(super) fn reload(
         ..ReloadReport::default()
     };
     let state = controller.get().map_err(control_failed)?;
-    let Found { endpoints, in_vain } = Found::of(&wanted, &places(config, &wanted, &state), PATIENCE);
+    let Found { endpoints, in_vain } = Found::of(&wanted, &addresses(config, &wanted, &state), PATIENCE);
     let warnings = in_vain.iter().map(|name| format!("{}; it is tried again in the background", name.error));
     report.warnings.extend(warnings);
     let mut device = difference(config, &wanted, &state, &endpoints);
@@ -83,7 +83,7 @@ pub(super) fn reload(
 
 /// Returns where the peers are: a peer with the same endpoint in the file stays where it was last heard
 /// from.
-fn places(old: &Config, new: &Config, state: &DeviceState) -> Vec<Place> {
+fn addresses(old: &Config, new: &Config, state: &DeviceState) -> Vec<PeerAddress> {
     let configured: HashMap<PublicKey, Option<&Endpoint>> =
         old.peers.iter().map(|peer| (peer.public_key, peer.endpoint.as_ref())).collect();
     let heard: HashMap<PublicKey, SocketAddr> =
@@ -92,9 +92,9 @@ fn places(old: &Config, new: &Config, state: &DeviceState) -> Vec<Place> {
         let endpoint = peer.endpoint.as_ref();
         let last = heard.get(&peer.public_key).copied();
         match last {
-            Some(here) if configured.get(&peer.public_key) == Some(&endpoint) => Place::Here(here),
-            _ if endpoint.is_some() => Place::LookUp { last },
-            _ => Place::Nowhere,
+            Some(here) if configured.get(&peer.public_key) == Some(&endpoint) => PeerAddress::Known(here),
+            _ if endpoint.is_some() => PeerAddress::LookUp { last },
+            _ => PeerAddress::None,
         }
     };
     new.peers.iter().map(place).collect()
@@ -128,7 +128,8 @@ fn difference(
     change
 }
 
-/// Returns a sentence for each change of keys, port, metrics and peers. Contains no keys except public ones.
+/// Returns a sentence for each change of keys, port, metrics, speed tests and peers. Contains no keys except
+/// public ones.
 fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(key) = &new.interface.settings.private_key
@@ -153,6 +154,10 @@ fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
             Some(address) => format!("serve metrics on {address}"),
             None => "serve no metrics".to_owned(),
         });
+    }
+    if new.interface.host.speed_test != old.interface.host.speed_test {
+        let does = if new.interface.host.speed_test { "allow" } else { "refuse" };
+        told.push(format!("{does} speed tests of peers"));
     }
     let gone = state.peers.iter().filter(|peer| !wanted.contains_key(&peer.public_key));
     told.extend(gone.map(|peer| format!("remove peer {}", peer.public_key)));

@@ -33,13 +33,13 @@ pub(super) fn run(
 ) -> Result<(), UpError> {
     let began = (Instant::now(), SystemTime::now());
     // First of all: an unusable address is then the only error to report, and nothing has to be undone.
-    let metrics = match metrics::Listener::inherited() {
+    let metrics = match metrics::inherited() {
         Some(inherited) => Some(inherited),
         None => config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose()?,
     };
     let handover = Handover::take(&config.interface.name);
     // Nothing is set up yet, so a signal during the look-ups may end the process directly.
-    let found = match handover.places(&config) {
+    let found = match handover.addresses(&config) {
         Some(places) => known_endpoints(&config, &places),
         None => resolve_endpoints(&config)?,
     };

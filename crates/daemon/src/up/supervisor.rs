@@ -3,7 +3,7 @@
 //! Everything that waits for the system (netlink, commands, name servers) waits here; packets continue
 //! meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use weft_config::{Config, Endpoint};
 use weft_dataplane::Controller;
 use weft_host::Host;
 use weft_host::network::{NetworkChange, Watch};
+use weft_ipc::runtime_dir;
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_tunnel::{Event, PublicKey};
 use weft_uapi::{self as uapi, Control as _, ControlError};
@@ -35,6 +36,7 @@ use crate::control::socket::Manage as _;
 use crate::control::{Managed, socket};
 use crate::metrics;
 use crate::service_manager::{self, StatusLine, Watchdog};
+use crate::speedtest::SpeedTests;
 use crate::status::Running;
 
 mod end;
@@ -55,12 +57,19 @@ pub(super) struct Supervisor {
     pub(super) uapi: Option<uapi::Server>,
     socket: Option<socket::Server>,
     pub(super) metrics: Option<metrics::Server>,
+    speed_tests: Option<SpeedTests>,
     leaving: Option<Leaving>,
     status_line: StatusLine,
     watchdog: Option<Watchdog>,
     /// Whether the interface was changed over UAPI since this was last looked at.
     is_configured: Arc<AtomicBool>,
+    /// Peers of which a user without root was told that they do not answer.
+    silent: HashSet<PublicKey>,
+    /// Called with a configuration that was loaded, and its text.
+    pub(super) on_loaded: Option<Box<OnLoaded>>,
 }
+
+type OnLoaded = dyn Fn(&Config, &str);
 
 impl Supervisor {
     /// Starts everything around the interface. Failures of optional parts are only logged.
@@ -104,17 +113,56 @@ impl Supervisor {
             uapi: None,
             socket: None,
             metrics: None,
+            speed_tests: None,
             leaving: None,
             status_line: StatusLine::new(Instant::now()),
             watchdog: None,
             is_configured,
+            silent: HashSet::new(),
+            on_loaded: None,
         };
         supervisor.remember();
         supervisor.show();
         supervisor.follow_network(inbox);
         supervisor.watch_names(&found.in_vain, |place, _| found.endpoints.get(place).copied().flatten());
-        supervisor.socket = supervisor.managed.serve(&supervisor.config.interface.name);
+        supervisor.serve();
+        if let Err(error) = supervisor.allow_speed_tests() {
+            tracing::warn!("{error}");
+        }
         Ok(supervisor)
+    }
+
+    /// Opens the control socket, without root in the directory of this user.
+    fn serve(&mut self) {
+        let name = &self.config.interface.name;
+        self.socket = if !self.overrides.is_rootless {
+            self.managed.serve(name)
+        } else {
+            // Without one, the command that starts the tunnel has said so.
+            let own = runtime_dir::user_dir().ok();
+            own.and_then(|own| self.managed.serve_at(&runtime_dir::control_socket(&own, name)))
+        };
+    }
+
+    /// Reports the counters of a device that is in another network namespace, and those of the far end that
+    /// a veth pair has.
+    #[cfg(target_os = "linux")]
+    pub(super) fn device_is_in(
+        &self,
+        proc_net: std::path::PathBuf,
+        backing: weft_rootless::Backing,
+        far_counters: Option<std::fs::File>,
+    ) {
+        let mut running = self.managed.running();
+        running.proc_net = proc_net;
+        running.backing = backing.name();
+        running.far_counters = far_counters.map(Arc::new);
+    }
+
+    /// Reports the processes that use an interface without root.
+    #[cfg(target_os = "linux")]
+    pub(super) fn is_used_by(&self, processes: Arc<std::sync::Mutex<Vec<u32>>>) {
+        self.managed.running().members = processes;
     }
 
     /// Puts what the next daemon needs into the service manager's store.
@@ -170,7 +218,7 @@ impl Supervisor {
         listener: metrics::Listener,
     ) -> Result<metrics::Server, metrics::ListenError> {
         let hosts = &self.config.interface.host.metrics.hosts;
-        metrics::Server::start(listener, hosts, Arc::<Managed>::clone(&self.managed))
+        metrics::serve(listener, hosts, Arc::<Managed>::clone(&self.managed))
     }
 
     /// Serves metrics at the address of the configuration. If that fails, they stay at the previous address,
@@ -185,6 +233,17 @@ impl Supervisor {
         }
         let listener = wanted.address.as_ref().map(metrics::Listener::open).transpose()?;
         self.metrics = listener.map(|listener| self.serve_metrics(listener)).transpose()?;
+        Ok(())
+    }
+
+    /// Answers speed tests of peers, or none, as the configuration has it.
+    fn allow_speed_tests(&mut self) -> Result<(), String> {
+        let Self { config, managed, speed_tests, .. } = self;
+        if !config.interface.host.speed_test {
+            *speed_tests = None;
+        } else if speed_tests.is_none() {
+            *speed_tests = Some(SpeedTests::answer(&config.interface.name, managed)?);
+        }
         Ok(())
     }
 
@@ -260,7 +319,27 @@ impl Supervisor {
         self.managed.running().mtu = self.daemon.mtu();
     }
 
+    /// Says once that a peer does not answer: the user of a command waits for it, and sees nothing else.
+    fn tell_of_silence(&mut self, event: Event) {
+        match event {
+            Event::HandshakeUnanswered { peer, .. } if self.silent.insert(peer) => {
+                let in_file = self.config.peers.iter().find(|config| config.public_key == peer);
+                let endpoint = in_file.and_then(|peer| peer.endpoint.as_ref());
+                let at = endpoint.map(|endpoint| format!(" at {endpoint}")).unwrap_or_default();
+                tracing::warn!(
+                    "peer {peer}{at} does not answer: check its Endpoint, that it has this public key, and what is \
+                     between (UDP); weft goes on trying"
+                );
+            }
+            Event::HandshakeComplete { peer } => drop(self.silent.remove(&peer)),
+            _ => {}
+        }
+    }
+
     fn happened(&mut self, event: Event) {
+        if self.overrides.is_rootless {
+            self.tell_of_silence(event);
+        }
         if let Event::EndpointChanged { .. } = event
             && let Err(error) = self.daemon.endpoints_changed()
         {
@@ -311,9 +390,15 @@ impl Supervisor {
             if let Err(error) = self.move_metrics() {
                 outcome.warnings.push(error.to_string());
             }
+            if let Err(error) = self.allow_speed_tests() {
+                outcome.warnings.push(error);
+            }
             self.daemon.keep_in_step(&self.config).map_err(reload::control_failed)?;
             self.remember();
             self.show();
+            if let Some(on_loaded) = &self.on_loaded {
+                on_loaded(&self.config, &reload.text);
+            }
             let state = self.controller.get().map_err(|_| ManageError::Ended)?;
             let current = |key: &PublicKey| state.peers.iter().find(|peer| peer.public_key == *key)?.endpoint;
             self.watch_names(&in_vain, |_, key| current(key));

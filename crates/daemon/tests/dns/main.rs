@@ -5,8 +5,6 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 
-#[path = "../support/bus_service.rs"]
-mod bus_service;
 mod crash;
 mod daemon;
 mod file;

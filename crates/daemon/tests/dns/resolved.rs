@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use weft_config::exit;
 use weft_host::dns::{Choice, Method};
-use weft_lab::bus::Bus;
+use weft_lab::bus::{self, Bus};
 use weft_lab::{Namespace, here};
 use zbus::{Connection, Message};
 
-use crate::bus_service::BusService;
 use crate::support::{Machine, link, settings};
 
 /// A bus of this machine; `None`: dbus-daemon is not installed here, which was said.
@@ -41,7 +40,7 @@ impl Heard {
 /// Answers as systemd-resolved until it is dropped.
 struct Resolved {
     heard: Arc<Mutex<Heard>>,
-    _service: BusService,
+    _service: bus::Service,
 }
 
 impl Resolved {
@@ -58,7 +57,7 @@ impl Resolved {
             }
         };
         let address = machine.places().bus.unwrap();
-        Self { heard, _service: BusService::start(address, "org.freedesktop.resolve1", answer) }
+        Self { heard, _service: bus::Service::start(address, "org.freedesktop.resolve1", answer).unwrap() }
     }
 
     fn fail(&self, method: &'static str, error: &'static str) {

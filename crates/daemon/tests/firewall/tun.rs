@@ -12,7 +12,7 @@ use weft_lab::{Namespace, link, wait_until};
 use crate::capture::describe;
 
 /// linux/if_tun.h
-const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 const IFF_TUN_NO_PI: i16 = 0x1001;
 
 pub(crate) struct Tun(File);

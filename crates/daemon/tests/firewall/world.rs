@@ -81,12 +81,7 @@ impl World {
                 addresses_b: nets(addresses_b),
                 ..LinkOptions::default()
             };
-            link::join(there, &machine, &options).unwrap();
-            for (namespace, name) in [(there, name_a), (&machine, name_b)] {
-                if let Err(error) = link::receive_on_one_cpu(namespace, name) {
-                    eprintln!("{name} may reorder under load: {error}");
-                }
-            }
+            link::join_in_order(there, &machine, &options).unwrap();
         }
         for (namespace, gateways) in
             [(&client, ["192.168.93.1", "fd93::1"]), (&machine, ["198.51.100.1", "2001:db8:1::1"])]

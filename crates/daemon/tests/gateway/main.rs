@@ -13,6 +13,7 @@
 mod ip;
 mod one_big_peer;
 mod packet_threads;
+mod refusing_kernel;
 mod scene;
 mod stopped_thread;
 

@@ -28,7 +28,7 @@ fn connections_to_one_site_use_all_interfaces_to_it() {
         addresses_b: vec!["192.0.2.2/24".parse().unwrap()],
         ..LinkOptions::default()
     };
-    link::join(&sites[0], &sites[1], &outer).unwrap();
+    link::join_in_order(&sites[0], &sites[1], &outer).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let keys = INTERFACES.map(|_| [0, 1].map(|_| PrivateKey::generate().unwrap()));
     let mut daemons: Vec<Daemon> = Vec::new();

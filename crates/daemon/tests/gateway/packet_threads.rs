@@ -16,10 +16,11 @@ use weft_config::{PacketThreads, TunThreads};
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::numbered::{Numbered, NumberedOptions, NumberedReport, Replies};
 use weft_lab::traffic::Amount;
-use weft_lab::{Namespace, here, until};
+use weft_lab::{Namespace, Process, here, until};
 use weft_tunnel::{DropReason, PeerSnapshot, PrivateKey, PublicKey};
 use weft_uapi::Control as _;
 
+use crate::refusing_kernel::{refuse_queues, refuse_steering};
 use crate::stopped_thread::{StoppedThread, thread_named};
 
 const PEERS: u8 = 9;
@@ -63,7 +64,7 @@ impl Scene {
             addresses_b: vec!["192.0.2.2/24".parse().unwrap()],
             ..LinkOptions::default()
         };
-        link::join(&gateway, &sites, &outer).unwrap();
+        link::join_in_order(&gateway, &sites, &outer).unwrap();
         let key = PrivateKey::generate().unwrap();
         let mut text =
             format!("[Interface]\nPrivateKey = {}\nListenPort = 51820\n", key.to_base64().as_str());
@@ -358,35 +359,6 @@ fn without_a_program_of_the_kernel_threads_hand_messages_over_and_nothing_is_los
     scene.assert_shared(false);
 }
 
-/// Makes the kernel refuse SO_ATTACH_REUSEPORT_CBPF to this thread and those that it starts.
-fn refuse_steering() {
-    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    let unless = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    let result = (libc::BPF_RET | libc::BPF_K) as u16;
-    let step = |code, k, jf| libc::sock_filter { code, jt: 0, jf, k };
-    // The low words of the second and third argument.
-    let argument = |number: usize| {
-        let start = std::mem::offset_of!(libc::seccomp_data, args) + 8 * number;
-        (start + if cfg!(target_endian = "big") { 4 } else { 0 }) as u32
-    };
-    let mut filter = [
-        step(load, std::mem::offset_of!(libc::seccomp_data, nr) as u32, 0),
-        step(unless, libc::SYS_setsockopt as u32, 5),
-        step(load, argument(1), 0),
-        step(unless, libc::SOL_SOCKET as u32, 3),
-        step(load, argument(2), 0),
-        step(unless, libc::SO_ATTACH_REUSEPORT_CBPF as u32, 1),
-        step(result, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
-        step(result, libc::SECCOMP_RET_ALLOW, 0),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the kernel copies the program, which lives until the call returns.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
-}
-
 #[test]
 fn ten_thousand_peers_are_added_and_removed_while_all_threads_are_busy() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -430,16 +402,23 @@ fn ten_thousand_peers_are_added_and_removed_while_all_threads_are_busy() {
     assert_eq!(lost, scene.overload());
 }
 
+/// A namespace, and a directory with `wg0.conf` of an interface without peers; `None` where several packet
+/// threads are not possible.
+fn without_peers() -> Option<(Namespace, tempfile::TempDir)> {
+    if !here::tun_permitted() || weft_udp::MAX_SHARDS == 1 {
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let key = PrivateKey::generate().unwrap();
+    let text = format!("[Interface]\nPrivateKey = {}\n", key.to_base64().as_str());
+    std::fs::write(directory.path().join("wg0.conf"), text).unwrap();
+    Some((Namespace::new("gateway").unwrap(), directory))
+}
+
 #[test]
 fn more_threads_than_the_limit_of_descriptors_allows_are_refused_in_one_line() {
-    if !here::tun_permitted() || weft_udp::MAX_SHARDS == 1 {
-        return;
-    }
-    let namespace = Namespace::new("gateway").unwrap();
-    let directory = tempfile::tempdir().unwrap();
+    let Some((namespace, directory)) = without_peers() else { return };
     let file = directory.path().join("wg0.conf");
-    let key = PrivateKey::generate().unwrap();
-    std::fs::write(&file, format!("[Interface]\nPrivateKey = {}\n", key.to_base64().as_str())).unwrap();
     let arguments = ["-c", "ulimit -n 300; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_weft"), "up"];
     let mut command = namespace.command("sh");
     command.args(arguments).arg(&file).args(["--packet-threads", "64", "--log", "error"]);
@@ -448,6 +427,41 @@ fn more_threads_than_the_limit_of_descriptors_allows_are_refused_in_one_line() {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(stderr.contains("64 packet threads need") && stderr.contains("may open 300"), "{stderr}");
+}
+
+#[test]
+fn a_kernel_with_fewer_queues_than_wanted_is_told_of_in_one_line_and_nothing_is_left() {
+    let Some((namespace, directory)) = without_peers() else { return };
+    let file = directory.path().join("wg0.conf");
+    let up = |arguments: &str, descriptors| {
+        let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
+        command.arg("up").arg(&file).args(arguments.split(' '));
+        refuse_queues(&mut command, descriptors);
+        command
+    };
+    // The queues have consecutive descriptors: from some number on there is none for more.
+    let mut given = Vec::new();
+    for descriptors in 3..40 {
+        let output = up("--packet-threads 3 --log error", descriptors).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(1), 1), "{stderr}");
+        let links = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
+        assert!(!links.contains("wg0:"), "{links}");
+        let Some((_, rest)) = stderr.split_once("the kernel gives interface wg0 ") else { continue };
+        let (queues, advice) = rest.trim_end().split_once(" of 9 queues (").unwrap();
+        given.push(queues.parse::<u32>().unwrap());
+        let (_, advice) = advice.split_once("): ").unwrap();
+        let options = advice.strip_suffix(" needs no more").unwrap();
+        assert_eq!(options, format!("--packet-threads 1 --tun-threads {queues}"));
+        if given == [1] || given.last() == Some(&8) {
+            let process = Process::start(&namespace, up(options, descriptors)).unwrap();
+            process.wait_for_line("interface is up");
+        }
+        if given.last() == Some(&8) {
+            break;
+        }
+    }
+    assert_eq!(given, (1..=8).collect::<Vec<_>>());
 }
 
 #[test]
@@ -487,5 +501,76 @@ fn peers_that_move_while_they_have_traffic_lose_nothing_and_stay_in_order() {
     let snapshot = scene.gateway_daemon.snapshot().unwrap();
     assert_eq!(snapshot.moves, 3 * u64::from(PEERS));
     assert!(snapshot.packet_threads.iter().all(|thread| thread.peers == usize::from(PEERS / THREADS as u8)));
+    scene.assert_nothing_dropped();
+}
+
+#[test]
+fn an_address_that_moves_between_peers_of_two_threads_gets_every_packet() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(scene) = Scene::new() else { return };
+    let controller = scene.gateway_daemon.controller().unwrap();
+    // Two peers take the address of the first from each other. Their interfaces are in one namespace.
+    let ([near, far], placement) = (inner(0), scene.placement());
+    let of_one = scene.key(0);
+    let is_elsewhere = |peer: &u8| placement[&scene.key(*peer)].0 != placement[&of_one].0;
+    let other = (1..PEERS).find(is_elsewhere).unwrap();
+    let at_other = scene.peers[usize::from(other)].controller().unwrap();
+    let give = |key, prefix: IpAddr| {
+        let allowed_ips = vec![AllowedIpChange::Add(prefix.into())];
+        DeviceChange { peers: vec![PeerChange { allowed_ips, ..PeerChange::new(key) }], ..Default::default() }
+    };
+    let of_gateway = at_other.get().unwrap().peers[0].public_key;
+    at_other.set(give(of_gateway, near)).unwrap();
+    let opened = |peer: u8| scene.peers[usize::from(peer)].snapshot().unwrap().tunnel.opened;
+    let takers = [(of_one, 0), (scene.key(other), other)];
+    let options = NumberedOptions {
+        datagram_bytes: 100,
+        datagrams_per_second: 20_000,
+        ..options(30 * DATAGRAMS, Replies::Never)
+    };
+    let flows = Numbered::start(&scene.gateway, near, &scene.sites, far, options).unwrap();
+    for round in 1..=50 {
+        let (key, peer) = takers[round % 2];
+        let before = opened(peer);
+        controller.set(give(key, far)).unwrap();
+        until("the peer gets packets", || opened(peer) > before + 10);
+    }
+    let tally = flows.finish().forward;
+    // Between two peers a flow has no order.
+    assert_eq!((tally.duplicates, tally.corrupt), (0, 0), "{tally:?}");
+    assert_eq!(tally.lost, scene.overload(), "{tally:?}");
+    scene.assert_nothing_dropped();
+}
+
+#[test]
+fn a_peer_moves_by_itself_where_packet_threads_have_unequal_work() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(scene) = Scene::new() else { return };
+    let before = scene.placement();
+    let busy: Vec<u8> = (0..PEERS).filter(|peer| before[&scene.key(*peer)].0 == 0).collect();
+    assert_eq!(busy.len(), usize::from(PEERS / THREADS as u8));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let traffic = threads.spawn(|| {
+            // From the peers: only their packet thread has work.
+            let options = NumberedOptions {
+                datagram_bytes: 1300,
+                datagrams_per_second: 20_000,
+                burst: 40,
+                segmentation_offload: true,
+                ..options(20_000, Replies::Never)
+            };
+            while !is_over.load(Ordering::Relaxed) {
+                scene.send_with(busy.iter().copied(), [false], options);
+            }
+        });
+        let moves = || scene.gateway_daemon.snapshot().unwrap().moves;
+        until("a peer has moved", || traffic.is_finished() || moves() > 0);
+        is_over.store(true, Ordering::Relaxed);
+        traffic.join().unwrap();
+    });
+    let after = scene.placement();
+    let moved: Vec<_> = before.iter().filter(|(key, (thread, _))| after[*key].0 != *thread).collect();
+    assert!(!moved.is_empty() && moved.iter().all(|(_, (thread, _))| *thread == 0), "{moved:?}");
     scene.assert_nothing_dropped();
 }

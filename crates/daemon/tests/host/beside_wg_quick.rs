@@ -14,8 +14,8 @@ struct WgQuick<'a>(&'a Namespace);
 
 impl<'a> WgQuick<'a> {
     fn up(namespace: &'a Namespace, file: &Path) -> Self {
-        // Its sockets are found by the interface's name, which is the same in both namespaces: in a directory
-        // of its own.
+        // Its sockets are found by the interface's name, which is the same in both namespaces: each has
+        // a separate directory.
         let script =
             "mkdir -p /run/wireguard && mount -t tmpfs none /run/wireguard && exec wg-quick up \"$1\"";
         let mut command: Command = namespace.command("unshare");

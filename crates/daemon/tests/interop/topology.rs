@@ -44,12 +44,7 @@ impl Cable {
         };
         let options =
             LinkOptions { addresses_a: networks(WEFT), addresses_b: networks(GO), ..LinkOptions::default() };
-        link::join(&weft_side, &go_side, &options).unwrap();
-        for namespace in [&weft_side, &go_side] {
-            if let Err(error) = link::receive_on_one_cpu(namespace, &options.name_a) {
-                eprintln!("the link may reorder under load: {error}");
-            }
-        }
+        link::join_in_order(&weft_side, &go_side, &options).unwrap();
         Some(Self { weft_side, go_side, weft: End::new(WEFT, WEFT_PORT), go: End::new(GO, GO_PORT) })
     }
 

@@ -14,14 +14,16 @@ use crate::end::{End, Peer};
 /// Where wireguard-go and wg(8) meet.
 const SOCKETS: &str = "/var/run/wireguard";
 /// The environment variable with a program, and its first arguments, that runs in the place of wireguard-go:
-/// a weft for another processor in an emulator.
+/// a weft for another processor in an emulator, or one that makes an interface of the kernel's WireGuard.
 const SUBSTITUTE: &str = "WEFT_TEST_PEER";
 /// What wireguard-go logs when wg(8) can be used, and weft.
 const READY: [&str; 2] = ["UAPI listener started", "wg(8) can configure the interface"];
 
 /// Whether wireguard-go can be run here; where it cannot, says why.
 pub(crate) fn can_run() -> bool {
-    if !here::tun_permitted() || !here::installed(&["wireguard-go", "wg"]) {
+    let peer = program();
+    let program = peer.split_whitespace().next().unwrap();
+    if !here::tun_permitted() || !here::installed(&[program, "wg"]) {
         return false;
     }
     if let Err(error) = std::fs::create_dir_all(SOCKETS).and_then(|()| tempfile::tempfile_in(SOCKETS)) {
@@ -31,8 +33,14 @@ pub(crate) fn can_run() -> bool {
     true
 }
 
+/// wireguard-go, or its substitute with the first arguments.
+fn program() -> String {
+    std::env::var(SUBSTITUTE).unwrap_or_else(|_| "wireguard-go".to_owned())
+}
+
 /// A running wireguard-go. It is killed when it is dropped.
 pub(crate) struct WireguardGo {
+    namespace: Namespace,
     name: String,
     child: Child,
     files: TempDir,
@@ -62,14 +70,14 @@ impl WireguardGo {
         let name = format!("wgo{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let files = tempfile::tempdir().unwrap();
         let log = File::create(files.path().join("log")).unwrap();
-        let program = std::env::var(SUBSTITUTE).unwrap_or_else(|_| "wireguard-go".to_owned());
+        let program = program();
         let mut words = program.split_whitespace();
         let mut command = namespace.command(words.next().unwrap());
         command.args(words);
         command.args(["-f", &name]).env("LOG_LEVEL", "verbose").stdin(Stdio::null());
         command.stdout(log.try_clone().unwrap()).stderr(log);
         let child = namespace.start(command).unwrap();
-        let mut this = Self { name, child, files };
+        let mut this = Self { namespace: namespace.clone(), name, child, files };
         until("wireguard-go answers", || {
             assert!(this.child.try_wait().unwrap().is_none(), "wireguard-go ended:\n{}", this.log());
             // A wg(8) that asks earlier is refused, and removes the socket for that.
@@ -77,7 +85,7 @@ impl WireguardGo {
             if !READY.iter().any(|line| log.contains(line)) {
                 return false;
             }
-            Command::new("wg").args(["show", &this.name, "listen-port"]).output().unwrap().status.success()
+            this.wg_command("show", &["listen-port"]).output().unwrap().status.success()
         });
         link::set_up(namespace, &this.name).unwrap();
         for address in &end.addresses {
@@ -128,10 +136,17 @@ impl WireguardGo {
     }
 
     fn wg(&self, command: &str, arguments: &[&str]) -> String {
-        let output = Command::new("wg").args([command, &self.name]).args(arguments).output().unwrap();
+        let output = self.wg_command(command, arguments).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "wg {command} {arguments:?}: {error}\n{}", self.log());
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// In the namespace: wg(8) finds the kernel's WireGuard there, and wireguard-go everywhere.
+    fn wg_command(&self, command: &str, arguments: &[&str]) -> Command {
+        let mut wg = self.namespace.command("wg");
+        wg.args([command, &self.name]).args(arguments);
+        wg
     }
 
     fn log(&self) -> String {
@@ -143,6 +158,8 @@ impl Drop for WireguardGo {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // That of the kernel stays; the device of wireguard-go has gone with it.
+        let _ = link::remove(&self.namespace, &self.name);
         // Killed, it leaves its socket behind.
         let _ = std::fs::remove_file(format!("{SOCKETS}/{}.sock", self.name));
         if std::thread::panicking() {

@@ -42,6 +42,8 @@ an_installation_brings_everything_and_starts_nothing() {
     done
     bash -c '. /usr/share/bash-completion/completions/weft && complete -p weft' >&2
     zcat /usr/share/doc/weft/THIRD-PARTY-NOTICES.gz | grep -q '^boringtun '
+    zcat /usr/share/doc/weft/weft.cdx.json.gz | jq --exit-status '.components
+        | any(.name == "boringtun") and all(.purl and .licenses[0].expression and (.hashes[0].content | length == 64))' >&2
     zcat /usr/share/doc/weft/changelog.Debian.gz | grep -q "^weft ($(dpkg-deb --field "$first" Version))"
     grep -q common-licenses /usr/share/doc/weft/copyright
     ! command -v nft >/dev/null || nft --check --file /etc/weft/gateway.nft

@@ -67,11 +67,11 @@ fn a_port_that_was_changed_is_free_at_once() {
 #[test]
 fn commands_run_again_only_when_they_are_other_ones() {
     let log = |world: &World| {
-        let path = world.manager.directory.path().join("commands");
+        let path = world.directory.path().join("commands");
         std::fs::read_to_string(path).unwrap_or_default().lines().map(ToOwned::to_owned).collect::<Vec<_>>()
     };
     let Some(mut world) = World::new() else { return };
-    let path = world.manager.directory.path().join("commands");
+    let path = world.directory.path().join("commands");
     let file = |number: u8| {
         let hook = |key: &str| format!("{key} = echo {key}-{number} >> {}\n", path.display());
         file_of(1, &["PreUp", "PostUp", "PreDown", "PostDown"].map(hook).concat(), "")

@@ -175,7 +175,7 @@ fn the_file_alone_says_which_peers_are_missed() {
     let path = world.file.to_str().unwrap().to_owned();
     let stripped = world.weft_ok(&["strip", &path]);
     assert!(stripped.contains(on) && stripped.contains(off), "{stripped}");
-    let synced = world.manager.directory.path().join("stripped.conf");
+    let synced = world.directory.path().join("stripped.conf");
     std::fs::write(&synced, stripped).unwrap();
     world.weft_ok(&["syncconf", "weft0", synced.to_str().unwrap()]);
     is_missed(&world);
@@ -201,7 +201,7 @@ fn the_file_alone_says_which_peers_are_missed() {
 #[test]
 fn a_key_that_only_a_command_gave_outlives_a_restart() {
     let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
-    let secret = world.manager.directory.path().join("secret");
+    let secret = world.directory.path().join("secret");
     std::fs::write(&secret, key(7).to_base64().as_bytes()).unwrap();
     world.weft_ok(&["set", "weft0", "private-key", secret.to_str().unwrap()]);
     std::fs::remove_file(&secret).unwrap();
@@ -213,7 +213,10 @@ fn a_key_that_only_a_command_gave_outlives_a_restart() {
 
 #[test]
 fn the_number_of_queues_may_be_another_one() {
-    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::new() else { return };
+    // Several serve the queues themselves.
+    world.set_packet_threads(1);
+    world.start_both(&file_of_a(), &file_of_b());
     let before = world.picture();
     let stream = world.stream(2);
     let runs =
@@ -234,7 +237,9 @@ fn the_number_of_queues_may_be_another_one() {
 
 #[test]
 fn the_number_of_packet_threads_may_be_another_one() {
-    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
+    let Some(mut world) = World::new() else { return };
+    world.set_packet_threads(1);
+    world.start_both(&file_of_a(), &file_of_b());
     if weft_udp::MAX_SHARDS == 1 {
         return here::not_run("several packet threads: this build has one");
     }

@@ -1,7 +1,8 @@
 //! A daemon that is started again by its service manager, and goes on where the one before it stopped.
 //!
-//! The service manager is the test: it takes descriptors over a notification socket, keeps them, and hands
-//! them to the next process of the real binary; on a private bus it announces what it is about to do.
+//! The service manager is a stand-in of the lab: it takes descriptors over a notification socket, keeps them,
+//! and hands them to the next process of the real binary; on a private bus it announces what it is about to
+//! do.
 //!
 //! ```text
 //!   A, started again   eth0 ───────────── veth ───────────── eth0  B, which is not
@@ -12,14 +13,10 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod bus;
-#[path = "../support/bus_service.rs"]
-mod bus_service;
 mod crash;
 mod files;
 mod goes_on;
 mod host;
-mod manager;
 mod many_peers;
 #[path = "../dns/name_server.rs"]
 mod name_server;

@@ -4,9 +4,9 @@ use std::fs;
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
+use weft_lab::service_manager::Doing;
 use weft_lab::{link, until};
 
-use crate::manager::Doing;
 use crate::name_server::{Records, serve, set};
 use crate::world::{World, file_of, file_of_b, inner, key};
 
@@ -84,7 +84,7 @@ fn what_another_interface_takes_back_meanwhile_is_set_again() {
     world.stop_for_restart();
     // A start repairs what daemons have left that are gone, and this one is.
     let text_of_other = format!("[Interface]\nPrivateKey = {}\n", *key(3).to_base64());
-    let path = world.manager.directory.path().join("weft1.conf");
+    let path = world.directory.path().join("weft1.conf");
     fs::write(&path, text_of_other).unwrap();
     let mut command = world.command(env!("CARGO_BIN_EXE_weft"));
     world.manager.environment(&mut command);

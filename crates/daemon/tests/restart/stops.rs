@@ -1,8 +1,8 @@
 //! Stops that are no restart, and restarts that come to nothing.
 
 use nix::sys::signal::Signal;
+use weft_lab::service_manager::Doing;
 
-use crate::manager::Doing;
 use crate::world::{NAME, World, file_of, file_of_a};
 
 fn up() -> Option<(World, Vec<String>)> {

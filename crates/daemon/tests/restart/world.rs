@@ -7,17 +7,20 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use tempfile::TempDir;
 use weft::up::{Daemon, Options};
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::mounts::Mounts;
+use weft_lab::service_manager::{Doing, Manager};
 use weft_lab::{self as lab, Namespace, Process, Transfer, here, until};
 use weft_tunnel::{PrivateKey, PublicKey};
 
-use crate::manager::{Doing, Manager};
 use crate::watch::Initiations;
 
 pub(crate) const NAME: &str = "weft0";
 pub(crate) const PORT: u16 = 51820;
+/// The packet threads of a daemon whose command line does not say.
+const PACKET_THREADS: &str = "WEFT_PACKET_THREADS";
 
 pub(crate) fn key(end: u8) -> PrivateKey {
     PrivateKey::from_bytes([end; 32])
@@ -56,6 +59,7 @@ pub(crate) fn file_of_b() -> String {
 /// Two machines with a cable, and a service manager on the first.
 pub(crate) struct World {
     pub(crate) manager: Manager,
+    pub(crate) directory: TempDir,
     pub(crate) a: Namespace,
     pub(crate) b: Namespace,
     /// The mounts of A, which has a private /run.
@@ -66,7 +70,8 @@ pub(crate) struct World {
     pub(crate) file: PathBuf,
     threads: String,
     inline_queues: String,
-    packet_threads: String,
+    /// What the test chose.
+    packet_threads: Option<u16>,
 }
 
 impl World {
@@ -80,7 +85,9 @@ impl World {
         if !here::tun_permitted() {
             return None;
         }
-        let manager = Manager::start()?;
+        let directory = tempfile::tempdir().unwrap();
+        let started = Manager::start(directory.path());
+        let manager = started.map_err(|error| here::not_run(&error.to_string())).ok()?;
         let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
         let options = LinkOptions {
             addresses_a: vec!["192.0.2.1/24".parse().unwrap()],
@@ -95,11 +102,23 @@ impl World {
                 return None;
             }
         };
-        let file = manager.directory.path().join(format!("{NAME}.conf"));
+        let file = directory.path().join(format!("{NAME}.conf"));
         let (other_end, service) = (None, None);
         let (threads, inline_queues) = ("0".to_owned(), "1".to_owned());
-        let packet_threads = "1".to_owned();
-        Some(Self { manager, a, b, mounts, other_end, service, file, threads, inline_queues, packet_threads })
+        let packet_threads = None;
+        Some(Self {
+            manager,
+            directory,
+            a,
+            b,
+            mounts,
+            other_end,
+            service,
+            file,
+            threads,
+            inline_queues,
+            packet_threads,
+        })
     }
 
     /// The same with weft at B, and the service at A with this file.
@@ -131,8 +150,33 @@ impl World {
     }
 
     /// The packet threads of the next run.
-    pub(crate) fn set_packet_threads(&mut self, count: u8) {
-        self.packet_threads = count.to_string();
+    pub(crate) fn set_packet_threads(&mut self, count: u16) {
+        self.packet_threads = Some(count);
+    }
+
+    /// The packet threads of the next run: unless the test chose, as many as the environment says, or one.
+    pub(crate) fn packet_threads(&self) -> usize {
+        let of_environment = || std::env::var(PACKET_THREADS).ok()?.parse().ok();
+        usize::from(self.packet_threads.or_else(of_environment).unwrap_or(1)).min(weft_udp::MAX_SHARDS)
+    }
+
+    /// The names of the queues and sockets that the next run keeps, in order. Without threads of the TUN.
+    pub(crate) fn kept_names(&self) -> Vec<String> {
+        let queues = match self.packet_threads() {
+            1 => self.inline_queues.parse().unwrap(),
+            several => 2 * several,
+        };
+        // Each family has one of which nothing is received.
+        let sockets = weft_udp::receiving_sockets(self.packet_threads()) / 2 + 1;
+        let of_family = |first: &'static str| {
+            let others = (1..sockets).map(move |number| format!("{first}-{number}"));
+            std::iter::once(first.to_owned()).chain(others)
+        };
+        let queues = (0..queues).map(|number| format!("tun-{NAME}-{number}"));
+        let mut names: Vec<_> =
+            queues.chain(["udp4-weft0", "udp6-weft0"].into_iter().flat_map(of_family)).collect();
+        names.sort();
+        names
     }
 
     /// A command on A.
@@ -173,7 +217,9 @@ impl World {
         // Only a shell can put its own number into the environment of what it becomes.
         command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_weft"), "up"]);
         command.args([self.file.to_str().unwrap(), "--tun-threads", &self.threads, "--log", "debug"]);
-        command.args(["--packet-threads", &self.packet_threads]);
+        if let Some(count) = self.packet_threads {
+            command.args(["--packet-threads", &count.to_string()]).env_remove(PACKET_THREADS);
+        }
         command.env("WEFT_INLINE_QUEUES", &self.inline_queues);
         self.manager.hand_over(&mut command);
         self.service = Some(Process::start(&self.a, command).unwrap());

@@ -62,7 +62,7 @@ struct World {
     a: Running,
     b: Running,
     key_of_b: String,
-    /// The last to go.
+    /// Dropped after the daemons that run in it.
     ends: Ends,
 }
 

@@ -1,7 +1,9 @@
 //! `weft reload` while streams pass: what does not differ is not touched.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use weft_lab::traffic::Amount;
-use weft_lab::{Namespace, link, until, wait_until_ok};
+use weft_lab::{Namespace, Transfer, link, until, wait_until_ok};
 
 use crate::support::{
     Conf, End, Ends, Family, NAME, PeerConf, Running, addresses_of, alone, answers, links_of, routes_of,
@@ -48,6 +50,74 @@ fn a_reload_under_load_ends_no_session_and_loses_nothing() {
     assert!(routes_of(&ends.a).iter().any(|route| route.contains("10.88.0.0/16")), "that was only told");
     a.stop();
     b.stop();
+}
+
+#[test]
+fn a_file_that_is_replaced_while_it_is_read_is_applied_whole_or_not_at_all() {
+    let _alone = alone();
+    let Some(ends) = Ends::new(1500) else { return };
+    let (conf_a, conf_b) = Conf::pair(Family::V4);
+    let a = Running::up(&ends.a, &conf_a, &[]);
+    let b = Running::up(&ends.b, &conf_b, &[]);
+    let transfer = Transfer::endless(&ends.a, &ends.b, End::B.inner(Family::V4)).unwrap();
+    let mut more = conf_a.clone();
+    more.addresses.push("10.78.0.1/24".to_owned());
+    for number in 0..10 {
+        let mut peer = PeerConf::new(Conf::new().private_key.public_key());
+        peer.allowed_ips.push(format!("10.88.{number}.0/24"));
+        more.peers.push(peer);
+    }
+    let texts = [conf_a.text(), more.text()];
+    let file = a.directory().join(format!("{NAME}.conf"));
+    let is_over = AtomicBool::new(false);
+    // By another file in its place, and in place: then it is empty for a moment.
+    let replace = || {
+        for (number, text) in texts.iter().cycle().enumerate() {
+            if is_over.load(Relaxed) {
+                return;
+            }
+            if number % 4 < 2 {
+                let new = file.with_extension("new");
+                weft_lab::write_private(&new, text).unwrap();
+                std::fs::rename(&new, &file).unwrap();
+            } else {
+                weft_lab::write_private(&file, text).unwrap();
+            }
+        }
+    };
+    let peers = || a.status("0")["peers"].as_array().unwrap().len();
+    std::thread::scope(|scope| {
+        scope.spawn(replace);
+        let _end = EndWriter(&is_over);
+        let (mut done, mut seen) = (0, [false; 2]);
+        while done < 20 || seen != [true; 2] {
+            let before = peers();
+            let output = a.weft(&["reload", file.to_str().unwrap()]);
+            match output.status.code() {
+                Some(0) => done += 1,
+                Some(78) => assert_eq!(peers(), before, "{output:?}"),
+                _ => panic!("{output:?}"),
+            }
+            let addresses = addresses_of(&ends.a);
+            let has_more = addresses.iter().any(|address| address.contains("10.78.0.1"));
+            let routes = routes_of(&ends.a).iter().filter(|route| route.contains("10.88.")).count();
+            assert_eq!((peers(), routes), if has_more { (11, 10) } else { (1, 0) }, "{output:?}");
+            seen[usize::from(has_more)] = true;
+        }
+    });
+    assert_eq!(a.status("0")["tunnel"]["handshakes"], 1);
+    transfer.end();
+    a.stop();
+    b.stop();
+}
+
+/// Ends the thread that writes, also where the test fails.
+struct EndWriter<'a>(&'a AtomicBool);
+
+impl Drop for EndWriter<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 #[test]

@@ -75,7 +75,11 @@ fn status_tells_what_a_tunnel_does_and_that_none_runs() {
 fn status_tells_what_each_queue_moves() {
     let Some(ends) = Ends::new(1500) else { return };
     let (conf_a, conf_b) = Conf::pair(Family::V4);
-    let a = Running::up(&ends.a, &conf_a, &["--tun-threads", "2"]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = weft_up(&ends.a, &conf_a.write(directory.path(), NAME));
+    // Several packet threads have no threads of the TUN beside them.
+    command.args(["--tun-threads", "2"]).env_remove("WEFT_PACKET_THREADS");
+    let a = Running::start(&ends.a, command, directory);
     let b = Running::up(&ends.b, &conf_b, &[]);
     for _ in 0..20 {
         assert!(answers(&ends.a, End::B.inner(Family::V4)));

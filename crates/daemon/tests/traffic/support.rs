@@ -120,12 +120,7 @@ impl Ends {
             let emulator = Some(Emulator::between(&a, &b, &options, link).unwrap());
             return Some(Self { emulator, a, b });
         }
-        link::join(&a, &b, &options).unwrap();
-        for namespace in [&a, &b] {
-            if let Err(error) = link::receive_on_one_cpu(namespace, "eth0") {
-                eprintln!("the veth may reorder under load: {error}");
-            }
-        }
+        link::join_in_order(&a, &b, &options).unwrap();
         Some(Self { emulator: None, a, b })
     }
 
@@ -152,6 +147,8 @@ pub(crate) struct Conf {
     pub(crate) addresses: Vec<String>,
     pub(crate) mtu: Option<u16>,
     pub(crate) table: Option<String>,
+    /// What stands behind `# weft:`.
+    pub(crate) settings: Vec<&'static str>,
     pub(crate) peers: Vec<PeerConf>,
 }
 
@@ -176,6 +173,7 @@ impl Conf {
             addresses: Vec::new(),
             mtu: None,
             table: None,
+            settings: Vec::new(),
             peers: Vec::new(),
         }
     }
@@ -215,6 +213,9 @@ impl Conf {
         }
         line("MTU", self.mtu.map(|mtu| mtu.to_string()));
         line("Table", self.table.clone());
+        for setting in &self.settings {
+            writeln!(text, "# weft: {setting}").unwrap();
+        }
         for peer in &self.peers {
             text.push_str(&peer.text());
         }

@@ -23,7 +23,7 @@ struct Secret {
 impl Secret {
     fn new(what: &'static str, bytes: &[u8; 32], base64: &str) -> Self {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        // The last digit of a key in base64 has bits of its own, and some texts lack the sign behind it.
+        // The last digit of a key in base64 has unused bits, and some texts lack the sign behind it.
         let base64 = base64.as_bytes()[..42].to_vec();
         let forms = vec![("bytes", bytes.to_vec()), ("base64", base64), ("hex", hex.into_bytes())];
         Self { what, forms }

@@ -11,7 +11,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 use weft_ipc::{Place, ServerThread, Stream, serve_each};
 use weft_report::control_socket::line::{Done, Kind, LineBuffer, MAX_REQUEST, Request, decode};
 use weft_report::control_socket::{ManageError, Reload};
-use weft_tun::thread_guard::EndProcessOnPanic;
 use zeroize::Zeroizing;
 
 use super::lines::{Line, error_line, ok, parse};
@@ -53,7 +52,7 @@ impl Server {
             let _context = runtime.enter();
             listener.accept().map_err(failed("serve"))?
         };
-        let thread = ServerThread::start("weft-control", runtime, EndProcessOnPanic, async move || {
+        let thread = ServerThread::start("weft-control", runtime, async move || {
             let serve = |stream, place| serve(stream, Arc::clone(&manage), place);
             serve_each(CLIENTS, async || acceptor.next().await, serve).await;
         });

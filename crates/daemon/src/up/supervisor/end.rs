@@ -24,8 +24,20 @@ pub(super) enum End {
 impl Supervisor {
     pub(super) fn end(self, end: End, file: &Path) -> Result<(), UpError> {
         service_manager::stopping();
-        let Self { mut daemon, config, watch, names, uapi, socket, leaving, watchdog, metrics, .. } = self;
-        drop((watchdog, watch, names, uapi, metrics));
+        let Self {
+            mut daemon,
+            config,
+            watch,
+            names,
+            uapi,
+            socket,
+            leaving,
+            watchdog,
+            metrics,
+            speed_tests,
+            ..
+        } = self;
+        drop((watchdog, watch, names, uapi, metrics, speed_tests));
         if let Some(mut writer) = leaving.and_then(Leaving::finish) {
             if end == End::Terminated
                 && let Some(invocation) = invocation_to_leave_for(&daemon, &mut writer)

@@ -88,7 +88,7 @@ impl Pty {
         String::from_utf8_lossy(&self.output.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// Waits until the terminal got this text, after what it had got at `from`.
+    /// Waits until this text is in the output behind its first `from` bytes.
     #[track_caller]
     pub(crate) fn wait_for(&self, text: &str, from: usize) {
         until(text, || self.output().get(from..).is_some_and(|new| new.contains(text)));

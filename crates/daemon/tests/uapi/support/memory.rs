@@ -62,7 +62,10 @@ impl Memory {
     pub(crate) fn keys(&self, is_key: impl Fn(&[u8; 32]) -> bool) -> Vec<[u8; 32]> {
         let mut found: Vec<[u8; 32]> = Vec::new();
         for (_, bytes) in &self.0 {
-            for page in bytes.chunks(4096).filter(|page| page.iter().any(|byte| *byte != 0)) {
+            // With the start of the next page: a key may cross the border.
+            let pages =
+                (0..bytes.len()).step_by(4096).map(|start| &bytes[start..bytes.len().min(start + 4124)]);
+            for page in pages.filter(|page| page.iter().any(|byte| *byte != 0)) {
                 for window in page.windows(32).step_by(4) {
                     let Some(key) = window.first_chunk().filter(|key| looks_random(key)) else { continue };
                     if !found.contains(key) && is_key(key) {

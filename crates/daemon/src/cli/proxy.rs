@@ -1,0 +1,73 @@
+//! The arguments of `weft proxy`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use weft_commands::args::EXIT_CODES;
+use weft_proxy::{Destination, Forward, LocalAddress, Reverse};
+
+use super::RootlessArgs;
+
+/// The arguments of `weft proxy`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("\
+LOCAL is an address of this host: PORT (of 127.0.0.1), ADDRESS:PORT, or the path of a Unix socket with a `/`
+in it, which only this user can use. Names are looked up through the tunnel only.
+
+Examples:
+  weft proxy ./office.conf --socks5 1080
+      curl --proxy socks5h://127.0.0.1:1080 https://intranet.example
+  weft proxy ./office.conf --http 3128 --socks5 1080 --elsewhere direct
+      for a browser: what is in no peer's AllowedIPs goes by this host's network
+  weft proxy ./office.conf --forward 5432=db.internal:5432 --forward udp:5353=10.0.0.53:53
+      psql --host 127.0.0.1
+  weft proxy ./office.conf --forward ./db.sock=db.internal:5432
+  weft proxy ./office.conf --reverse 8080=3000
+      others in the tunnel reach port 3000 of this host at port 8080 of the tunnel's addresses
+  ssh -o ProxyCommand='weft proxy ./office.conf --stdio %h:%p' build.internal
+  weft proxy ./office.conf --socks5 0.0.0.0:1080 --password-file users
+      for other machines, with a line USER:PASSWORD for each user
+
+{EXIT_CODES}"))]
+pub struct ProxyArgs {
+    /// The tunnel.
+    #[command(flatten)]
+    pub rootless: RootlessArgs,
+    /// Serve SOCKS5 at this address: TCP, and UDP by UDP ASSOCIATE. May be given several times.
+    #[arg(long, value_name = "LOCAL")]
+    pub socks5: Vec<LocalAddress>,
+    /// Serve an HTTP proxy at this address: CONNECT, and http:// URLs. May be given several times.
+    #[arg(long, value_name = "LOCAL")]
+    pub http: Vec<LocalAddress>,
+    /// Carry connections, or datagrams with `udp:`, from an address of this host to HOST:PORT in the tunnel.
+    /// May be given several times.
+    #[arg(long, value_name = "[udp:]LOCAL=REMOTE")]
+    pub forward: Vec<Forward>,
+    /// Carry connections, or datagrams with `udp:`, from PORT or ADDRESS:PORT of this end of the tunnel to an
+    /// address of this host. May be given several times.
+    #[arg(long, value_name = "[udp:]TUNNEL=LOCAL")]
+    pub reverse: Vec<Reverse>,
+    /// Connect standard input and output to this port in the tunnel, and end with the connection.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["socks5", "http", "forward", "reverse"])]
+    pub stdio: Option<Destination>,
+    /// What happens to destinations that are in no peer's AllowedIPs. Addresses of this host itself are
+    /// always refused.
+    #[arg(long, value_name = "WAY", value_enum, default_value_t)]
+    pub elsewhere: Elsewhere,
+    /// Ask users of SOCKS5 and HTTP for a password: the file has a line USER:PASSWORD for each.
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// Listen on addresses that other machines reach, without a password.
+    #[arg(long)]
+    pub allow_anyone: bool,
+}
+
+/// What happens to destinations outside the tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Elsewhere {
+    /// They are refused.
+    #[default]
+    Refuse,
+    /// They are reached by this host's network.
+    Direct,
+}

@@ -1,0 +1,206 @@
+//! `weft proxy`: SOCKS5, HTTP and forwards into a tunnel without root.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
+use socket2::{Domain, Type};
+use tokio::runtime::{Builder, Runtime};
+use weft_commands::output;
+use weft_commands::signals;
+use weft_config::exit::{Code, Error};
+use weft_ipc::ServerThread;
+use weft_proxy::{
+    Destination, Kernel, MakeSocket, Network, Options, Reach, Resolver, Server, StartError, Users,
+    UsersError, connect_stdio,
+};
+use weft_rootless::{Names, News, Sockets, TunnelState};
+
+use crate::cli::{Elsewhere, ProxyArgs};
+use crate::up::rootless::{self, NameServers};
+
+const THREAD: &str = "weft-proxy";
+/// Clients of all listening sockets together.
+const CLIENTS: usize = 8192;
+/// A client has one, and its connection another one.
+const DESCRIPTORS_OF_CLIENT: usize = 2;
+/// Those of the tunnel, and of UDP.
+const DESCRIPTORS_OF_OTHERS: usize = 512;
+
+/// Runs `weft proxy` until a signal, the end of the tunnel, or the end of the connection of `--stdio`. Call
+/// it before the first thread is started.
+///
+/// # Errors
+/// The arguments are wrong, an address is not free, the tunnel cannot be brought up, or it failed.
+pub fn run(args: &ProxyArgs) -> Result<(), Error> {
+    // Before anything is set up.
+    let options = options(args)?;
+    if args.stdio.is_none() {
+        options.check().map_err(start_error)?;
+    }
+    let (mut member, inside) = rootless::join(&args.rootless)?;
+    let (end, ended) = mpsc::channel();
+    let signal = end.clone();
+    signals::watch(move |_| drop(signal.send(Ok(()))))?;
+    let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
+    let tunnel: Arc<dyn Network> = Arc::new(network(args, &inside.sockets(), member.state(), &host)?);
+    let elsewhere = (args.elsewhere == Elsewhere::Direct).then(|| Arc::clone(&host));
+    let reach = Reach::new(Arc::clone(&tunnel), member.state().allowed_ips.clone(), elsewhere);
+    let (changed, of_tunnel) = (reach.clone(), end.clone());
+    member.hear(move |news| match news {
+        News::Changed(state) => changed.allow(state.allowed_ips),
+        News::Down => drop(of_tunnel.send(Ok(()))),
+        News::Failed(error) => drop(of_tunnel.send(Err(error.into()))),
+    })?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let thread = match args.stdio.clone() {
+        Some(to) => serve_stdio(runtime, reach, to, end)?,
+        None => serve(runtime, options, reach, &host)?,
+    };
+    // This function has a sender, as the thread for signals has.
+    let result = ended.recv().unwrap_or(Ok(()));
+    // Waits for the thread.
+    drop(thread);
+    let stats = tunnel.stats();
+    tracing::info!(
+        connected = stats.connected,
+        failed = stats.failed,
+        accepted = stats.accepted,
+        "the proxy has ended"
+    );
+    result
+}
+
+fn options(args: &ProxyArgs) -> Result<Options, Error> {
+    let users = args.password_file.as_deref().map(Users::read).transpose().map_err(users_error)?;
+    if let Some(file) = &args.password_file {
+        warn_of_readers(file);
+    }
+    Ok(Options {
+        socks5: args.socks5.clone(),
+        http: args.http.clone(),
+        forwards: args.forward.clone(),
+        reverses: args.reverse.clone(),
+        users,
+        allow_anyone: args.allow_anyone,
+        ..Options::default()
+    })
+}
+
+/// The network of the tunnel: sockets in its namespace, and names at its DNS servers.
+fn network(
+    args: &ProxyArgs,
+    sockets: &Sockets,
+    state: &TunnelState,
+    host: &Arc<dyn Network>,
+) -> Result<Kernel, Error> {
+    let congestion = args.rootless.congestion.as_deref();
+    if let Some(name) = congestion {
+        let set = sockets.tcp(Domain::IPV4).and_then(|socket| socket.set_tcp_congestion(name.as_bytes()));
+        set.map_err(|error| congestion_error(name, &error))?;
+    }
+    let make = maker(sockets.clone(), congestion);
+    let resolver = |names: &Names| {
+        let search: Vec<_> = names.search.iter().filter_map(|domain| domain.parse().ok()).collect();
+        Resolver::new(&names.servers, &search)
+    };
+    Ok(match rootless::name_servers(&args.rootless, state)? {
+        NameServers::Tunnel(names) => Kernel::new(make, resolver(&names)),
+        NameServers::Host(names) => Kernel::new(make, resolver(&names)).with_names_of(Arc::clone(host)),
+    })
+}
+
+fn congestion_error(name: &str, error: &std::io::Error) -> Error {
+    let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    let available = available.unwrap_or_default();
+    Error::new(
+        Code::Failure,
+        format!("cannot use the congestion control {name}: {error}; this kernel has {}", available.trim()),
+    )
+}
+
+/// Returns what makes sockets in the tunnel, those of TCP with this congestion control.
+pub(crate) fn maker(sockets: Sockets, congestion: Option<&str>) -> MakeSocket {
+    let congestion = congestion.map(str::to_owned);
+    Box::new(move |domain: Domain, kind: Type| match kind {
+        Type::STREAM => {
+            let socket = sockets.tcp(domain)?;
+            if let Some(name) = &congestion {
+                socket.set_tcp_congestion(name.as_bytes())?;
+            }
+            Ok(socket)
+        }
+        _ => sockets.udp(domain),
+    })
+}
+
+fn serve(
+    runtime: Runtime,
+    mut options: Options,
+    reach: Reach,
+    host: &Arc<dyn Network>,
+) -> Result<ServerThread, Error> {
+    options.clients = clients()?;
+    let server = {
+        let _inside = runtime.enter();
+        Server::bind(options, reach, host).map_err(start_error)?
+    };
+    for (service, address) in server.addresses() {
+        tracing::info!("{service} on {address}");
+    }
+    tracing::info!("serving");
+    let serve = async move || {
+        server.serve().await;
+    };
+    Ok(ServerThread::start(THREAD, runtime, serve)?)
+}
+
+/// Relays standard input and output, and reports the end.
+fn serve_stdio(
+    runtime: Runtime,
+    reach: Reach,
+    to: Destination,
+    end: mpsc::Sender<Result<(), Error>>,
+) -> Result<ServerThread, Error> {
+    let serve = async move || {
+        let result = connect_stdio(&reach, &to).await;
+        let _ = end.send(result.map_err(|error| Error::new(Code::Failure, error)));
+    };
+    Ok(ServerThread::start(THREAD, runtime, serve)?)
+}
+
+/// Raises the limit for descriptors as far as is needed, and returns how many clients it allows.
+pub(crate) fn clients() -> std::io::Result<usize> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let needed = (CLIENTS * DESCRIPTORS_OF_CLIENT + DESCRIPTORS_OF_OTHERS) as rlim_t;
+    let limit = soft.max(hard.min(needed));
+    setrlimit(Resource::RLIMIT_NOFILE, limit, hard)?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    Ok((limit.saturating_sub(DESCRIPTORS_OF_OTHERS) / DESCRIPTORS_OF_CLIENT).clamp(1, CLIENTS))
+}
+
+fn start_error(error: StartError) -> Error {
+    let code = match &error {
+        StartError::Nothing | StartError::OpenToAnyone { .. } => Code::Usage,
+        StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            Code::Permission
+        }
+        StartError::Listen { .. } => Code::Failure,
+    };
+    Error::new(code, error)
+}
+
+fn users_error(error: UsersError) -> Error {
+    let is_denied = matches!(&error, UsersError::Read { source, .. }
+        if source.kind() == std::io::ErrorKind::PermissionDenied);
+    Error::new(Code::of_configuration(is_denied), error)
+}
+
+/// Others could use the proxy with a password that they can read.
+fn warn_of_readers(file: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    if std::fs::metadata(file).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
+        let file = file.display();
+        output::warning(&format!("{file}: other users can read the passwords (chmod 600 {file})"));
+    }
+}

@@ -1,0 +1,303 @@
+//! An interface without root: the device is in namespaces of this user, the UDP sockets are outside.
+//!
+//! A process without a terminal runs it, which the first command that uses it has forked ([`join`]). Its main
+//! thread is the control thread of the interface. It ends with the last command that uses it.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::num::NonZeroU16;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+
+use weft_commands::{output, signals};
+use weft_config::exit::{Code, Error};
+use weft_config::{self as config, Config, PacketThreads, TunThreads};
+use weft_host::Host;
+use weft_host::resolve::{self, AtStart, Cancel, Retries};
+use weft_ipc::runtime_dir::user_dir;
+use weft_report::control_socket::{self, Client};
+use weft_rootless::{Backing, Inside, Member, Members, Names, Namespace, TunnelState};
+use weft_udp::PathMtu;
+
+use super::daemon::{Beginning, Daemon, known};
+use super::look_up::Found;
+use super::supervisor::{Inbox, MESSAGES, Message, Supervisor};
+use super::{Options, Overrides, UpError};
+use crate::cli::{NameServer, RootlessArgs, TunArgs};
+use crate::interface::Inherited;
+use crate::metrics;
+use crate::secrecy;
+
+/// Joins the tunnel of a file that this user runs, or brings it up. Call it before the first thread is
+/// started.
+///
+/// # Errors
+/// The namespaces are refused, the configuration is wrong, or the tunnel could not be set up: nothing is left
+/// behind then. A tunnel runs that is not what the arguments ask for.
+pub fn join(args: &RootlessArgs) -> Result<(Member, Inside), Error> {
+    weft_confine::enable();
+    let file = config::path_of(&args.target);
+    let name = config::name_of(&file)?;
+    let file = std::fs::canonicalize(&file).or_else(|_| std::path::absolute(&file)).unwrap_or(file);
+    let run = |members: &Members| run(args, &file, members);
+    let directory = user_dir().inspect_err(|error| {
+        output::warning(&format!("no other command can join or ask this tunnel: {error}"));
+    });
+    let (member, inside) = weft_rootless::join(directory.ok().as_deref(), &name, run)?;
+    if !member.has_started_it() {
+        compare(&member, args, &file)?;
+    }
+    Ok((member, inside))
+}
+
+/// Compares a tunnel that runs with what this command asks for.
+fn compare(member: &Member, args: &RootlessArgs, file: &Path) -> Result<(), Error> {
+    let state = member.state();
+    let process = state.process;
+    let refused = |message| Err(Error::new(Code::Failure, message));
+    if state.file != *file {
+        return refused(format!(
+            "process {process} runs a tunnel of the same name from {}: end it first, or give this file another name",
+            state.file.display()
+        ));
+    }
+    let given = args.of_tunnel();
+    if !given.is_empty() && given != state.options {
+        return refused(format!(
+            "the tunnel of {} runs already (process {process}), and {} is for the command that starts it: leave it out, \
+             or end the tunnel first (`weft down`)",
+            args.target,
+            given.join(", ")
+        ));
+    }
+    if text_hash(&args.target)? != state.text_hash {
+        output::warning(&format!(
+            "{0}: the file was edited since the tunnel came up, which has the earlier text; `weft reload {0}` applies it",
+            args.target
+        ));
+    }
+    Ok(())
+}
+
+fn text_hash(target: &str) -> Result<u64, Error> {
+    Ok(hash(&config::read_text(target)?.1))
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Brings the tunnel up, and runs it until its last member has left or it is stopped.
+fn run(args: &RootlessArgs, file: &Path, members: &Members) -> Result<(), Error> {
+    let namespace = Namespace::make()?;
+    let (inbox, messages) = mpsc::sync_channel(MESSAGES);
+    let cancel = Cancel::default();
+    let (stop, look_up) = (inbox.clone(), cancel.clone());
+    members.serve(move || {
+        look_up.cancel();
+        let _ended = stop.send(Message::Stop);
+    })?;
+    let signal = inbox.clone();
+    signals::watch(move |received| drop(signal.send(Message::Signal(received))))?;
+
+    let text_hash = text_hash(&args.target)?;
+    let in_file = load(args)?;
+    let overrides = Overrides { metrics: args.metrics.clone(), is_rootless: true, ..Overrides::default() };
+    let mut config = in_file.clone();
+    overrides.apply(&mut config);
+    refuse_key_in_use(&config, &args.target)?;
+    let metrics = config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose();
+    let metrics = metrics.map_err(UpError::from)?;
+    let peers = config.peers.iter().map(|peer| peer.endpoint.as_ref());
+    let at_start = AtStart::Wait(Retries::from_environment());
+    let endpoints = resolve::first_addresses(peers, at_start, &cancel).map_err(UpError::from)?;
+    let found = Found { endpoints, in_vain: Vec::new() };
+    for warning in namespace.set_up()? {
+        output::warning(&warning);
+    }
+
+    let options = options(args.tun, &config);
+    let mut supervisor = bring_up(&namespace, config, overrides, &found, &options, file, &inbox)?;
+    supervisor.metrics =
+        metrics.map(|listener| supervisor.serve_metrics(listener)).transpose().map_err(UpError::from)?;
+    let state = TunnelState {
+        process: std::process::id(),
+        file: file.to_owned(),
+        text_hash,
+        options: args.of_tunnel(),
+        allowed_ips: allowed_ips(&in_file),
+        dns: in_file.interface.host.dns,
+    };
+    members.up(&state, &namespace)?;
+    supervisor.is_used_by(members.processes());
+    let change = members.changes();
+    supervisor.on_loaded = Some(Box::new(move |config, text| {
+        let told = change(&|state| {
+            state.text_hash = hash(text);
+            state.allowed_ips = allowed_ips(config);
+        });
+        if let Err(error) = told {
+            tracing::warn!("the commands that use the tunnel do not know of the change: {error}");
+        }
+    }));
+    Ok(supervisor.work(messages, file)?)
+}
+
+fn allowed_ips(config: &Config) -> Vec<ipnet::IpNet> {
+    config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect()
+}
+
+/// Loads the configuration and logs warnings.
+fn load(args: &RootlessArgs) -> Result<Config, Error> {
+    secrecy::forbid_core_dumps();
+    let mut parsed = config::load(&args.target)?;
+    weft_host::warn_of_readers(&args.target, &mut parsed.warnings);
+    for warning in &parsed.warnings {
+        output::warning(&warning);
+    }
+    if parsed.config.interface.settings.private_key.is_none() {
+        return Err(Error::new(
+            Code::Configuration,
+            format!(
+                "{}: [Interface] has no PrivateKey, and commands of a file do not run without root",
+                args.target
+            ),
+        ));
+    }
+    let removed = weft_host::keep_what_counts_in_a_namespace(&mut parsed.config.clone());
+    if !removed.is_empty() {
+        let target = &args.target;
+        output::warning(&format!("{target}: without root, {} has no effect", removed.join(", ")));
+    }
+    Ok(parsed.config)
+}
+
+/// Two interfaces with the same key would take the session with the peers from each other. Interfaces of
+/// other users do not tell their key.
+fn refuse_key_in_use(config: &Config, target: &str) -> Result<(), Error> {
+    let Some(key) = config.interface.settings.private_key.as_ref() else { return Ok(()) };
+    let public = key.public_key().to_string();
+    for name in control_socket::running().unwrap_or_default() {
+        let Ok(report) = Client::connect(&name).and_then(|mut client| client.status()) else { continue };
+        if report.public_key.as_deref() == Some(public.as_str()) {
+            return Err(Error::new(
+                Code::Failure,
+                format!(
+                    "interface {name} (process {}) has the key of {target}: both would take the session with the peers \
+                     from each other; end it (`weft down {name}`), or use another key",
+                    report.pid
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The servers that a command looks names up at.
+pub enum NameServers {
+    /// Inside the tunnel; there may be none.
+    Tunnel(Names),
+    /// Those of the host.
+    Host(Names),
+}
+
+/// Returns the servers that a command looks names up at: those of its arguments, else those of the file.
+///
+/// # Errors
+/// The arguments contradict each other; the host has no servers.
+pub fn name_servers(args: &RootlessArgs, state: &TunnelState) -> Result<NameServers, Error> {
+    if args.dns.contains(&NameServer::Host) {
+        if args.dns.iter().any(|server| *server != NameServer::Host) {
+            let message = "--dns host is for all names: leave the other --dns out";
+            return Err(Error::new(Code::Usage, message));
+        }
+        let names = Names::of_host().map_err(|message| Error::new(Code::Failure, message))?;
+        return Ok(NameServers::Host(names));
+    }
+    let mut names = Names::from(&state.dns);
+    if !args.dns.is_empty() {
+        let address = |server: &NameServer| match server {
+            NameServer::Host => None,
+            NameServer::Address(address) => Some(*address),
+        };
+        names.servers = args.dns.iter().filter_map(address).collect();
+    }
+    Ok(NameServers::Tunnel(names))
+}
+
+fn options(tun: TunArgs, config: &Config) -> Options {
+    Options {
+        packet_threads: tun.packet_threads,
+        peers: Some(config.peers.len()),
+        pin: tun.pin,
+        tun_threads: tun.tun_threads,
+        offload: !tun.no_offload,
+        path_mtu: if config.interface.host.path_mtu_discovery { PathMtu::On } else { PathMtu::Off },
+        ..Options::default()
+    }
+}
+
+/// Returns the one kind of device to use. Without it, a veth pair takes the place of a TUN that may not be.
+fn wanted_backing() -> Option<Backing> {
+    /// Allows one kind alone, for tests and measurements.
+    const VARIABLE: &str = "WEFT_ROOTLESS_DEVICE";
+    let value = std::env::var_os(VARIABLE)?;
+    let wanted = [Backing::Tun, Backing::Veth].into_iter().find(|backing| value == backing.name());
+    if wanted.is_none() {
+        tracing::warn!("{VARIABLE}={} is ignored: it is tun or veth", value.display());
+    }
+    wanted
+}
+
+/// Returns the options for a device that has one queue. What was chosen automatically fits it, and nothing
+/// has to be said of it.
+fn with_one_queue(options: &Options) -> Options {
+    let with_threads = options.tun_queues().with_threads().min(1) as u16;
+    let packet_threads = match options.packet_threads {
+        PacketThreads::Auto => PacketThreads::Fixed(NonZeroU16::MIN),
+        fixed @ PacketThreads::Fixed(_) => fixed,
+    };
+    Options { packet_threads, tun_threads: TunThreads::Fixed(with_threads), ..options.clone() }
+}
+
+/// Makes the device and starts the interface on it.
+fn bring_up(
+    namespace: &Namespace,
+    config: Config,
+    overrides: Overrides,
+    found: &Found,
+    options: &Options,
+    file: &Path,
+    inbox: &Inbox,
+) -> Result<Supervisor, Error> {
+    let (name, count) = (config.interface.name.as_str(), options.tun_queues().count);
+    let device = namespace.device(name, count, options.offload, wanted_backing())?;
+    let options = &match device.backing {
+        Backing::Tun => options.clone(),
+        Backing::Veth => with_one_queue(options),
+    };
+    let inherited = Inherited {
+        queues: device.queues,
+        namespace: Some(Arc::new(namespace.device_namespace()?)),
+        sockets: Vec::new(),
+    };
+    let host = Host::in_namespace(&config, Some(file), &known(&found.endpoints), namespace.netlink()?)?;
+    let beginning = Beginning {
+        endpoints: found.endpoints.clone(),
+        inherited,
+        port: config.interface.settings.listen_port,
+        ..Beginning::default()
+    };
+    let (ended, happened) = (inbox.clone(), inbox.clone());
+    let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
+    let on_end = move || drop(ended.send(Message::Ended));
+    let daemon = Daemon::start_on(host, &config, beginning, options, Some(on_event), |_| {}, on_end)?;
+    let is_configured = Arc::<AtomicBool>::default();
+    let mut supervisor = Supervisor::start(daemon, config, overrides, found, options, inbox, is_configured)?;
+    supervisor.device_is_in(namespace.proc_net(), device.backing, device.far_counters);
+    supervisor.ready();
+    Ok(supervisor)
+}
