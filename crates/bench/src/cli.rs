@@ -85,6 +85,23 @@ Examples:
   weft-bench shards --packet-threads 1,2 --load download --foreign 0,100 --rounds 9
   weft-bench shards --model")]
     Shards(crate::shards::ShardsArgs),
+    /// Measure the ways into a tunnel without root, beside the daemon as root and beside others.
+    ///
+    /// Needs root, to be both ends and to become the user without root; iperf3, curl and setpriv.
+    #[command(after_help = "\
+Examples:
+  weft-bench rootless
+  weft-bench rootless --link veth --way exec,proxy --rounds 5
+  weft-bench rootless --link rtt60 --way exec,netstack,onetun --onetun /tmp/bin/onetun")]
+    Rootless(crate::rootless::RootlessArgs),
+    /// Load a gateway for hours with all that happens to one, and fail if anything grows, stalls or is lost.
+    ///
+    /// Needs root and dbus-daemon; no iperf3, no ping.
+    #[command(after_help = "\
+Examples:
+  weft-bench soak 2 --out soak
+  weft-bench soak --minutes 5 --every 10 --mbit 100")]
+    Soak(crate::soak::SoakArgs),
     /// Measure weft over TUN threads, TCP streams and MTUs, with what TCP saw out of order.
     #[command(after_help = "\
 Examples:

@@ -10,7 +10,7 @@ use crate::plot::{self, Bars};
 use crate::report::{self, Report, plots};
 use crate::rounds::{self, Plan, Subject};
 use crate::topology::Wire;
-use crate::{floods, link, peers, rtt, shards, stages};
+use crate::{floods, link, peers, rootless, rtt, shards, soak, stages};
 
 mod sweep;
 
@@ -29,6 +29,8 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Command::Peers(args) => peers::run(args, json),
         Command::Floods(args) => floods::run(args, json),
         Command::Shards(args) => shards::run(args, json),
+        Command::Rootless(args) => rootless::run(args, json),
+        Command::Soak(args) => soak::run(args, json),
     }
 }
 

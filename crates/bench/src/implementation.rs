@@ -19,10 +19,13 @@ use weft_tunnel::{PrivateKey, PublicKey};
 use crate::batches::Batches;
 use crate::interrupt::Interrupt;
 use crate::process::Process;
+use crate::usage::Usage;
 
 mod named;
+mod rootless;
 
 pub(crate) use named::{PeerCommand, WeftCommand};
+pub(crate) use rootless::{NearEnd, Rootless, TRANSFER_PORT};
 
 /// Name of weft's interface, at both ends.
 const INTERFACE: &str = "weft0";
@@ -91,6 +94,8 @@ pub(crate) enum Implementation {
     Weft { path: PathBuf, arguments: Vec<String> },
     /// A program that makes an interface which wg(8) configures.
     Other(PeerCommand),
+    /// A near end without root; the far end is the gateway of all of them, a weft.
+    Rootless(Rootless),
     /// The bare link, without a tunnel.
     Bare,
 }
@@ -130,8 +135,27 @@ impl Implementation {
         match self {
             Self::Weft { .. } => Kind::Weft,
             Self::Other(_) => Kind::Other,
+            Self::Rootless(rootless) => rootless.kind(),
             Self::Bare => Kind::Bare,
         }
+    }
+
+    /// Returns the implementation of the far end.
+    pub(crate) fn of_far_end(&self) -> Self {
+        match self {
+            Self::Rootless(Rootless { weft, .. }) => Self::Weft { path: weft.clone(), arguments: Vec::new() },
+            same => same.clone(),
+        }
+    }
+
+    /// Reports whether the near end forwards ports of its loopback interface into the tunnel.
+    pub(crate) fn forwards_ports(&self) -> bool {
+        matches!(self, Self::Rootless(Rootless { end, .. }) if *end != NearEnd::Exec)
+    }
+
+    /// Reports whether one direction of a connection may end before the other, as transfers need it.
+    pub(crate) fn passes_half_closes(&self) -> bool {
+        !matches!(self, Self::Rootless(Rootless { end: NearEnd::Onetun(_), .. }))
     }
 
     /// Brings an end up with interface, addresses, key and peer. Returns `None` for the bare link.
@@ -146,6 +170,9 @@ impl Implementation {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let interface = match self {
             Self::Weft { .. } => INTERFACE.to_owned(),
+            Self::Rootless(rootless) => {
+                return rootless.start(namespace, end, directory, interrupt).map(Some);
+            }
             Self::Other(_) => format!("wb{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)),
             Self::Bare => return Ok(None),
         };
@@ -187,13 +214,14 @@ impl Implementation {
                 // Both ends of a tunnel have an interface named `INTERFACE`: the socket's path is not unique
                 // to this daemon.
                 let socket = (interface != INTERFACE).then(|| uapi_socket(interface));
-                Ok(Daemon { process, interface: interface.to_owned(), socket })
+                Ok(Daemon { process, interface: interface.to_owned(), socket, inside: None, tunnel: None })
             }
             Self::Other(command) => {
                 let process =
                     Process::start(namespace, &command.words(interface), directory.join("daemon.log"))?;
                 let socket = Some(uapi_socket(interface));
-                let mut daemon = Daemon { process, interface: interface.to_owned(), socket };
+                let mut daemon =
+                    Daemon { process, interface: interface.to_owned(), socket, inside: None, tunnel: None };
                 daemon.wait_until(interrupt, "the daemon's answer to wg", limit, || {
                     wg(&["show", interface, "listen-port"]).is_ok()
                 })?;
@@ -207,7 +235,7 @@ impl Implementation {
                 }
                 Ok(daemon)
             }
-            Self::Bare => bail!("there is no daemon without an implementation"),
+            Self::Rootless(_) | Self::Bare => bail!("it makes no interface in this namespace"),
         }
     }
 }
@@ -260,6 +288,10 @@ pub(crate) struct Daemon {
     interface: String,
     /// The UAPI socket, which a killed daemon leaves behind.
     socket: Option<PathBuf>,
+    /// A process in the namespace that the daemon made.
+    inside: Option<u32>,
+    /// The process that moves the packets, if it is another one.
+    tunnel: Option<u32>,
 }
 
 impl Daemon {
@@ -298,6 +330,17 @@ impl Daemon {
     /// Returns its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Reads the usage of all its processes.
+    pub(crate) fn usage(&self) -> Result<Usage> {
+        let usage = Usage::of(self.id())?;
+        self.tunnel.map_or(Ok(usage), |process| Ok(usage.and(Usage::of(process)?)))
+    }
+
+    /// Returns a process in the namespace that the daemon made; `None` if it made none.
+    pub(crate) fn process_inside(&self) -> Option<u32> {
+        self.inside
     }
 }
 

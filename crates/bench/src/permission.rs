@@ -1,4 +1,4 @@
-//! The error with a dedicated exit code.
+//! The error of a missing permission, which has an exit code.
 
 /// A permission is missing; contains the system's error.
 #[derive(Debug, thiserror::Error)]

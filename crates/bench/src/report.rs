@@ -173,7 +173,8 @@ fn compare(subjects: &[SubjectReport], case: &CaseReport) -> Vec<Comparison> {
     comparisons
 }
 
-fn beside(
+/// Compares a figure of one subject with that of another; `None` without both figures and without a target.
+pub(crate) fn beside(
     case: Case,
     metric: Metric,
     ours: &Figures,

@@ -202,8 +202,10 @@ fn schedule(plan: &Plan) -> Vec<Turn> {
             }
             for turn in 0..count {
                 let subject = (round + turn) % count;
-                let bare = matches!(plan.subjects[subject].implementation, Implementation::Bare);
-                if !(bare && case.needs_daemon()) {
+                let implementation = &plan.subjects[subject].implementation;
+                let bare = matches!(implementation, Implementation::Bare);
+                let is_cold = matches!(case, Case::ColdStart { .. });
+                if !(bare && case.needs_daemon() || is_cold && !implementation.passes_half_closes()) {
                     turns.push(Turn { round, case: place, subject });
                 }
             }

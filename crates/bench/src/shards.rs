@@ -58,7 +58,9 @@ fn rounds(args: &ShardsArgs, interrupt: &Interrupt, report: &mut Report) -> Resu
     for round in 0..args.rounds as usize {
         for number in 0..report.cipher.len() {
             let cipher = &mut report.cipher[number];
-            cipher.gbit_per_second.push(cipher::gbit_per_second(cipher.threads.into())?);
+            let speed = cipher::speed(cipher.threads.into())?;
+            cipher.gbit_per_second.push(speed.gbit_per_second);
+            cipher.gbit_per_cpu_second.push(speed.gbit_per_cpu_second);
             interrupt.check()?;
         }
         for turn in 0..cases.len() {

@@ -7,24 +7,31 @@
 //! ```
 //!
 //! Every implementation has separate namespaces and stays up during the others' turns: an idle tunnel costs
-//! nothing. Without a tunnel the same traffic goes to the addresses of the link itself.
+//! nothing. Without a tunnel the same traffic goes to the addresses of the link itself. Without root, traffic
+//! begins in the namespace that the near daemon makes, or goes to ports of the loopback interface that the
+//! near daemon forwards into the tunnel.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::fs::Permissions;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use tempfile::TempDir;
 use weft_lab::Namespace;
 use weft_lab::emulator::{Emulator, LinkSpec};
 use weft_lab::link::{self, LinkOptions};
+use weft_lab::traffic::TcpReceiver;
 use weft_tunnel::PrivateKey;
 
 use crate::batches::Batches;
 use crate::congestion;
-use crate::implementation::{Daemon, End, Implementation};
+use crate::implementation::{Daemon, End, Implementation, TRANSFER_PORT};
 use crate::interrupt::Interrupt;
 use crate::permission;
+use crate::usage::Usage;
 
 /// The addresses of the link's two ends.
 const NEAR_LINK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -39,6 +46,8 @@ const OVERHEAD: u32 = 80;
 const CONNECT: Duration = Duration::from_secs(30);
 /// Timeout for one attempt: longer than the round trip of an emulated link.
 const ATTEMPT: Duration = Duration::from_secs(2);
+/// The beginning of a flow: a seed and a byte.
+const FIRST_BYTES: &[u8] = &[0; 9];
 
 /// The connection between the two namespaces.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -97,11 +106,16 @@ pub(crate) struct Tunnel {
     daemons: Vec<Daemon>,
     /// Dropped before the namespaces.
     emulator: Option<Emulator>,
+    /// The namespace of the clients.
     pub(crate) near: Namespace,
     pub(crate) far: Namespace,
     /// Addresses of the near end and of the far end, in the tunnel or on the bare link.
     pub(crate) source: IpAddr,
+    pub(crate) server: IpAddr,
+    /// What clients connect to: the far end, or the loopback interface where ports are forwarded.
     pub(crate) target: IpAddr,
+    /// The namespace of the near daemon.
+    pub(crate) outside: Namespace,
     files: TempDir,
 }
 
@@ -117,17 +131,20 @@ impl Tunnel {
     ) -> Result<Self> {
         let (near, far) = (namespace("near")?, namespace("far")?);
         let emulator = wire.join(&near, &far, (u32::from(mtu) + OVERHEAD).max(1500))?;
-        for namespace in [&near, &far] {
+        let prepare = |namespace: &Namespace| {
             // Disable the metrics cache: results must not depend on the order of the runs.
             namespace.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
-            if let Some(control) = congestion {
-                congestion::choose(namespace, control)?;
-            }
-        }
+            congestion.map_or(Ok(()), |control| congestion::choose(namespace, control))
+        };
+        prepare(&near)?;
+        prepare(&far)?;
         let files = tempfile::tempdir()?;
+        // An end without root has a directory in it.
+        std::fs::set_permissions(files.path(), Permissions::from_mode(0o711))?;
         let key = || PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"));
         let (near_key, far_key) = (key()?, key()?);
-        let start = |namespace: &Namespace,
+        let start = |implementation: &Implementation,
+                     namespace: &Namespace,
                      key: &PrivateKey,
                      peer: &PrivateKey,
                      [own, other, link]: [Ipv4Addr; 3]| {
@@ -144,27 +161,62 @@ impl Tunnel {
             };
             implementation.start(namespace, &end, &directory, interrupt)
         };
-        let far_daemon = start(&far, &far_key, &near_key, [FAR, NEAR, NEAR_LINK])?;
-        let near_daemon = start(&near, &near_key, &far_key, [NEAR, FAR, FAR_LINK])?;
+        let far_daemon =
+            start(&implementation.of_far_end(), &far, &far_key, &near_key, [FAR, NEAR, NEAR_LINK])?;
+        let near_daemon = start(implementation, &near, &near_key, &far_key, [NEAR, FAR, FAR_LINK])?;
+        let inside = near_daemon.as_ref().and_then(Daemon::process_inside);
+        let clients = match inside {
+            Some(process) => {
+                Namespace::of_process("inside", process).context("cannot enter its namespace")?
+            }
+            None => near.clone(),
+        };
+        prepare(&clients)?;
         let daemons: Vec<Daemon> = near_daemon.into_iter().chain(far_daemon).collect();
         let ends = if daemons.is_empty() { [NEAR_LINK, FAR_LINK] } else { [NEAR, FAR] };
-        let [source, target] = ends.map(IpAddr::from);
-        let mut tunnel = Self { daemons, emulator, near, far, source, target, files };
+        let [source, server] = ends.map(IpAddr::from);
+        let target = if implementation.forwards_ports() { Ipv4Addr::LOCALHOST.into() } else { server };
+        let mut tunnel =
+            Self { daemons, emulator, near: clients, far, source, server, target, outside: near, files };
 
-        let listener =
-            tunnel.far.run(|| TcpListener::bind((target, 0))).context("cannot listen in the tunnel")?;
-        let address: SocketAddr = listener.local_addr()?;
+        let receiver = tunnel.listen()?;
+        let target = SocketAddr::new(tunnel.target, TRANSFER_PORT);
         interrupt.wait_for("a connection through the tunnel", CONNECT, || {
             tunnel.check()?;
-            let connect = || TcpStream::connect_timeout(&address, ATTEMPT);
-            Ok(tunnel.near.run(connect).is_ok().then_some(()))
+            // A forwarder accepts before it knows whether the other end does.
+            let connection = tunnel.near.run(|| TcpStream::connect_timeout(&target, ATTEMPT));
+            let Ok(mut connection) = connection else { return Ok(None) };
+            let sent = connection.write_all(FIRST_BYTES);
+            let begun = Instant::now();
+            while sent.is_ok() && receiver.bytes() == 0 && begun.elapsed() < ATTEMPT {
+                interrupt.sleep(Duration::from_millis(5))?;
+            }
+            Ok((receiver.bytes() > 0).then_some(()))
         })?;
         Ok(tunnel)
+    }
+
+    /// Starts a receiver at the far end; clients reach it at [`TRANSFER_PORT`] of the target.
+    pub(crate) fn listen(&self) -> Result<TcpReceiver> {
+        let listen = || TcpReceiver::listen((self.server, TRANSFER_PORT).into());
+        self.far.run(listen).context("cannot listen in the tunnel")
     }
 
     /// Returns an error if one of its daemons has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.daemons.iter_mut().try_for_each(Daemon::check)
+    }
+
+    /// Ends the near daemon: what is started in its place has the same key.
+    pub(crate) fn end_near_daemon(&mut self) {
+        if !self.daemons.is_empty() {
+            self.daemons.remove(0);
+        }
+    }
+
+    /// Returns the directory with the files of the near end.
+    pub(crate) fn near_directory(&self) -> PathBuf {
+        self.files.path().join(self.outside.name())
     }
 
     /// Returns the emulated link.
@@ -178,6 +230,11 @@ impl Tunnel {
     /// Returns the process IDs of its daemons, the near one first; empty without a tunnel.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.daemons.iter().map(Daemon::id).collect()
+    }
+
+    /// Reads the usage of its daemons, the near one first; empty without a tunnel.
+    pub(crate) fn usages(&self) -> Result<Vec<Usage>> {
+        self.daemons.iter().map(Daemon::usage).collect()
     }
 
     /// Returns the sends of both daemons together, by batch size; `None` where a daemon does not report them.

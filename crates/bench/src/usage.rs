@@ -32,6 +32,15 @@ impl Usage {
         Ok(usage)
     }
 
+    /// Returns the sum with that of another process.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu + other.cpu,
+            voluntary_switches: self.voluntary_switches + other.voluntary_switches,
+            involuntary_switches: self.involuntary_switches + other.involuntary_switches,
+        }
+    }
+
     /// Returns the difference to `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {

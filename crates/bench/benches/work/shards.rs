@@ -29,7 +29,7 @@ struct HandOver {
 }
 
 impl HandOver {
-    /// Returns packets that all are for the other packet thread, or for this one.
+    /// Returns packets for peers of the other packet thread if `is_foreign`, else of this one.
     fn new(is_foreign: bool) -> Option<Self> {
         let (programs, queues): (Vec<_>, Vec<_>) =
             [UnixDatagram::pair().ok()?, UnixDatagram::pair().ok()?].into_iter().unzip();
@@ -79,7 +79,7 @@ impl Work for HandOver {
             slab.spare_mut()[..packet.len()].copy_from_slice(packet);
             assert!(slab.commit(0, packet.len(), Offload::None), "a slab without room");
         }
-        batches.push_back(TunBatch::new(slab, 0, SlabHome::Nobody));
+        batches.push_back(TunBatch::new(slab, 0, SlabHome::None));
     }
 
     fn run(&mut self) {

@@ -29,6 +29,9 @@ pub(crate) enum Kind {
     /// Data messages for unknown receivers, from ports that share a queue with the client where the hash has
     /// no key.
     AimedHash,
+    /// Data messages for unknown receivers of the second of two packet threads. The client belongs to the
+    /// first.
+    AimedThread,
     /// Data messages with the client's receiver index, spoofing its address.
     AimedAddress,
     /// Data messages with the client's receiver index.
@@ -39,7 +42,7 @@ pub(crate) enum Kind {
     Scan,
 }
 
-const KINDS: [(Kind, &str, &str); 11] = [
+const KINDS: [(Kind, &str, &str); 12] = [
     (Kind::NoMac1, "no-mac1", "initiations with a wrong first MAC"),
     (Kind::Mac1, "mac1", "initiations with a valid first MAC, no cookie"),
     (Kind::UnknownKey, "unknown-key", "the same, whole and made with a key that the gateway does not know"),
@@ -50,6 +53,11 @@ const KINDS: [(Kind, &str, &str); 11] = [
         Kind::AimedHash,
         "aimed-hash",
         "the same from ports that a hash without a key puts into the client's queue",
+    ),
+    (
+        Kind::AimedThread,
+        "aimed-thread",
+        "data for unknown receivers of the second of two packet threads, from N ports",
     ),
     (
         Kind::AimedAddress,
@@ -114,7 +122,7 @@ impl Kind {
             Self::NoMac1 => (MOST_SOURCES, 200_000, MOST_SOURCES),
             Self::Mac1 | Self::UnknownKey => (MOST_SOURCES, 100_000, MOST_SOURCES),
             Self::Proven => (1, 10_000, MOST_SOURCES),
-            Self::Junk => (1024, 200_000, MOST_PORTS),
+            Self::Junk | Self::AimedThread => (1024, 200_000, MOST_PORTS),
             Self::Data | Self::AimedHash | Self::AimedAddress | Self::AimedIndex => {
                 (1024, 60_000, MOST_PORTS)
             }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use weft_lab::flood::{self, Contents, Flood, Junk, Running, Seen, Sent, Sources, same_queue};
+use weft_lab::flood::{self, Contents, Flood, Junk, ObservedMessage, Running, Sent, Sources, same_queue};
 use weft_lab::pace::Pace;
 
 use super::attack::{Attack, Kind};
@@ -50,7 +50,7 @@ impl Prepared {
         let Attack { kind, count, per_second, .. } = attack;
         let count = count as usize;
         let seen = if kind.is_aimed() {
-            let seen = Seen::on_path(&site.inside, TO_CLIENT, site.target(), LOOK);
+            let seen = ObservedMessage::on_path(&site.inside, TO_CLIENT, site.target(), LOOK);
             Some(seen.context("nothing is seen of the client")?)
         } else {
             None
@@ -85,6 +85,7 @@ impl Prepared {
             }
             (Kind::Scan, _) => return Self::scan(site, per_second, interrupt),
             (Kind::Data, _) => (flood::Kind::Junk(Junk::Data), ports()),
+            (Kind::AimedThread, _) => (flood::Kind::Junk(Junk::ForThread { number: 1, count: 2 }), ports()),
             (Kind::Junk, _) | (_, None) => (flood::Kind::Junk(Junk::Mixed), ports()),
         };
         Ok(Self::Flood(Flood { kind, target: site.target(), key: site.key(), sources, per_second, time }))

@@ -1,19 +1,17 @@
-//! Paced TCP from the client to the gateway's side of the tunnel.
+//! Paced TCP from one side of the tunnel to the other.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::sys::socket::setsockopt;
 use nix::{libc, setsockopt_impl, sockopt_impl};
 use weft_lab::Namespace;
-use weft_lab::traffic::{Amount, Progress, TcpReceiver, send_stream_over};
-
-use crate::peers::roster::GATEWAY;
+use weft_lab::traffic::{Amount, Progress, SentFlow, TcpReceiver, send_stream_over};
 
 /// The pacing rate of TCP, headers included.
 pub(super) const MBIT_PER_SECOND: u32 = 300;
@@ -29,44 +27,66 @@ sockopt_impl!(
     u32
 );
 
-/// A connection that sends until this is dropped.
-pub(super) struct PacedStream {
+/// A connection that sends until this is dropped or finished.
+pub(crate) struct PacedStream {
     receiver: TcpReceiver,
-    progress: Arc<Progress>,
-    _sender: JoinHandle<()>,
+    sender: JoinHandle<SentFlow>,
+    stop: StopOnDrop,
+}
+
+struct StopOnDrop(Arc<Progress>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Relaxed);
+    }
 }
 
 impl PacedStream {
-    /// Connects, and starts sending.
-    pub(super) fn start(client: &Namespace, gateway: &Namespace) -> Result<Self> {
-        let receiver = gateway.run(|| TcpReceiver::listen(SocketAddr::from((GATEWAY, 0))))?;
+    /// Connects to an address of `to`, and starts sending at this rate, headers included.
+    pub(crate) fn start(from: &Namespace, to: &Namespace, address: Ipv4Addr, mbit: u32) -> Result<Self> {
+        let receiver = to.run(|| TcpReceiver::listen(SocketAddr::from((address, 0))))?;
         let address = receiver.local_addr();
         let connect = || -> io::Result<TcpStream> {
             let stream = TcpStream::connect_timeout(&address, CONNECT)?;
-            setsockopt(&stream, MaxPacingRate, &(MBIT_PER_SECOND * 1_000_000 / 8))?;
+            setsockopt(&stream, MaxPacingRate, &mbit.saturating_mul(1_000_000 / 8))?;
             Ok(stream)
         };
-        let stream = client.run(connect).context("no connection through the tunnel")?;
+        let stream = from.run(connect).context("no connection through the tunnel")?;
         let progress = Arc::<Progress>::default();
-        let sender = {
-            let progress = Arc::clone(&progress);
-            std::thread::Builder::new().name("tcp-paced".to_owned()).spawn(move || {
-                // The receiver counts the bytes; the sender's result is not needed.
-                send_stream_over(stream, Amount::Count(u64::MAX), SEED, &progress);
-            })?
-        };
-        Ok(Self { receiver, progress, _sender: sender })
+        let stop = StopOnDrop(Arc::clone(&progress));
+        let send = move || send_stream_over(stream, Amount::Count(u64::MAX), SEED, &progress);
+        let sender = std::thread::Builder::new().name("tcp-paced".to_owned()).spawn(send)?;
+        Ok(Self { receiver, sender, stop })
+    }
+
+    /// Returns the bytes received so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.receiver.bytes()
+    }
+
+    /// Returns a function that does what [`Self::bytes`] does, for another thread.
+    pub(crate) fn counter(&self) -> impl Fn() -> u64 + Send + use<> {
+        self.receiver.counter()
+    }
+
+    /// Ends the stream and returns its bytes.
+    ///
+    /// # Errors
+    /// When it failed, or not all of it arrived unchanged.
+    pub(crate) fn finish(self) -> Result<u64> {
+        let Self { receiver, sender, stop } = self;
+        drop(stop);
+        let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
+        let received = receiver.finish();
+        let is_whole = sent.error.is_none() && sent.confirmed == sent.bytes;
+        ensure!(is_whole, "a stream did not arrive whole: {sent:?}, {received:?}");
+        Ok(sent.bytes)
     }
 
     /// Starts counting the bytes that arrive.
     pub(super) fn window(&self) -> Window<'_> {
-        Window { stream: self, bytes: self.receiver.bytes(), since: Instant::now() }
-    }
-}
-
-impl Drop for PacedStream {
-    fn drop(&mut self) {
-        self.progress.stop.store(true, Relaxed);
+        Window { stream: self, bytes: self.bytes(), since: Instant::now() }
     }
 }
 
@@ -80,7 +100,7 @@ pub(super) struct Window<'a> {
 impl Window<'_> {
     /// Returns the Mbit/s of TCP payload received since the window was opened.
     pub(super) fn close(self) -> f64 {
-        let bytes = self.stream.receiver.bytes() - self.bytes;
+        let bytes = self.stream.bytes() - self.bytes;
         bytes as f64 * 8e-6 / self.since.elapsed().as_secs_f64()
     }
 }

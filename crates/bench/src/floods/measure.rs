@@ -8,12 +8,13 @@ use weft_report::StatusReport;
 use super::attack::{Attack, Kind};
 use super::attacker::Prepared;
 use super::figures::{Figures, Moment};
-use super::load::PacedStream;
+use super::load::{MBIT_PER_SECOND, PacedStream};
 use super::pinger::Pinger;
 use super::site::Site;
 use super::visitors::{LIMIT, Visitors};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
+use crate::peers::roster::GATEWAY;
 use crate::usage::Usage;
 
 /// Excluded start-up time: slow start, and credit that a flood uses up at once.
@@ -36,7 +37,7 @@ pub(super) fn measure(plan: &Plan<'_>, interrupt: &Interrupt) -> Result<Figures>
         Kind::Proven => WARM_UP + Duration::from_secs(plan.attack.count.into()) / plan.attack.per_second,
         _ => WARM_UP,
     };
-    let stream = PacedStream::start(&site.client, &site.inside)?;
+    let stream = PacedStream::start(&site.client, &site.inside, GATEWAY, MBIT_PER_SECOND)?;
     let pinger = Pinger::start(&site.client)?;
     // The flood lasts longer than everything measured beside it.
     let prepared = Prepared::new(plan.attack, &site, warm_up + span + LIMIT + WARM_UP, interrupt)?;

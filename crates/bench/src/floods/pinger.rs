@@ -18,7 +18,7 @@ use crate::peers::roster::GATEWAY;
 /// 200 a second: enough for a 99th percentile in a few seconds, too few to matter beside the stream.
 const INTERVAL: Duration = Duration::from_millis(5);
 /// A ping unanswered for this long is lost, and counts with this time.
-pub(super) const LOST: Duration = Duration::from_secs(2);
+pub(crate) const LOST: Duration = Duration::from_secs(2);
 /// ICMP (RFC 792): echo request and reply, each with a checksum, an identifier and a number.
 const ECHO: u8 = 8;
 const ECHO_REPLY: u8 = 0;
@@ -29,21 +29,21 @@ const IDENTIFIER: u16 = 0x7765;
 const IPV4_HEADER: usize = 20;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ping {
-    pub(super) sent: Instant,
+pub(crate) struct Ping {
+    pub(crate) sent: Instant,
     /// Time to the answer; `None` without an answer.
-    pub(super) took: Option<Duration>,
+    pub(crate) took: Option<Duration>,
 }
 
 /// A running thread that pings.
-pub(super) struct Pinger {
+pub(crate) struct Pinger {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<Vec<Ping>>>,
 }
 
 impl Pinger {
     /// Starts pinging.
-    pub(super) fn start(client: &Namespace) -> Result<Self> {
+    pub(crate) fn start(client: &Namespace) -> Result<Self> {
         let open = || -> io::Result<Socket> {
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
             socket.connect(&SocketAddr::from((GATEWAY, 0)).into())?;
@@ -60,7 +60,7 @@ impl Pinger {
     }
 
     /// Stops pinging, and returns the pings once all are answered or lost.
-    pub(super) fn finish(self) -> Result<Vec<Ping>> {
+    pub(crate) fn finish(self) -> Result<Vec<Ping>> {
         self.stop.store(true, Relaxed);
         Ok(self.thread.join().map_err(|_| anyhow!("the pinging thread panicked"))??)
     }

@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(60);
 pub(crate) struct Report {
     /// The link as specified on the command line.
     pub(crate) link: String,
-    pub(crate) asked: Asked,
+    pub(crate) asked: Requested,
     pub(crate) ping: Ping,
     /// Datagrams at half the rate.
     pub(crate) half: Datagrams,
@@ -43,7 +43,7 @@ pub(crate) struct Report {
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Asked {
+pub(crate) struct Requested {
     /// Bits a second.
     pub(crate) rate: Option<u64>,
     /// Sum of both directions' delays.
@@ -118,7 +118,7 @@ pub(super) fn all(
     let round_trip_ms = 2e3 * spec.delay.as_secs_f64();
     Ok(Report {
         link: spec.to_string(),
-        asked: Asked { rate: spec.rate, round_trip_ms, loss: spec.loss, reorder: spec.reorder },
+        asked: Requested { rate: spec.rate, round_trip_ms, loss: spec.loss, reorder: spec.reorder },
         ping,
         half,
         flood,

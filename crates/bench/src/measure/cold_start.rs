@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::counters::Counters;
-use weft_lab::traffic::{Amount, Progress, TcpReceiver, send_stream};
+use weft_lab::traffic::{Amount, Progress, send_stream};
 
 use super::{Bench, Outcome};
+use crate::implementation::TRANSFER_PORT;
 use crate::metric::{Metric, Sample};
 use crate::stats;
 
@@ -14,13 +15,8 @@ use crate::stats;
 const TRANSFERS: u64 = 5;
 
 pub(super) fn measure(bench: &mut Bench<'_>, megabytes: u32) -> Result<Outcome> {
-    let target = bench.tunnel.target;
-    let receiver = bench
-        .tunnel
-        .far
-        .run(|| TcpReceiver::listen((target, 0).into()))
-        .context("cannot listen in the tunnel")?;
-    let address = receiver.local_addr();
+    let _receiver = bench.tunnel.listen()?;
+    let address = (bench.tunnel.target, TRANSFER_PORT).into();
     let bytes = u64::from(megabytes) * 1_000_000;
     let before = Counters::read(&bench.tunnel.near)?;
     let (mut millis, mut retransmits) = (Vec::new(), 0);

@@ -46,7 +46,7 @@ impl Window {
         Ok(Self {
             counters: counters(tunnel)?,
             batches: tunnel.batches(),
-            daemons: daemons(tunnel)?,
+            daemons: tunnel.usages()?,
             machine: machine::busy_time()?,
             opened: Instant::now(),
         })
@@ -55,7 +55,7 @@ impl Window {
     pub(super) fn close(self, tunnel: &Tunnel) -> Result<Spent> {
         let elapsed = self.opened.elapsed();
         let machine = machine::busy_time()?.saturating_sub(self.machine);
-        let daemons = daemons(tunnel)?.into_iter().zip(&self.daemons).map(|(now, then)| now.since(*then));
+        let daemons = tunnel.usages()?.into_iter().zip(&self.daemons).map(|(now, then)| now.since(*then));
         let counted: Vec<Counters> =
             counters(tunnel)?.iter().zip(&self.counters).map(|(now, then)| now.since(then)).collect();
         let sum = |count: &dyn Fn(&Counters) -> u64| counted.iter().map(count).sum();
@@ -81,8 +81,4 @@ impl Window {
 fn counters(tunnel: &Tunnel) -> Result<[Counters; 2]> {
     let read = |namespace: &Namespace| Counters::read(namespace);
     Ok([read(&tunnel.near)?, read(&tunnel.far)?])
-}
-
-fn daemons(tunnel: &Tunnel) -> Result<Vec<Usage>> {
-    tunnel.processes().into_iter().map(Usage::of).collect()
 }

@@ -81,6 +81,14 @@ impl Client {
         Ok(Self { tunnel, socket, gateway, inner })
     }
 
+    /// Moves to another socket, as a roaming peer does. The gateway notices with the next packet.
+    pub(crate) fn roam(&mut self, socket: UdpSocket) -> io::Result<()> {
+        socket.connect(self.gateway)?;
+        socket.set_nonblocking(true)?;
+        self.socket = socket;
+        Ok(())
+    }
+
     /// Returns the socket, for polling.
     pub(crate) fn socket(&self) -> &UdpSocket {
         &self.socket

@@ -1,10 +1,13 @@
 //! UDP sockets that send and receive several datagrams per call, as one super-packet (GSO, GRO).
 
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd as _;
 
 use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::sendfile::sendfile;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
 };
@@ -39,6 +42,26 @@ pub(crate) fn send(
     Ok(())
 }
 
+/// Lets the system calls of [`send_file`] send datagrams of `segment` bytes.
+pub(crate) fn set_segment(socket: &UdpSocket, segment: usize) -> io::Result<()> {
+    Ok(setsockopt(socket, sockopt::UdpGsoSegment, &i32::try_from(segment).map_err(io::Error::other)?)?)
+}
+
+/// Sends `count` bytes of a file as datagrams of the length that the socket was given, with one call. The
+/// kernel copies nothing, so the bytes stay as they are until they were received.
+///
+/// They have to begin at a page and fill no more than 16.
+pub(crate) fn send_file(socket: &UdpSocket, file: &File, offset: usize, count: usize) -> io::Result<()> {
+    let mut position = i64::try_from(offset).map_err(io::Error::other)?;
+    let sent = sendfile(socket, file, Some(&mut position), count)?;
+    if sent == count { Ok(()) } else { Err(io::Error::other(format!("{sent} bytes of {count} were sent"))) }
+}
+
+/// Creates a file in memory, for [`send_file`].
+pub(crate) fn file() -> io::Result<File> {
+    Ok(memfd_create(c"weft-bench", MFdFlags::MFD_CLOEXEC)?.into())
+}
+
 /// Receives into `buffer`. Returns the number of bytes, and the length of each datagram but the last; `None`
 /// if nothing is pending, or the peer of a connected socket refuses.
 pub(crate) fn receive(
@@ -69,15 +92,42 @@ pub(crate) fn control_buffer() -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
+
     use super::*;
+
+    /// Opens two sockets, the first of which receives.
+    fn sockets() -> (UdpSocket, UdpSocket) {
+        let [to, from] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        setsockopt(&to, sockopt::UdpGroSegment, &true).unwrap();
+        from.connect(to.local_addr().unwrap()).unwrap();
+        (to, from)
+    }
+
+    #[test]
+    fn what_is_sent_of_a_file_arrives_as_datagrams() {
+        let (to, from) = sockets();
+        let file = file().unwrap();
+        // Long enough for all pages of a call but a few bytes, at the second place in the file.
+        let (segment, count) = (1452, 45);
+        let contents: Vec<u8> = (0..segment * count).map(|byte| (byte / 7) as u8).collect();
+        file.write_all_at(&contents, BUFFER as u64).unwrap();
+        set_segment(&from, segment).unwrap();
+        send_file(&from, &file, BUFFER, contents.len()).unwrap();
+        let (mut buffer, mut control, mut all) = (vec![0; BUFFER], control_buffer(), Vec::new());
+        while all.len() < contents.len() {
+            let (len, stride) = receive(&to, &mut buffer, &mut control).unwrap().unwrap();
+            assert_eq!(stride, segment);
+            all.extend_from_slice(&buffer[..len]);
+        }
+        assert!(all == contents);
+        assert!(send_file(&from, &file, 2 * BUFFER, 1).is_err(), "behind the end");
+    }
 
     #[test]
     fn what_is_sent_as_several_arrives_as_several() {
-        let to = UdpSocket::bind("127.0.0.1:0").unwrap();
-        setsockopt(&to, sockopt::UdpGroSegment, &true).unwrap();
-        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let std::net::SocketAddr::V4(address) = to.local_addr().unwrap() else { panic!("an IPv4 address") };
-        send(&from, &[7; 250], 100, Some(address)).unwrap();
+        let (to, from) = sockets();
+        send(&from, &[7; 250], 100, None).unwrap();
         let (mut buffer, mut control) = (vec![0; BUFFER], control_buffer());
         let (mut bytes, mut datagrams) = (0, 0);
         while bytes < 250 {

@@ -3,9 +3,10 @@
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use weft_commands::axis::{tick_text, ticks};
 
 use super::axis::Axis;
-use super::{FONT, GRID, INK, TEXT_SIZE, TITLE_SIZE, colour, failed, tick_text, ticks};
+use super::{FONT, GRID, INK, TEXT_SIZE, TITLE_SIZE, colour, failed};
 
 /// A plot of lines.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! One measurement: senders feed a gateway, and its own counters show what it handled.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
@@ -8,12 +8,12 @@ use serde::Serialize;
 use weft_lab::cpu;
 
 use super::args::Case;
-use super::pace::{self, Lane, Pace, Progress};
+use super::pace::{self, Pace, PacedSender, Progress};
 use super::site::{Counters, PACKET, Site};
 use crate::interrupt::Interrupt;
 
 /// Interval at which the gateway's counters are read.
-const LOOK: Duration = Duration::from_micros(300);
+const LOOK: Duration = Duration::from_millis(1);
 /// Bytes that are sealed for each packet thread, and for all, before a part of the measurement.
 const STOCK: usize = 160 << 20;
 const MAX_STOCK: usize = 1 << 30;
@@ -102,14 +102,15 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
     })
 }
 
-/// Lets the senders send until all sealed messages are sent, or for `limit`, and adds what was counted
-/// meanwhile. What is on its way then is handled before this returns, and does not count.
+/// Lets the senders send until a peer has sent all its sealed messages, or for `limit`: all packet threads
+/// have something to do all the time. Adds what was counted meanwhile. What is on its way at the end is
+/// handled before this returns, and does not count.
 fn run(site: &mut Site, case: Case, limit: Duration, sums: &mut Sums, interrupt: &Interrupt) -> Result<()> {
     let shards = usize::from(case.packet_threads.get());
     let (up, down) = (Pace::new(shards), Pace::new(shards));
     let stop = &AtomicBool::new(false);
-    let uploading = &AtomicUsize::new(0);
-    let (gateway, mut uploads, mut downloads) = site.lanes(case);
+    let has_sent_all = &AtomicBool::new(false);
+    let (gateway, mut uploads, mut downloads) = site.senders(case);
     let before = gateway.counters()?;
     let mut progress = (Progress::new(&before.opened), Progress::new(&before.sealed));
     let mut look = |up: &Pace, down: &Pace| -> Result<(Counters, u64, u64)> {
@@ -121,24 +122,22 @@ fn run(site: &mut Site, case: Case, limit: Duration, sums: &mut Sums, interrupt:
         let (up, down) = (&up, &down);
         let mut senders = Vec::new();
         let (cpu, start) = (gateway.cpu(), Instant::now());
-        for lanes in divide(&mut uploads, shards.div_ceil(FED)) {
-            uploading.fetch_add(1, Relaxed);
+        for part in divide(&mut uploads, shards.div_ceil(FED)) {
             senders.push(scope.spawn(move || {
-                let result = send(lanes, up, stop);
-                uploading.fetch_sub(1, Relaxed);
+                let result = send(part, up, stop);
+                has_sent_all.store(true, Relaxed);
                 result
             }));
         }
-        for lanes in divide(&mut downloads, shards.div_ceil(FED)) {
-            senders.push(scope.spawn(move || send(lanes, down, stop)));
+        for part in divide(&mut downloads, shards.div_ceil(FED)) {
+            senders.push(scope.spawn(move || send(part, down, stop)));
         }
         let mut watch = || -> Result<_> {
             loop {
                 std::thread::sleep(LOOK);
                 let (now, ..) = look(up, down)?;
                 interrupt.check()?;
-                let has_sent_all = case.load.has_upload() && uploading.load(Relaxed) == 0;
-                if has_sent_all || start.elapsed() >= limit {
+                if has_sent_all.load(Relaxed) || start.elapsed() >= limit {
                     return Ok((now, start.elapsed(), gateway.cpu() - cpu));
                 }
             }
@@ -173,14 +172,14 @@ fn run(site: &mut Site, case: Case, limit: Duration, sums: &mut Sums, interrupt:
 }
 
 /// Sends, and returns the CPU time for it.
-fn send<L: Lane>(lanes: &mut [L], pace: &Pace, stop: &AtomicBool) -> Result<Duration> {
-    pace::send_all(lanes, pace, stop)?;
+fn send<L: PacedSender>(senders: &mut [L], pace: &Pace, stop: &AtomicBool) -> Result<Duration> {
+    pace::send_all(senders, pace, stop)?;
     let time = cpu::thread_time(nix::unistd::gettid().as_raw());
     time.ok_or_else(|| anyhow!("no CPU clock of a thread"))
 }
 
 /// Divides peers among at most this number of threads.
-fn divide<L>(lanes: &mut [L], threads: usize) -> impl Iterator<Item = &mut [L]> {
-    let each = lanes.len().div_ceil(threads).max(1);
-    lanes.chunks_mut(each)
+fn divide<L>(senders: &mut [L], threads: usize) -> impl Iterator<Item = &mut [L]> {
+    let each = senders.len().div_ceil(threads).max(1);
+    senders.chunks_mut(each)
 }

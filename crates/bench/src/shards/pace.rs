@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// what a packet thread handles while a sender waits for a core.
 const WINDOW: u64 = 3000;
 /// Pause of a sender when all windows are full.
-const PAUSE: Duration = Duration::from_micros(50);
+const PAUSE: Duration = Duration::from_micros(500);
 /// Time without progress after which packets on their way count as lost.
 const LOST: Duration = Duration::from_millis(20);
 
@@ -87,35 +87,32 @@ impl Progress {
 }
 
 /// Sends super-packets of one peer.
-pub(super) trait Lane: Send {
+pub(super) trait PacedSender: Send {
     /// Returns the packet thread that handles what is sent.
     fn shard(&self) -> usize;
-    /// Sends the next super-packet, and returns the number of its packets; `None` at the end.
+    /// Sends the next super-packet, and returns the number of its packets; `None` if there is none left.
     fn send(&mut self) -> io::Result<Option<u64>>;
 }
 
-/// Sends on all lanes in turn until `stop` is set, or all have reached their end.
-pub(super) fn send_all<L: Lane>(lanes: &mut [L], pace: &Pace, stop: &AtomicBool) -> io::Result<()> {
+/// Sends on all senders in turn until `stop` is set, or one of them has nothing left.
+pub(super) fn send_all<L: PacedSender>(senders: &mut [L], pace: &Pace, stop: &AtomicBool) -> io::Result<()> {
     loop {
-        let (mut full, mut ended) = (0, 0);
-        for lane in lanes.iter_mut() {
+        let mut full = 0;
+        for sender in senders.iter_mut() {
             if stop.load(Relaxed) {
                 return Ok(());
             }
-            let shard = lane.shard();
+            let shard = sender.shard();
             if !pace.has_room(shard) {
                 full += 1;
                 continue;
             }
-            match lane.send()? {
+            match sender.send()? {
                 Some(packets) => drop(pace.0[shard].sent.fetch_add(packets, Relaxed)),
-                None => ended += 1,
+                None => return Ok(()),
             }
         }
-        if ended == lanes.len() {
-            return Ok(());
-        }
-        if full + ended == lanes.len() {
+        if full == senders.len() {
             std::thread::sleep(PAUSE);
         }
     }
@@ -127,7 +124,7 @@ mod tests {
 
     struct Endless(usize);
 
-    impl Lane for Endless {
+    impl PacedSender for Endless {
         fn shard(&self) -> usize {
             self.0
         }
@@ -155,12 +152,32 @@ mod tests {
         assert_eq!(progress.lost(), 1, "only late");
     }
 
+    struct Finite(u64);
+
+    impl PacedSender for Finite {
+        fn shard(&self) -> usize {
+            0
+        }
+
+        fn send(&mut self) -> io::Result<Option<u64>> {
+            self.0 = self.0.saturating_sub(1);
+            Ok((self.0 > 0).then_some(1))
+        }
+    }
+
+    #[test]
+    fn sending_ends_with_the_first_sender_that_has_nothing_left() {
+        let (pace, mut senders) = (Pace::new(1), [Finite(9), Finite(4), Finite(7)]);
+        send_all(&mut senders, &pace, &AtomicBool::new(false)).unwrap();
+        assert_eq!(senders.map(|sender| sender.0), [5, 0, 4]);
+    }
+
     #[test]
     fn a_sender_goes_on_where_there_is_room_until_it_is_stopped() {
         let (pace, stop) = (Pace::new(2), AtomicBool::new(false));
-        let mut lanes = [Endless(0), Endless(1)];
+        let mut senders = [Endless(0), Endless(1)];
         std::thread::scope(|scope| {
-            let sender = scope.spawn(|| send_all(&mut lanes, &pace, &stop));
+            let sender = scope.spawn(|| send_all(&mut senders, &pace, &stop));
             let mut progress = Progress::new(&[0, 0]);
             for handled in [0, 1] {
                 while pace.0[1].sent.load(Relaxed) < (1 + handled) * WINDOW {
@@ -172,7 +189,5 @@ mod tests {
             sender.join().unwrap().unwrap();
         });
         assert_eq!(pace.0[0].sent.load(Relaxed).div_ceil(WINDOW), 1);
-        let mut none: [Endless; 0] = [];
-        send_all(&mut none, &pace, &AtomicBool::new(false)).unwrap();
     }
 }

@@ -31,8 +31,12 @@ pub(crate) struct Cipher {
     pub(crate) threads: u16,
     /// Of each round.
     pub(crate) gbit_per_second: Vec<f64>,
+    /// The same for each second of CPU time.
+    pub(crate) gbit_per_cpu_second: Vec<f64>,
     /// Against the first number of threads, round by round.
     pub(crate) gain: Option<Summary>,
+    /// The gain that the CPU time of a packet would allow if each thread had a core to itself.
+    pub(crate) gain_with_a_core_each: Option<Summary>,
 }
 
 /// One case, with its figures.
@@ -50,6 +54,8 @@ pub(crate) struct Side {
     pub(crate) gain: Option<Summary>,
     /// The gain that the CPU time of a packet would allow if each packet thread had a core to itself.
     pub(crate) gain_with_a_core_each: Option<Summary>,
+    /// The medians of that and of the same of the cipher, divided.
+    pub(crate) gain_by_cipher_with_a_core_each: Option<f64>,
     /// The medians of the gain and of the cipher's gain, divided.
     pub(crate) gain_by_cipher: Option<f64>,
     /// The same, with the cipher on the part of the processors that the senders leave.
@@ -66,13 +72,16 @@ impl Report {
             figures: Vec::new(),
             gain: None,
             gain_with_a_core_each: None,
+            gain_by_cipher_with_a_core_each: None,
             gain_by_cipher: None,
             gain_by_limit: None,
         };
         let cipher = |threads: &std::num::NonZeroU16| Cipher {
             threads: threads.get(),
             gbit_per_second: Vec::new(),
+            gbit_per_cpu_second: Vec::new(),
             gain: None,
+            gain_with_a_core_each: None,
         };
         Self {
             machine,
@@ -100,12 +109,16 @@ impl Report {
 
     /// Computes the gains.
     pub(super) fn finish(&mut self) {
-        if let Some(base) = self.cipher.first().map(|base| base.gbit_per_second.clone()) {
-            for cipher in &mut self.cipher {
-                cipher.gain = stats::ratios(cipher.gbit_per_second.iter().copied().zip(base.iter().copied()));
-            }
+        let Some(base) = self.cipher.first().cloned() else { return };
+        let first = base.threads;
+        for cipher in &mut self.cipher {
+            let speeds = cipher.gbit_per_second.iter().copied().zip(base.gbit_per_second.iter().copied());
+            cipher.gain = stats::ratios(speeds);
+            let cores = f64::from(cipher.threads) / f64::from(first);
+            let by_cpu = cipher.gbit_per_cpu_second.iter().map(|speed| cores * speed);
+            cipher.gain_with_a_core_each =
+                stats::ratios(by_cpu.zip(base.gbit_per_cpu_second.iter().copied()));
         }
-        let Some(first) = self.cipher.first().map(|base| base.threads) else { return };
         for number in 0..self.sides.len() {
             let case = self.sides[number].case;
             let is_base = |side: &&Side| side.packet_threads == first && side.case.is_base_of(&case);
@@ -119,6 +132,7 @@ impl Report {
                 both.iter().map(|(ours, base)| (base.cpu_seconds_per_gbit, ours.cpu_seconds_per_gbit));
             let with_a_core_each = stats::ratios(costs.map(|(base, ours)| (cores * base, ours)));
             let cipher = self.cipher.iter().find(|cipher| cipher.threads == case.packet_threads.get());
+            let cipher_with_a_core_each = cipher.and_then(|cipher| cipher.gain_with_a_core_each);
             let cipher = cipher.and_then(|cipher| cipher.gain);
             let processors = self.machine.cores as f64;
             let of_a_core = both.iter().map(|(ours, base)| {
@@ -134,6 +148,9 @@ impl Report {
                 gain_of_a_core.zip(cipher).map(|(gain, cipher)| gain.median / (cipher.median / more_cores));
             side.gain = gain;
             side.gain_with_a_core_each = with_a_core_each;
+            side.gain_by_cipher_with_a_core_each = with_a_core_each
+                .zip(cipher_with_a_core_each)
+                .map(|(gain, cipher)| gain.median / cipher.median);
             side.gain_by_cipher = gain.zip(cipher).map(|(gain, cipher)| gain.median / cipher.median);
         }
     }
@@ -146,7 +163,7 @@ impl Report {
              cipher.\nThe senders run on the same machine: where there are no more cores than packet threads, they take \
              some of their time.\n\"By the limit\" leaves the cipher as much of the processors as the senders leave the packet \
              threads.\n\"With a core each\" is the gain that the CPU time of a packet would allow if they did \
-             not.\n",
+             not, and behind it the same divided by that of the cipher.\n",
             self.rounds,
             self.seconds,
             self.peers,
@@ -166,6 +183,7 @@ impl Report {
             "by cipher's",
             "by the limit",
             "with a core each",
+            "by cipher's",
             "CPU s/Gbit",
             "cores",
             "foreign, %",
@@ -188,6 +206,7 @@ impl Report {
                 side.gain_by_cipher.map_or_else(String::new, |part| format!("{part:.2}")),
                 side.gain_by_limit.map_or_else(String::new, |part| format!("{part:.2}")),
                 range(side.gain_with_a_core_each),
+                side.gain_by_cipher_with_a_core_each.map_or_else(String::new, |part| format!("{part:.2}")),
                 median(&|figures| Some(figures.cpu_seconds_per_gbit), 3),
                 median(&|figures| Some(figures.cores), 2),
                 median(&|figures| figures.foreign.map(|share| 100.0 * share), 1),
@@ -199,13 +218,14 @@ impl Report {
     }
 
     fn cipher_table(&self) -> Table {
-        let mut table = table(["cipher alone (ring), threads", "Gbit/s", "gain"], 1);
+        let mut table = table(["cipher alone (ring), threads", "Gbit/s", "gain", "with a core each"], 1);
         for cipher in &self.cipher {
             let speed = Summary::of(cipher.gbit_per_second.iter().copied());
             table.add_row([
                 format!("{:>2}", cipher.threads),
                 speed.map_or_else(String::new, |speed| spread(&speed, 2)),
                 cipher.gain.map_or_else(String::new, |gain| spread(&gain, 2)),
+                cipher.gain_with_a_core_each.map_or_else(String::new, |gain| spread(&gain, 2)),
             ]);
         }
         table
@@ -298,6 +318,8 @@ mod tests {
         }
         report.cipher[0].gbit_per_second = vec![10.0, 20.0];
         report.cipher[1].gbit_per_second = vec![12.0, 24.0];
+        report.cipher[0].gbit_per_cpu_second = vec![10.0, 20.0];
+        report.cipher[1].gbit_per_cpu_second = vec![8.0, 16.0];
         report.fail("2 threads: it failed".into());
         report.finish();
         let gain = report.sides[1].gain.unwrap();
@@ -310,6 +332,9 @@ mod tests {
         assert!((by_limit[0] - 1e-9..=by_limit[1] + 1e-9).contains(&found), "{found}");
         // Each packet takes as much CPU time as with one thread.
         assert_eq!(report.sides[1].gain_with_a_core_each.unwrap().median, 2.0);
+        // With two threads the cipher takes 1.25 of the time.
+        assert_eq!(report.cipher[1].gain_with_a_core_each.unwrap().median, 1.6);
+        assert!((report.sides[1].gain_by_cipher_with_a_core_each.unwrap() - 1.25).abs() < 1e-9);
         let text = report.text();
         for shown in
             [" 2 threads, download, 10 % foreign", "1.50", "1.25", "4.50 (3.00–6.00)", "10.1", "note: 2"]

@@ -5,8 +5,10 @@
 //!            tun0 10.0.0.1, peers 10.1.0.0 and on; what peers send is for 10.200.0.1, where the kernel drops it
 //! ```
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::num::NonZeroU16;
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -20,7 +22,7 @@ use weft_lab::{Namespace, cpu};
 use weft_tunnel::{MAX_BATCH_BYTES, PeerSettings, PrivateKey};
 
 use super::args::Case;
-use super::pace::Lane;
+use super::pace::PacedSender;
 use crate::interrupt::Interrupt;
 use crate::peers::client::{Client, MTU, Workbench};
 use crate::peers::packet::{Flow, HEADERS, STAMP, Stamp};
@@ -44,6 +46,8 @@ pub(super) const PACKET: usize = MTU as usize;
 const MESSAGE: usize = PACKET + 32;
 /// Messages that a sender of datagrams gives to the kernel at once.
 const MESSAGES: usize = MAX_BATCH_BYTES / MESSAGE;
+/// Distance of the batches in the file of a peer: whole pages.
+const BATCH_DISTANCE: usize = 1 << 16;
 const PAYLOAD: usize = PACKET - HEADERS;
 
 /// Patience with a handshake, or a packet that is to arrive.
@@ -66,6 +70,8 @@ pub(super) struct Gateway {
     threads: Vec<i32>,
     /// Segments of the longest super-packet that its TUN takes.
     segments: usize,
+    /// Their contents.
+    contents: File,
 }
 
 impl Gateway {
@@ -107,11 +113,10 @@ struct SitePeer {
     stock: Stock,
 }
 
-/// Sealed messages of a peer.
-#[derive(Default)]
+/// Sealed messages of a peer, in batches.
 struct Stock {
-    messages: Vec<u8>,
-    segment: usize,
+    messages: File,
+    batches: usize,
     sent: usize,
 }
 
@@ -138,7 +143,8 @@ impl Site {
             let endpoint = SocketAddr::V4(OUTER_GATEWAY);
             let inner = roster::inner(number);
             let client = Client::over(socket, endpoint, inner, key, gateway_key.public_key())?;
-            Ok(SitePeer { client, shard: 0, flows: [None, None], stock: Stock::default() })
+            let stock = Stock { messages: socket::file()?, batches: 0, sent: 0 };
+            Ok(SitePeer { client, shard: 0, flows: [None, None], stock })
         };
         let peers = keys.iter().enumerate().map(client).collect::<Result<_>>()?;
         let mut site = Self { gateway, peers, bench: Workbench::new(), _clients: clients };
@@ -197,7 +203,9 @@ impl Site {
         // A longer super-packet would be split by the kernel before weft reads it.
         let limit = weft::interface::queue_limits(MTU).gso_max_bytes.context("no limit of super-packets")?;
         let segments = (limit as usize - HEADERS) / PAYLOAD;
-        Ok(Gateway { daemon, inside, threads, segments })
+        let contents = socket::file()?;
+        contents.set_len((segments * PAYLOAD) as u64)?;
+        Ok(Gateway { daemon, inside, threads, segments, contents })
     }
 
     /// Performs the handshake of a peer, and finds its packet thread.
@@ -237,7 +245,6 @@ impl Site {
     pub(super) fn find_flows(&mut self, interrupt: &Interrupt) -> Result<()> {
         let Self { gateway, peers, .. } = self;
         let shards = gateway.threads.len();
-        let contents = vec![0; gateway.segments * PAYLOAD];
         for peer in peers {
             for _ in 0..FLOWS {
                 if peer.flows[0].is_some() && (shards == 1 || peer.flows[1].is_some()) {
@@ -247,10 +254,11 @@ impl Site {
                 let socket = gateway.inside.run(|| {
                     let socket = socket::bind(GATEWAY, 0)?;
                     socket.connect(address)?;
+                    socket::set_segment(&socket, PAYLOAD)?;
                     std::io::Result::Ok(socket)
                 })?;
                 let before = gateway.counters()?;
-                socket::send(&socket, &contents, PAYLOAD, None)?;
+                socket::send_file(&socket, &gateway.contents, 0, gateway.segments * PAYLOAD)?;
                 let wanted = before.sealed[peer.shard] + gateway.segments as u64;
                 let limit = Instant::now() + PATIENCE;
                 let after = loop {
@@ -271,31 +279,29 @@ impl Site {
         Ok(())
     }
 
-    /// Seals messages of `bytes` bytes in total, in place of those that are left, once the peers have sent
-    /// all.
+    /// Seals messages of `bytes` bytes in total, in place of those that are left.
     pub(super) fn seal(&mut self, bytes: usize, interrupt: &Interrupt) -> Result<()> {
         let Self { peers, bench, .. } = self;
-        if peers.iter().any(|peer| peer.stock.sent < peer.stock.messages.len()) {
-            return Ok(());
-        }
+        let mut batch = Vec::with_capacity(BATCH_DISTANCE);
         let batches = (bytes / peers.len() / (MESSAGES * MESSAGE)).max(1);
         for SitePeer { client, stock, .. } in peers {
             interrupt.check()?;
-            stock.messages.clear();
-            stock.sent = 0;
+            (stock.batches, stock.sent) = (batches, 0);
             let (flow, now) = (Flow { source: (client.inner, PORT), destination: BEHIND }, Instant::now());
-            for _ in 0..batches {
-                stock.segment =
-                    client.seal_for_later(flow, PACKET, MESSAGES, now, bench, &mut stock.messages);
+            for number in 0..batches {
+                batch.clear();
+                let segment = client.seal_for_later(flow, PACKET, MESSAGES, now, bench, &mut batch);
+                ensure!((segment, batch.len()) == (MESSAGE, MESSAGES * MESSAGE), "a peer has no session");
+                stock.messages.write_all_at(&batch, (number * BATCH_DISTANCE) as u64)?;
             }
-            ensure!(stock.messages.len() == batches * MESSAGES * stock.segment, "a peer has no session");
+            socket::set_segment(client.socket(), MESSAGE)?;
         }
         Ok(())
     }
 
     /// Returns the gateway, and what sends to it for a case: the sealed messages of each peer, and
     /// super-packets for each peer.
-    pub(super) fn lanes(&mut self, case: Case) -> (&Gateway, Vec<Upload<'_>>, Vec<Download<'_>>) {
+    pub(super) fn senders(&mut self, case: Case) -> (&Gateway, Vec<Upload<'_>>, Vec<Download<'_>>) {
         let (mut uploads, mut downloads) = (Vec::new(), Vec::new());
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let SitePeer { client, shard, flows, stock } = peer;
@@ -312,7 +318,8 @@ impl Site {
                     // Each peer begins at another place, so that the foreign packets of all do not come
                     // together.
                     sent: number as u64 * 37,
-                    contents: vec![0; self.gateway.segments * PAYLOAD],
+                    contents: &self.gateway.contents,
+                    segments: self.gateway.segments,
                 });
             }
         }
@@ -327,22 +334,21 @@ pub(super) struct Upload<'a> {
     stock: &'a mut Stock,
 }
 
-impl Lane for Upload<'_> {
+impl PacedSender for Upload<'_> {
     fn shard(&self) -> usize {
         self.shard
     }
 
     fn send(&mut self) -> std::io::Result<Option<u64>> {
-        let Stock { messages, segment, sent } = &mut *self.stock;
-        let Some(batch) = messages.get(*sent..*sent + MESSAGES * *segment).filter(|batch| !batch.is_empty())
-        else {
+        let Stock { messages, batches, sent } = &mut *self.stock;
+        if *sent == *batches {
             return Ok(None);
-        };
-        match socket::send(self.socket, batch, *segment, None) {
+        }
+        match socket::send_file(self.socket, messages, *sent * BATCH_DISTANCE, MESSAGES * MESSAGE) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(Some(0)),
             result => result?,
         }
-        *sent += batch.len();
+        *sent += 1;
         Ok(Some(MESSAGES as u64))
     }
 }
@@ -354,10 +360,11 @@ pub(super) struct Download<'a> {
     /// Percent of the super-packets that go into the second flow.
     foreign: u64,
     sent: u64,
-    contents: Vec<u8>,
+    contents: &'a File,
+    segments: usize,
 }
 
-impl Lane for Download<'_> {
+impl PacedSender for Download<'_> {
     fn shard(&self) -> usize {
         self.shard
     }
@@ -365,8 +372,9 @@ impl Lane for Download<'_> {
     fn send(&mut self) -> std::io::Result<Option<u64>> {
         let is_foreign = is_foreign(self.sent, self.foreign);
         self.sent += 1;
-        socket::send(self.flows[usize::from(is_foreign)], &self.contents, PAYLOAD, None)?;
-        Ok(Some((self.contents.len() / PAYLOAD) as u64))
+        let flow = self.flows[usize::from(is_foreign)];
+        socket::send_file(flow, self.contents, 0, self.segments * PAYLOAD)?;
+        Ok(Some(self.segments as u64))
     }
 }
 

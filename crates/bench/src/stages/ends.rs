@@ -31,14 +31,14 @@ const OUTER: &str = "eth0";
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Side {
     /// The sending end.
     Near,
     /// The receiving end.
     Far,
 }
 
-impl Place {
+impl Side {
     fn host(self) -> u8 {
         match self {
             Self::Near => 1,
@@ -82,8 +82,8 @@ pub(super) fn namespaces() -> Result<[Namespace; 2]> {
     let options = LinkOptions {
         name_a: OUTER.to_owned(),
         name_b: OUTER.to_owned(),
-        addresses_a: vec![Place::Near.outer_net()],
-        addresses_b: vec![Place::Far.outer_net()],
+        addresses_a: vec![Side::Near.outer_net()],
+        addresses_b: vec![Side::Far.outer_net()],
         ..LinkOptions::default()
     };
     link::join(&near, &far, &options)?;
@@ -91,11 +91,11 @@ pub(super) fn namespaces() -> Result<[Namespace; 2]> {
 }
 
 /// Sets the TUN's MTU, queue length and address, and brings it up.
-pub(super) fn bring_up_tun(namespace: &Namespace, place: Place) -> Result<()> {
+pub(super) fn bring_up_tun(namespace: &Namespace, side: Side) -> Result<()> {
     link::set_mtu(namespace, TUN, MTU.into())?;
     link::set_tx_queue_len(namespace, TUN, 1000)?;
     link::set_up(namespace, TUN)?;
-    Ok(link::add_address(namespace, TUN, place.inner_net())?)
+    Ok(link::add_address(namespace, TUN, side.inner_net())?)
 }
 
 /// One end, with what a daemon's packet thread has.
@@ -110,15 +110,15 @@ pub(super) struct End {
 impl End {
     /// Opens an end. Call it on the thread, and in the runtime, that uses it. The thread stays in the
     /// namespace.
-    pub(super) fn open(namespace: Namespace, place: Place, key: PrivateKey, peer: PublicKey) -> Result<Self> {
+    pub(super) fn open(namespace: Namespace, side: Side, key: PrivateKey, peer: PublicKey) -> Result<Self> {
         namespace.enter()?;
         let device = weft_tun::open(TunConfig::new(TUN))?;
-        bring_up_tun_from_runtime(&namespace, place)?;
+        bring_up_tun_from_runtime(&namespace, side)?;
         let udp = UdpSockets::bind(&UdpConfig { port: PORT, ..UdpConfig::default() })?;
         let config = PeerConfig {
             public_key: peer,
-            endpoint: Some(place.other().endpoint()),
-            allowed_ips: vec![IpNet::from(place.other().inner())],
+            endpoint: Some(side.other().endpoint()),
+            allowed_ips: vec![IpNet::from(side.other().inner())],
             settings: PeerSettings::default(),
         };
         let mut tunnel = Tunnel::new(key, TunnelConfig { mtu: MTU, staging_bytes: 1 << 20 });
@@ -129,8 +129,8 @@ impl End {
 
 /// Calls [`bring_up_tun`] on another thread: the lab's netlink calls use a runtime that must not run inside
 /// another one.
-fn bring_up_tun_from_runtime(namespace: &Namespace, place: Place) -> Result<()> {
-    std::thread::scope(|scope| match scope.spawn(|| bring_up_tun(namespace, place)).join() {
+fn bring_up_tun_from_runtime(namespace: &Namespace, side: Side) -> Result<()> {
+    std::thread::scope(|scope| match scope.spawn(|| bring_up_tun(namespace, side)).join() {
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic),
     })
@@ -154,7 +154,7 @@ pub(super) fn shake_hands(near: &mut End, far: &mut End) -> Result<Instant> {
         .map_err(|reason| anyhow::anyhow!("the first packet was dropped: {reason:?}"))?;
     let _ = near.tunnel.handle_timeout(now, &mut near.control);
     let mut plain = PlainSlab::new(1 << 16);
-    let mut carry = |from: &mut End, source: Place, to: &mut End| {
+    let mut carry = |from: &mut End, source: Side, to: &mut End| {
         while let Some(message) = from.control.pop() {
             let mut contents = message.transmit().contents.to_vec();
             let (source, len) = (source.endpoint(), contents.len());
@@ -162,9 +162,9 @@ pub(super) fn shake_hands(near: &mut End, far: &mut End) -> Result<Instant> {
             let _ = to.tunnel.handle_datagram(&meta, &mut contents, now, &mut plain, &mut to.control);
         }
     };
-    carry(near, Place::Near, far);
-    carry(far, Place::Far, near);
-    carry(near, Place::Near, far);
+    carry(near, Side::Near, far);
+    carry(far, Side::Far, near);
+    carry(near, Side::Near, far);
     let _ = near.tunnel.flush_staged(now, &mut queue);
     ensure!(!queue.is_empty(), "the two ends did not agree on a session");
     Ok(now)

@@ -26,7 +26,7 @@ use weft_tunnel::ip::{self, IpHeader};
 use weft_tunnel::{Ecn, Transmit};
 use weft_udp::{RecvBuffers, Udp as _, UdpConfig, UdpSockets};
 
-use super::ends::{self, MTU, PORT, Place, TUN};
+use super::ends::{self, MTU, PORT, Side, TUN};
 
 /// As in the daemon.
 const READ_BYTES: usize = 256 * 1024;
@@ -56,7 +56,7 @@ struct Running {
 impl NullPath {
     pub(super) fn start(namespaces: &[Namespace; 2]) -> Result<Self> {
         let [near, far] = namespaces;
-        Ok(Self([start(near, Place::Near)?, start(far, Place::Far)?]))
+        Ok(Self([start(near, Side::Near)?, start(far, Side::Far)?]))
     }
 }
 
@@ -70,9 +70,9 @@ impl Drop for Running {
     }
 }
 
-fn start(namespace: &Namespace, place: Place) -> Result<Running> {
+fn start(namespace: &Namespace, side: Side) -> Result<Running> {
     let (device, writer) = namespace.run(|| open(TUN))?;
-    ends::bring_up_tun(namespace, place)?;
+    ends::bring_up_tun(namespace, side)?;
     namespace.run(|| -> Result<()> {
         let netlink = Netlink::open()?;
         let link = netlink.link(&TUN.parse()?)?;
@@ -85,7 +85,7 @@ fn start(namespace: &Namespace, place: Place) -> Result<Running> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(1).build()?;
         runtime.block_on(async {
             let udp = UdpSockets::bind(&UdpConfig { port: PORT, ..UdpConfig::default() })?;
-            End::new(device, writer, udp, place).run(stopped).await
+            End::new(device, writer, udp, side).run(stopped).await
         })
     })?;
     Ok(Running { stop: Some(stop), thread: Some(thread) })
@@ -111,7 +111,7 @@ struct End {
     device: Device,
     writer: File,
     udp: UdpSockets,
-    place: Place,
+    side: Side,
     batches: VecDeque<TunBatch>,
     buffers: RecvBuffers,
     /// The rest of a packet that the socket did not accept.
@@ -119,9 +119,9 @@ struct End {
 }
 
 impl End {
-    fn new(device: Device, writer: File, udp: UdpSockets, place: Place) -> Self {
+    fn new(device: Device, writer: File, udp: UdpSockets, side: Side) -> Self {
         let (batches, buffers) = (VecDeque::new(), RecvBuffers::default());
-        Self { device, writer, udp, place, batches, buffers, unsent: Vec::new() }
+        Self { device, writer, udp, side, batches, buffers, unsent: Vec::new() }
     }
 
     async fn run(mut self, mut stopped: oneshot::Receiver<()>) -> Result<()> {
@@ -168,7 +168,7 @@ impl End {
         loop {
             if !self.unsent.is_empty() {
                 let rest = std::mem::take(&mut self.unsent);
-                if let Some(from) = send(&mut self.udp, cx, self.place, &rest)? {
+                if let Some(from) = send(&mut self.udp, cx, self.side, &rest)? {
                     self.unsent = rest[from..].to_vec();
                     return Ok(false);
                 }
@@ -186,7 +186,7 @@ impl End {
             };
             match batch.next_packet() {
                 Some(packet) => {
-                    if let Some(from) = send(&mut self.udp, cx, self.place, packet.bytes())? {
+                    if let Some(from) = send(&mut self.udp, cx, self.side, packet.bytes())? {
                         self.unsent = packet.bytes()[from..].to_vec();
                     }
                 }
@@ -198,11 +198,11 @@ impl End {
 
 /// Sends a packet in datagrams of at most the MTU. Returns the offset of the unsent rest if the socket
 /// accepts no more.
-fn send(udp: &mut UdpSockets, cx: &mut Context<'_>, place: Place, packet: &[u8]) -> Result<Option<usize>> {
+fn send(udp: &mut UdpSockets, cx: &mut Context<'_>, side: Side, packet: &[u8]) -> Result<Option<usize>> {
     let mut from = 0;
     while from < packet.len() {
         let transmit = Transmit {
-            destination: place.other().endpoint(),
+            destination: side.other().endpoint(),
             source: None,
             ecn: Ecn::NotEct,
             segment_size: usize::from(MTU),

@@ -24,7 +24,7 @@ use weft_tun::{Device, Tun as _, TunBatch, TunOffload};
 use weft_tunnel::{Inbound, MAX_PACKET, Plaintext, PrivateKey, TransmitQueue};
 use weft_udp::{RecvBuffers, Udp as _};
 
-use super::ends::{self, End, Place};
+use super::ends::{self, End, Side};
 use super::times::{Bursts, Stage, StageCosts, Times};
 use crate::interrupt::Interrupt;
 
@@ -119,16 +119,16 @@ impl Pipeline {
         let [near, far] = ends::namespaces()?;
         let [a, b] = [PrivateKey::generate()?, PrivateKey::generate()?];
         let public = [a.public_key(), b.public_key()];
-        let mut near = End::open(near, Place::Near, a, public[1])?;
-        let mut far = End::open(far, Place::Far, b, public[0])?;
+        let mut near = End::open(near, Side::Near, a, public[1])?;
+        let mut far = End::open(far, Side::Far, b, public[0])?;
         let now = ends::shake_hands(&mut near, &mut far)?;
 
-        let address = SocketAddr::new(Place::Far.inner(), DISCARD);
+        let address = SocketAddr::new(Side::Far.inner(), DISCARD);
         let sink = far.namespace.run(|| UdpSocket::bind(address))?;
         sink.set_nonblocking(true)?;
         setsockopt(&sink, sockopt::UdpGroSegment, &true).context("the kernel has no UDP GRO")?;
         setsockopt(&sink, sockopt::RcvBufForce, &(64 << 20))?;
-        let source = near.namespace.run(|| UdpSocket::bind((Place::Near.inner(), 0)))?;
+        let source = near.namespace.run(|| UdpSocket::bind((Side::Near.inner(), 0)))?;
         source.connect(address)?;
         let mut batch = shape.segments;
         if batch > 1 {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use weft_lab::Namespace;
 
-use super::ends::Place;
+use super::ends::Side;
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::process::Process;
@@ -34,7 +34,7 @@ pub(super) fn run(namespaces: &[Namespace; 2], secs: u32, interrupt: &Interrupt)
         Process::start(namespace, &words, files.path().join(name))
     };
     let [near, far] = namespaces;
-    let address = Place::Far.inner();
+    let address = Side::Far.inner();
     let mut server = start(far, "iperf3 -s -1 --forceflush".into(), "server")?;
     server.wait_until(interrupt, "the iperf3 server", GRACE, |server| {
         server.output().contains("Server listening")
@@ -51,7 +51,7 @@ pub(super) fn run(namespaces: &[Namespace; 2], secs: u32, interrupt: &Interrupt)
 /// Waits until a connection to the other end of the tunnel succeeds.
 pub(super) fn wait_for_tunnel(namespaces: &[Namespace; 2], interrupt: &Interrupt) -> Result<()> {
     let [near, far] = namespaces;
-    let address: IpAddr = Place::Far.inner();
+    let address: IpAddr = Side::Far.inner();
     let listener = far.run(|| std::net::TcpListener::bind((address, 0)))?;
     let address = listener.local_addr()?;
     interrupt.wait_for("a connection through the tunnel", GRACE, || {

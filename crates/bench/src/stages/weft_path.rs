@@ -11,7 +11,7 @@ use weft_config::{Config, Endpoint, HostConfig, Interface, Peer, Table};
 use weft_lab::Namespace;
 use weft_tunnel::{PeerSettings, PrivateKey};
 
-use super::ends::{MTU, PORT, Place, TUN};
+use super::ends::{MTU, PORT, Side, TUN};
 
 /// Two daemons. Dropping this ends them.
 pub(super) struct Weft(
@@ -25,8 +25,8 @@ impl Weft {
         let keys = [PrivateKey::generate()?, PrivateKey::generate()?];
         let public = [keys[1].public_key(), keys[0].public_key()];
         let [near, far] = namespaces;
-        let start = |namespace: &Namespace, place: Place, key: &PrivateKey, peer| {
-            let endpoint: SocketAddr = place.other().endpoint();
+        let start = |namespace: &Namespace, side: Side, key: &PrivateKey, peer| {
+            let endpoint: SocketAddr = side.other().endpoint();
             let config = Config {
                 interface: Interface {
                     name: TUN.parse()?,
@@ -35,7 +35,7 @@ impl Weft {
                         listen_port: PORT,
                         fw_mark: 0,
                     },
-                    addresses: vec![place.inner_net()],
+                    addresses: vec![side.inner_net()],
                     mtu: Some(MTU),
                     table: Table::Auto,
                     host: HostConfig::default(),
@@ -43,7 +43,7 @@ impl Weft {
                 peers: vec![Peer {
                     public_key: peer,
                     endpoint: Some(Endpoint::Address(endpoint)),
-                    allowed_ips: vec![IpNet::from(place.other().inner())],
+                    allowed_ips: vec![IpNet::from(side.other().inner())],
                     settings: PeerSettings::default(),
                     report: ReportSettings::default(),
                 }],
@@ -53,9 +53,6 @@ impl Weft {
                 .run(|| Daemon::start(&config, &[Some(endpoint)], &options, || ()))
                 .context("cannot bring up weft")
         };
-        Ok(Self([
-            start(near, Place::Near, &keys[0], public[0])?,
-            start(far, Place::Far, &keys[1], public[1])?,
-        ]))
+        Ok(Self([start(near, Side::Near, &keys[0], public[0])?, start(far, Side::Far, &keys[1], public[1])?]))
     }
 }

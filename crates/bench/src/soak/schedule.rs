@@ -1,0 +1,113 @@
+//! What happens in which interval.
+
+use weft_lab::flood::{Contents, Junk, Kind};
+
+/// How the daemon ends before it is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Restart {
+    /// As `systemctl restart` does it.
+    Orderly,
+    /// By SIGKILL.
+    Crash,
+}
+
+/// A flood of a stranger.
+pub(super) struct Attack {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    /// Source addresses or ports.
+    pub(super) sources: Sources,
+}
+
+/// The sources of a flood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sources {
+    Addresses(usize),
+    Ports(usize),
+}
+
+/// Events happen every few intervals, and in a short run often enough that each kind comes.
+pub(super) struct Schedule {
+    intervals: usize,
+}
+
+const RELOADS_EVERY: usize = 3;
+const FLOODS_EVERY: usize = 5;
+const RESTARTS_EVERY: usize = 10;
+/// Intervals of a run that is long enough for these periods.
+const LONG: usize = 60;
+
+impl Schedule {
+    pub(super) fn new(intervals: usize) -> Self {
+        Self { intervals }
+    }
+
+    /// Returns how the daemon is restarted before this interval. It runs through the second half without a
+    /// restart, which would hide that it grows.
+    pub(super) fn restart(&self, interval: usize) -> Option<Restart> {
+        let nth = self.event(interval, RESTARTS_EVERY).filter(|_| interval < self.intervals.div_ceil(2))?;
+        Some(if nth.is_multiple_of(2) { Restart::Orderly } else { Restart::Crash })
+    }
+
+    /// Reports whether the configuration changes in this interval.
+    pub(super) fn reload(&self, interval: usize) -> bool {
+        self.event(interval, RELOADS_EVERY).is_some()
+    }
+
+    /// Returns the flood of this interval.
+    pub(super) fn attack(&self, interval: usize) -> Option<Attack> {
+        let attack = |name, kind, sources| Attack { name, kind, sources };
+        Some(match self.event(interval, FLOODS_EVERY)? % 5 {
+            0 => attack("no-mac1", Kind::WithoutMac1, Sources::Addresses(65_000)),
+            1 => attack("mac1", Kind::WithMac1(Contents::Random), Sources::Addresses(65_000)),
+            2 => attack("proven", Kind::WithCookie(Contents::UnknownKey), Sources::Addresses(1)),
+            3 => attack("junk", Kind::Junk(Junk::Mixed), Sources::Ports(1024)),
+            _ => attack("data", Kind::Junk(Junk::Data), Sources::Ports(1024)),
+        })
+    }
+
+    /// Returns the number of events before this interval, of those that come every `period` intervals of a
+    /// long run; `None` if none comes in it.
+    fn event(&self, interval: usize, period: usize) -> Option<usize> {
+        let period = (period * self.intervals / LONG).clamp(1, period);
+        let first = period / 2;
+        (interval > 0 && interval >= first && (interval - first).is_multiple_of(period))
+            .then(|| (interval - first) / period)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn restarts(intervals: usize) -> Vec<Restart> {
+        let schedule = Schedule::new(intervals);
+        (0..intervals).filter_map(|interval| schedule.restart(interval)).collect()
+    }
+
+    fn floods(intervals: usize) -> Vec<&'static str> {
+        let schedule = Schedule::new(intervals);
+        (0..intervals).filter_map(|interval| Some(schedule.attack(interval)?.name)).collect()
+    }
+
+    #[test]
+    fn every_kind_of_event_comes_in_short_and_in_long_runs() {
+        for intervals in [6, 12, 60, 120, 600] {
+            for kind in [Restart::Orderly, Restart::Crash] {
+                assert!(restarts(intervals).contains(&kind), "{kind:?} of {intervals}");
+            }
+            for kind in ["no-mac1", "mac1", "proven", "junk", "data"] {
+                assert!(floods(intervals).contains(&kind), "{kind} of {intervals}");
+            }
+            assert!((0..intervals).any(|interval| Schedule::new(intervals).reload(interval)));
+        }
+    }
+
+    #[test]
+    fn the_second_half_of_a_run_has_no_restart() {
+        let schedule = Schedule::new(120);
+        assert_eq!(restarts(120).len(), 6);
+        assert!((60..120).all(|interval| schedule.restart(interval).is_none()));
+    }
+}
