@@ -6,7 +6,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -206,22 +206,28 @@ pub struct Progress {
     pub retransmits: AtomicU64,
     /// Set to end every sender at its next chunk.
     pub stop: AtomicBool,
+    /// Why the first flow failed, if one has.
+    pub error: OnceLock<String>,
 }
 
 /// Sends one flow from the calling thread's namespace and waits until the receiver has confirmed it.
 pub fn send_stream(address: SocketAddr, amount: Amount, seed: u64, progress: &Progress) -> SentFlow {
     let mut flow = SentFlow { seed, ..SentFlow::default() };
-    if let Err(error) = send(address, amount, &mut flow, progress) {
-        flow.error = Some(error.to_string());
-    }
-    flow
+    let result = send(address, amount, &mut flow, progress);
+    ended(flow, result, progress)
 }
 
 /// Sends one flow over an existing connection, and waits until the receiver has confirmed it.
 pub fn send_stream_over(stream: TcpStream, amount: Amount, seed: u64, progress: &Progress) -> SentFlow {
     let mut flow = SentFlow { seed, ..SentFlow::default() };
-    if let Err(error) = send_over(stream, amount, &mut flow, progress) {
-        flow.error = Some(error.to_string());
+    let result = send_over(stream, amount, &mut flow, progress);
+    ended(flow, result, progress)
+}
+
+fn ended(mut flow: SentFlow, result: io::Result<()>, progress: &Progress) -> SentFlow {
+    flow.error = result.err().map(|error| error.to_string());
+    if let Some(error) = &flow.error {
+        let _ = progress.error.set(error.clone());
     }
     flow
 }

@@ -71,11 +71,13 @@ impl Transfer {
     ///
     /// # Panics
     ///
-    /// When it does not arrive within [`super::PATIENCE`].
+    /// When it does not arrive within [`super::PATIENCE`], and when a flow fails.
     #[track_caller]
     pub fn goes_on(&self) {
         let wanted = self.bytes() + SOME_MORE;
-        until("the transfer goes on", || self.bytes() >= wanted);
+        let error = &self.senders.progress().error;
+        until("the transfer goes on", || self.bytes() >= wanted || error.get().is_some());
+        assert_eq!(error.get(), None, "a flow failed");
     }
 
     /// Lets every connection end at its next chunk.

@@ -7,12 +7,17 @@ use weft_lab::{Namespace, Transfer, link, until};
 
 use crate::support::{NAME, Pair, inner};
 
-/// Moves machine a's interface to `to`, and gives it its address there.
-fn move_to(pair: &Pair, to: &Namespace) {
+/// Moves the interface from one namespace to another, where it has no address and is down.
+fn move_to(from: &Namespace, to: &Namespace) {
     let target = format!("/proc/{}/fd/{}", std::process::id(), to.as_raw_fd());
-    pair.a.run("ip", &["link", "set", "dev", NAME, "netns", &target]);
-    link::add_address(to, NAME, format!("{}/24", inner(1)).parse().unwrap()).unwrap();
-    link::set_up(to, NAME).unwrap();
+    let status = from.command("ip").args(["link", "set", "dev", NAME, "netns", &target]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Gives the interface machine a's address in the tunnel, and sets it up.
+fn configure(namespace: &Namespace) {
+    link::add_address(namespace, NAME, format!("{}/24", inner(1)).parse().unwrap()).unwrap();
+    link::set_up(namespace, NAME).unwrap();
 }
 
 #[test]
@@ -22,7 +27,8 @@ fn an_interface_goes_on_where_it_is_moved_to() {
     let before = pair.last_handshake();
     let elsewhere = Namespace::new("elsewhere").unwrap();
     // The stream's own end stays behind: it is cut off.
-    move_to(&pair, &elsewhere);
+    move_to(&pair.a.namespace, &elsewhere);
+    configure(&elsewhere);
     assert!(!pair.a.has_link(NAME));
     let amount = Amount::Count(5_000_000);
     let transfer = Transfer::start(&elsewhere, &pair.b.namespace, inner(2), 1, amount).unwrap();
@@ -45,16 +51,10 @@ fn a_stream_survives_a_move_and_back() {
     let Some(pair) = Pair::new() else { return };
     let stream = pair.stream();
     let elsewhere = Namespace::new("elsewhere").unwrap();
-    move_to(&pair, &elsewhere);
-    let target = format!("/proc/{}/fd/{}", std::process::id(), pair.a.namespace.as_raw_fd());
-    elsewhere
-        .command("ip")
-        .args(["link", "set", "dev", NAME, "netns", &target])
-        .status()
-        .map(|status| assert!(status.success()))
-        .unwrap();
-    link::add_address(&pair.a.namespace, NAME, format!("{}/24", inner(1)).parse().unwrap()).unwrap();
-    link::set_up(&pair.a.namespace, NAME).unwrap();
+    // Without the address there: a packet for the stream that came meanwhile would be answered with a reset.
+    move_to(&pair.a.namespace, &elsewhere);
+    move_to(&elsewhere, &pair.a.namespace);
+    configure(&pair.a.namespace);
     stream.goes_on();
     stream.end();
 }
