@@ -76,7 +76,7 @@ impl Model {
         }
         if change.replace_peers {
             let kept: HashSet<PublicKey> =
-                change.peers.iter().filter(|peer| !peer.remove).map(|peer| peer.public_key).collect();
+                change.peers.iter().filter(|peer| adds(peer)).map(|peer| peer.public_key).collect();
             let gone: Vec<PublicKey> =
                 self.peers().map(|peer| peer.public_key).filter(|key| !kept.contains(key)).collect();
             for key in gone {
@@ -91,7 +91,12 @@ impl Model {
             }
             // A peer that is replaced keeps only the settings that the change gives. The address that it was
             // last heard from stays, because its sessions continue.
-            let replaces = change.replace_peers && replaced.insert(peer.public_key);
+            let replaces = change.replace_peers && !replaced.contains(&peer.public_key);
+            // Until the change adds the peer there is none to update or to remove.
+            if replaces && !adds(peer) {
+                continue;
+            }
+            replaced.insert(peer.public_key);
             self.change_peer(peer, replaces, &mut out);
         }
         self.conclude(out)
@@ -259,6 +264,11 @@ impl Model {
         }
         (added, removed)
     }
+}
+
+/// Reports whether there is such a peer after the change, also if there was none before.
+fn adds(peer: &PeerChange) -> bool {
+    !peer.remove && !peer.update_only
 }
 
 /// Returns a change to a session with the peer's present keys. It replaces the old session when a handshake

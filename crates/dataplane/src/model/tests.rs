@@ -202,6 +202,17 @@ fn updating_only_adds_nobody_and_removing_nobody_is_fine() {
 }
 
 #[test]
+fn a_replacement_updates_and_removes_only_what_it_adds() {
+    let mut model = model_with_key();
+    model.change(&peers(vec![with(1, &["10.1.0.0/16"]), with(2, &["10.2.0.0/16"])]));
+    let update = |number| PeerChange { update_only: true, ..with(number, &["10.3.0.0/16"]) };
+    let list = vec![update(1), with(2, &[]), update(2), update(3)];
+    model.change(&DeviceChange { replace_peers: true, peers: list, ..Default::default() });
+    let left: Vec<_> = model.peers().map(|peer| (peer.public_key, peer.allowed_ips.clone())).collect();
+    assert_eq!(left, [(key(2), vec![net("10.3.0.0/16")])]);
+}
+
+#[test]
 fn a_peer_with_very_many_prefixes_is_changed_in_steps() {
     let mut model = model_with_key();
     let many: Vec<String> = (0..1000).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect();
