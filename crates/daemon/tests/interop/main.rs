@@ -25,6 +25,7 @@ mod topology;
 mod weft_end;
 mod wireguard_go;
 
+mod differential;
 mod exchange;
 mod keepalive;
 mod ordering;

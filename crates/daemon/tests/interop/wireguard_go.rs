@@ -1,12 +1,14 @@
 //! wireguard-go as a child process, and wg(8) to configure and question it.
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tempfile::TempDir;
-use weft_lab::{Namespace, here, link, until};
+use weft_lab::{Namespace, PATIENCE, here, link, until};
 use weft_tunnel::PublicKey;
 
 use crate::end::{End, Peer};
@@ -34,7 +36,7 @@ pub(crate) fn can_run() -> bool {
 }
 
 /// wireguard-go, or its substitute with the first arguments.
-fn program() -> String {
+pub(crate) fn program() -> String {
     std::env::var(SUBSTITUTE).unwrap_or_else(|_| "wireguard-go".to_owned())
 }
 
@@ -66,11 +68,19 @@ impl WireguardGo {
 
     /// Comes up with the end's addresses only.
     pub(crate) fn start_empty(namespace: &Namespace, end: &End) -> Self {
+        let this = Self::start_program(&program(), namespace);
+        for address in &end.addresses {
+            link::add_address(namespace, &this.name, *address).unwrap();
+        }
+        this
+    }
+
+    /// Starts a program, with its first arguments, that takes the arguments of wireguard-go.
+    pub(crate) fn start_program(program: &str, namespace: &Namespace) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("wgo{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let files = tempfile::tempdir().unwrap();
         let log = File::create(files.path().join("log")).unwrap();
-        let program = program();
         let mut words = program.split_whitespace();
         let mut command = namespace.command(words.next().unwrap());
         command.args(words);
@@ -88,9 +98,6 @@ impl WireguardGo {
             this.wg_command("show", &["listen-port"]).output().unwrap().status.success()
         });
         link::set_up(namespace, &this.name).unwrap();
-        for address in &end.addresses {
-            link::add_address(namespace, &this.name, *address).unwrap();
-        }
         this
     }
 
@@ -133,6 +140,24 @@ impl WireguardGo {
             rx_bytes: peer[5].parse().unwrap(),
             tx_bytes: peer[6].parse().unwrap(),
         }
+    }
+
+    /// Sends a request in pieces of these sizes over a new connection, and returns what is answered. It may
+    /// hang up in the middle.
+    pub(crate) fn uapi(&self, request: &[u8], pieces: &[usize]) -> String {
+        let mut stream = UnixStream::connect(format!("{SOCKETS}/{}.sock", self.name)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut rest = request;
+        for size in pieces.iter().chain([&request.len()]) {
+            let (piece, after) = rest.split_at(rest.len().min(*size));
+            let _ = stream.write_all(piece);
+            rest = after;
+        }
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let end = stream.read_to_end(&mut answer).map_err(|error| error.kind());
+        assert!(matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)), "{end:?}\n{}", self.log());
+        String::from_utf8(answer).unwrap()
     }
 
     fn wg(&self, command: &str, arguments: &[&str]) -> String {
