@@ -106,9 +106,9 @@ pub struct CpuTimes {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
-    /// Microseconds since this end began.
+    /// Microseconds since this end began; 0: from before that.
     pub at_us: u64,
-    /// Microseconds that the turns of each packet thread took.
+    /// Microseconds in which each packet thread had work.
     pub busy_us: Vec<u64>,
     /// Packets that a rate limit of the peer dropped.
     pub over_limit: u64,

@@ -47,6 +47,15 @@ impl Watch {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts the time from now on. The counters from before get the time 0.
+    fn begin(&self, began: Instant) {
+        let mut shared = self.lock();
+        shared.began = began;
+        if let Some(before) = &mut shared.latest {
+            before.at_us = 0;
+        }
+    }
+
     /// Returns the newest counters, and asks for newer ones when it is time.
     fn look(&self) -> Option<Counters> {
         let mut shared = self.lock();
@@ -111,7 +120,7 @@ impl Sampler {
         daemon: Option<u32>,
     ) -> Self {
         let began = Instant::now();
-        watch.lock().began = began;
+        watch.begin(began);
         let mut tick = interval(SAMPLE_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let until = began + duration;

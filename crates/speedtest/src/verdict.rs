@@ -74,7 +74,7 @@ struct Interval {
     sndbuf: f64,
     /// Whether these happened in this interval or shortly before.
     recent: Recent,
-    /// The share of its time that the busiest packet thread of both ends took.
+    /// The share of the time in which the busiest packet thread of both ends had work.
     packet_thread: f64,
     sender_is_full: bool,
     receiver_is_full: bool,
@@ -241,13 +241,17 @@ fn is_full(before: &Sample, after: &Sample) -> bool {
     machine_is_full || thread_is_full
 }
 
-/// Returns the share of its time that the busiest packet thread took, between the last two different counters
-/// of the daemon until this time.
+/// Returns the share of the time in which the busiest packet thread had work, between the last two different
+/// counters of the daemon until this time.
 fn busiest(samples: &[Sample], at_us: u64) -> f64 {
     let until = &samples[..samples.partition_point(|sample| sample.at_us <= at_us)];
     let mut counters = until.iter().rev().filter_map(|sample| sample.counters.as_ref());
     let Some(last) = counters.next() else { return 0.0 };
-    let Some(before) = counters.find(|before| before.at_us < last.at_us) else { return 0.0 };
+    // Those from before the test are of an unknown time.
+    let Some(before) = counters.find(|before| before.at_us < last.at_us).filter(|before| before.at_us > 0)
+    else {
+        return 0.0;
+    };
     let elapsed = (last.at_us - before.at_us) as f64;
     let threads = last.busy_us.iter().zip(&before.busy_us);
     threads.map(|(after, before)| after.saturating_sub(*before) as f64 / elapsed).fold(0.0, f64::max)

@@ -67,7 +67,7 @@ fn a_full_buffer_is_not_the_limit_before_something_that_is_slower() {
         })
     };
     assert_main(&with(|_, _, _| {}), Cause::SendBuffer, 0.6);
-    assert_main(&with(|i, here, _| counters(here).busy_us = vec![i * 95_000]), Cause::PacketThread, 0.99);
+    assert_main(&with(|i, here, _| counters(here).busy_us = vec![i * 95_000]), Cause::PacketThread, 0.98);
     assert_main(&with(|i, here, _| here.cpu.machine_busy_us = i * 195_000), Cause::SenderCpu, 0.6);
     assert_main(&with(|i, _, there| there.cpu.machine_busy_us = i * 195_000), Cause::ReceiverCpu, 1.0);
 }
@@ -132,7 +132,7 @@ fn packets_over_a_limit_are_told_at_either_end_and_need_a_loss_of_the_test() {
 #[test]
 fn a_packet_thread_is_the_limit_when_it_is_always_busy_or_drops_and_the_queue_before_it_otherwise() {
     let busy = test(|i, _, there| counters(there).busy_us = vec![i * 10_000, i * 95_000]);
-    assert_main(&busy, Cause::PacketThread, 0.99);
+    assert_main(&busy, Cause::PacketThread, 0.98);
     let drops = test(|i, here, there| {
         tcp(here).retransmits = i;
         counters(there).drops = BTreeMap::from([("overload".to_owned(), i)]);
@@ -155,7 +155,10 @@ fn a_packet_thread_is_the_limit_when_it_is_always_busy_or_drops_and_the_queue_be
         let second = i / 10;
         (counters(here).at_us, counters(here).busy_us) = (second * 1_000_000, vec![second * 950_000]);
     });
-    assert_main(&seldom, Cause::PacketThread, 0.91);
+    assert_main(&seldom, Cause::PacketThread, 0.81);
+    // The first ones are from before the test: there is no time for their work.
+    let first = test(|i, here, _| counters(here).at_us = (i * 100_000).saturating_sub(99_000));
+    assert_eq!(first.len(), 1, "{first:?}");
 }
 
 #[test]
