@@ -65,7 +65,7 @@ pub enum Command {
         /// Receives whether the capture began: false if too many are running.
         answer: mpsc::SyncSender<bool>,
     },
-    /// Read how long all turns took.
+    /// Read how long there was work.
     Load {
         /// Receives nanoseconds.
         answer: mpsc::SyncSender<u64>,

@@ -166,7 +166,6 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         self.send_control(cx, now);
         self.log_events(now);
         self.arm_timer(cx, now);
-        self.clock.end();
         let is_busy = commands == Turn::Busy
             || handshakes == Turn::Busy
             || inbound == Turn::Busy
@@ -175,6 +174,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             || self.standstill.as_ref().is_some_and(|of| of.waits_until().is_none())
             || self.has_timers_left(now)
             || self.tunnel.has_ready_staged() && !self.outbound.is_blocked();
+        self.clock.end(is_busy);
         if self.captures.is_on() {
             self.captures.turn(cx, !is_busy);
         }
@@ -194,7 +194,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         loop {
             if let Some(command) = self.unfinished.take() {
                 self.clock.begin_stage();
-                let times = self.clock.times();
+                let (times, busy_ns) = (self.clock.times(), self.clock.busy_ns());
                 let (udp, tun) = (&self.udp, &self.tun_stats);
                 let queues = QueueDepths { control: self.control.len(), ..self.outbound.depths() };
                 let send_failure = [self.send_failure, self.outbound.send_failure()];
@@ -208,7 +208,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                     let times = times.clone();
                     let packet_thread = PacketThread {
                         peers: Vec::len(&peers),
-                        busy_ns: times.turns().sum_ns(),
+                        busy_ns,
                         sealed: tunnel.sealed,
                         opened: tunnel.opened,
                         handed_over_bytes,
@@ -264,7 +264,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                     let _ = answer.try_send(tap.is_none_or(|tap| self.captures.add(*tap)));
                 }
                 Some(Command::Load { answer }) => {
-                    let _ = answer.try_send(self.clock.times().turns().sum_ns());
+                    let _ = answer.try_send(self.clock.busy_ns());
                 }
                 Some(Command::Relocate { relocation, answer }) => {
                     let Self { tunnel, inbound, .. } = self;

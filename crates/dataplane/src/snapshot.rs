@@ -42,7 +42,8 @@ pub struct Snapshot {
 pub struct PacketThread {
     /// Peers that it serves.
     pub peers: usize,
-    /// Duration of all its turns, in nanoseconds.
+    /// How long it had work, in nanoseconds: its turns, and the time between a turn that left work and the
+    /// next one.
     pub busy_ns: u64,
     /// Inner packets sealed; a super-packet counts once per segment.
     pub sealed: u64,

@@ -146,6 +146,10 @@ impl Times {
 pub(super) struct TurnClock {
     times: Times,
     began: Instant,
+    /// When the last turn ended, if it left work.
+    unfinished_since: Option<Instant>,
+    /// All the time between a turn that left work and the next one, in nanoseconds.
+    waited_ns: u64,
     /// When the current stage began.
     lap: Instant,
     turn: u32,
@@ -156,13 +160,26 @@ pub(super) struct TurnClock {
 impl TurnClock {
     pub(super) fn new() -> Self {
         let now = now();
-        Self { times: Times::default(), began: now, lap: now, turn: 0, is_sampled: false, last_sample: now }
+        Self {
+            times: Times::default(),
+            began: now,
+            unfinished_since: None,
+            waited_ns: 0,
+            lap: now,
+            turn: 0,
+            is_sampled: false,
+            last_sample: now,
+        }
     }
 
     /// Begins a turn, and returns its time, which stays the same throughout the turn.
     pub(super) fn begin(&mut self) -> Instant {
         self.began = now();
         self.lap = self.began;
+        if let Some(since) = self.unfinished_since.take() {
+            let waited = self.began.saturating_duration_since(since).as_nanos();
+            self.waited_ns = self.waited_ns.saturating_add(u64::try_from(waited).unwrap_or(u64::MAX));
+        }
         self.is_sampled = self.turn.is_multiple_of(SAMPLED_TURNS)
             || self.began.saturating_duration_since(self.last_sample) >= SAMPLED_AFTER;
         if self.is_sampled {
@@ -196,8 +213,17 @@ impl TurnClock {
         }
     }
 
-    pub(super) fn end(&mut self) {
-        self.times.turns.add(now().saturating_duration_since(self.began));
+    /// Ends a turn that leaves work for the next one, or none.
+    pub(super) fn end(&mut self, is_busy: bool) {
+        let now = now();
+        self.times.turns.add(now.saturating_duration_since(self.began));
+        self.unfinished_since = is_busy.then_some(now);
+    }
+
+    /// Returns how long there was work, in nanoseconds: all turns, and the time between a turn that left work
+    /// and the next one, in which other threads had the processor.
+    pub(super) fn busy_ns(&self) -> u64 {
+        self.times.turns.sum_ns.saturating_add(self.waited_ns)
     }
 
     pub(super) fn times(&self) -> &Times {
@@ -240,6 +266,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_time_after_a_turn_that_left_work_is_busy() {
+        let mut clock = TurnClock::new();
+        for (is_busy, busy_ns) in [(false, 3_000), (true, 13_000), (false, 16_000), (true, 26_000)] {
+            clock.begin();
+            tokio::time::advance(Duration::from_micros(3)).await;
+            clock.end(is_busy);
+            tokio::time::advance(Duration::from_micros(7)).await;
+            clock.begin();
+            clock.end(false);
+            assert_eq!(clock.busy_ns(), busy_ns);
+        }
+        assert_eq!(clock.times().turns().sum_ns(), 12_000);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn every_turn_is_timed_and_one_in_so_many_stage_by_stage() {
         let mut clock = TurnClock::new();
         for _ in 0..2 * SAMPLED_TURNS {
@@ -249,7 +290,7 @@ mod tests {
             clock.end_stage(Stage::Read);
             tokio::time::advance(Duration::from_micros(5)).await;
             clock.end_stage(Stage::Encrypt);
-            clock.end();
+            clock.end(false);
         }
         let counted = |histogram: &Histogram| (histogram.counts().iter().sum::<u64>(), histogram.sum_ns());
         let turns = u64::from(2 * SAMPLED_TURNS);

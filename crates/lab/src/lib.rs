@@ -15,6 +15,7 @@ pub mod bus;
 pub mod content;
 pub mod counters;
 pub mod cpu;
+pub mod cpu_group;
 pub mod emulator;
 pub mod flood;
 pub mod here;

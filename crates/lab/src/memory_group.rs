@@ -20,11 +20,8 @@ impl MemoryGroup {
     /// # Errors
     /// The controller is not available here, or making groups is not permitted.
     pub fn new(bytes: u64) -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (top, is_v2) = hierarchy()?;
-        let name = format!("weft-lab-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        let group = Self { directory: top.join(name), is_v2 };
-        fs::create_dir(&group.directory)?;
+        let (directory, is_v2) = create("memory")?;
+        let group = Self { directory, is_v2 };
         let limit = if is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
         fs::write(group.directory.join(limit), bytes.to_string())?;
         Ok(group)
@@ -62,25 +59,35 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Returns the top of the hierarchy with the memory controller, and whether it is of version 2.
-fn hierarchy() -> io::Result<(PathBuf, bool)> {
+/// Makes a group that this controller can limit, and returns it with whether it is of version 2.
+pub(crate) fn create(controller: &str) -> io::Result<(PathBuf, bool)> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (top, is_v2) = hierarchy(controller)?;
+    let directory = top.join(format!("weft-lab-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)));
+    fs::create_dir(&directory)?;
+    Ok((directory, is_v2))
+}
+
+/// Returns the top of the hierarchy with this controller, and whether it is of version 2.
+fn hierarchy(controller: &str) -> io::Result<(PathBuf, bool)> {
     for mount in fs::read_to_string("/proc/self/mounts")?.lines() {
         let fields: Vec<&str> = mount.split(' ').collect();
         let [_, place, kind, options, ..] = fields[..] else { continue };
         let place = Path::new(place);
         let offers = |file: &str| {
             fs::read_to_string(place.join(file))
-                .is_ok_and(|text| text.split(' ').any(|it| it.trim() == "memory"))
+                .is_ok_and(|text| text.split(' ').any(|it| it.trim() == controller))
         };
         match kind {
-            "cgroup" if options.split(',').any(|option| option == "memory") => {
+            "cgroup" if options.split(',').any(|option| option == controller) => {
                 return Ok((place.to_owned(), false));
             }
             "cgroup2" if offers("cgroup.subtree_control") => return Ok((place.to_owned(), true)),
             _ => {}
         }
     }
-    Err(io::Error::new(io::ErrorKind::Unsupported, "no hierarchy of cgroups has the memory controller"))
+    let message = format!("no hierarchy of cgroups has the {controller} controller");
+    Err(io::Error::new(io::ErrorKind::Unsupported, message))
 }
 
 #[cfg(test)]

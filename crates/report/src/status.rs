@@ -179,7 +179,8 @@ pub struct UdpReport {
 pub struct PacketThreadReport {
     /// The number of peers that it serves.
     pub peers: usize,
-    /// Nanoseconds that its turns took, since the interface came up.
+    /// Nanoseconds in which it had work, since the interface came up: its turns, and the time that work
+    /// waited for the processor between them.
     pub busy_ns: u64,
     /// Inner packets that it sealed (outbound).
     pub sealed: u64,
@@ -187,7 +188,7 @@ pub struct PacketThreadReport {
     pub opened: u64,
     /// Bytes that it read from the TUN for peers of other packet threads.
     pub handed_over_bytes: u64,
-    /// The share of the time that its turns took, from 0 to 1, if two reports could be compared.
+    /// The share of the time in which it had work, from 0 to 1, if two reports could be compared.
     pub busy: Option<f64>,
 }
 
@@ -376,8 +377,7 @@ pub struct Rates {
 pub struct Recent {
     /// Milliseconds between the two reports.
     pub window_ms: u64,
-    /// The share of this time that the turns of the busiest packet thread took, from 0 to 1. A thread that
-    /// has a core to itself is full at 1.
+    /// The share of this time in which the busiest packet thread had work, from 0 to 1.
     pub busy: f64,
     /// The rates of the whole interface.
     pub rates: Rates,

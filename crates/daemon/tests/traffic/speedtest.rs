@@ -9,6 +9,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use weft_lab::cpu_group::CpuGroup;
 use weft_lab::emulator::{LinkSpec, Queue};
 use weft_lab::{PATIENCE, here, link, wait_until};
 
@@ -135,14 +136,27 @@ fn signal(process: u32, signal: Signal) {
     let _ = kill(Pid::from_raw(process.try_into().unwrap()), signal);
 }
 
+/// Returns the threads of a process.
+fn threads(process: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
+}
+
 /// Lets a process run on this processor alone.
 fn pin_process(process: u32, processor: usize) {
     let mut processors = CpuSet::new();
     processors.set(processor).unwrap();
-    for task in std::fs::read_dir(format!("/proc/{process}/task")).unwrap() {
-        let task = task.unwrap().file_name().to_str().unwrap().parse().unwrap();
-        sched_setaffinity(Pid::from_raw(task), &processors).unwrap();
+    for thread in threads(process) {
+        sched_setaffinity(Pid::from_raw(thread.try_into().unwrap()), &processors).unwrap();
     }
+}
+
+/// Limits the packet thread of a daemon.
+fn limit_packet_thread(daemon: &Running, group: &CpuGroup) {
+    let process = daemon.pid();
+    let name = |thread: &u32| std::fs::read_to_string(format!("/proc/{process}/task/{thread}/comm")).unwrap();
+    let thread = threads(process).into_iter().find(|thread| name(thread) == "weft-packets\n");
+    group.limit(process, thread.unwrap()).unwrap();
 }
 
 /// Returns how many processors are at work, over half a second.
@@ -318,6 +332,25 @@ fn the_processors_of_an_end_are_told_though_those_of_the_other_are_free() {
         let _hogs = [Hog::on(end), Hog::on(end)];
         bed.assert_limit("up", cause);
     }
+}
+
+#[test]
+fn a_packet_thread_that_does_not_keep_up_is_told_at_either_end() {
+    let _alone = alone();
+    let Some(ends) = Ends::new(1500) else { return };
+    // A tenth of one processor; the other threads have all that they need.
+    let group = match CpuGroup::new(0.1) {
+        Ok(group) => group,
+        Err(error) => return here::not_run(&format!("cannot limit a thread: {error}")),
+    };
+    let Some(bed) = Bed::between(ends, |_, _| {}) else { return };
+    limit_packet_thread(&bed.a, &group);
+    // It is that of the sender, then that of the receiver.
+    for direction in ["up", "down"] {
+        let test = bed.assert_limit(direction, "packet_thread");
+        assert!(test["advice"].as_str().unwrap().contains("packet thread"));
+    }
+    assert!(group.throttled().unwrap() > 0);
 }
 
 #[test]
