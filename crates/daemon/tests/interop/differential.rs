@@ -9,11 +9,34 @@ use std::ops::Range;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+mod packets;
 mod requests;
 
 /// The weft of this build, as a program.
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 const SEEDS: &str = "WEFT_DIFFERENTIAL_SEEDS";
+
+/// Addresses of which prefixes and packets are made.
+const V4: [&str; 8] = [
+    "0.0.0.0",
+    "10.0.0.0",
+    "10.1.2.3",
+    "10.1.2.128",
+    "192.168.0.1",
+    "127.0.0.1",
+    "224.0.0.1",
+    "255.255.255.255",
+];
+const V6: [&str; 8] = [
+    "::",
+    "fd00::",
+    "fd00:1:2:3:4:5:6:7",
+    "FD00:1::",
+    "2001:db8::1",
+    "::ffff:10.1.2.3",
+    "fe80::1",
+    "ff02::1",
+];
 
 /// The seeds to run: `usual`, unless the environment names others.
 fn seeds(usual: Range<u64>) -> Range<u64> {
@@ -40,5 +63,13 @@ impl Random {
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
+    }
+
+    /// A prefix of few networks, so that they overlap, which may have host bits.
+    fn prefix(&mut self) -> String {
+        if self.percent(50) {
+            return format!("{}/{}", self.pick(&V4), self.pick(&[0, 1, 8, 9, 16, 24, 25, 31, 32]));
+        }
+        format!("{}/{}", self.pick(&V6), self.pick(&[0, 1, 7, 8, 48, 63, 64, 65, 96, 127, 128]))
     }
 }

@@ -101,6 +101,11 @@ impl WireguardGo {
         this
     }
 
+    /// Its interface.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Takes over keys, port and peers.
     pub(crate) fn configure(&self, end: &End) {
         let file = self.files.path().join("wg.conf");
