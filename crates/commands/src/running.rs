@@ -26,14 +26,33 @@ pub(crate) struct Running<T> {
 /// When none runs, or they cannot be listed.
 pub(crate) fn ask_all<T>(ask: impl Fn(Client) -> Result<T, ClientError>) -> Result<Running<T>, Error> {
     let names = socket::running().map_err(|error| cannot_look(&error))?;
-    sort(names.iter().map(|name| Client::connect(name).and_then(&ask))).ok_or_else(|| {
-        let place = socket::place();
-        let place = place.display();
-        Error::new(
-            Code::Failure,
-            format!("no interface is running under weft (no daemon answers in {place})"),
-        )
-    })
+    sort(names.iter().map(|name| Client::connect(name).and_then(&ask))).ok_or_else(none_is_running)
+}
+
+/// Connects to the first running interface that lets this user.
+///
+/// # Errors
+/// When none does, or they cannot be listed.
+pub(crate) fn connect_to_first() -> Result<Client, Error> {
+    let names = socket::running().map_err(|error| cannot_look(&error))?;
+    first(names.iter().map(Client::connect)).unwrap_or_else(|| Err(none_is_running()))
+}
+
+fn none_is_running() -> Error {
+    let place = socket::place();
+    let place = place.display();
+    Error::new(Code::Failure, format!("no interface is running under weft (no daemon answers in {place})"))
+}
+
+/// Returns the first answer, without asking further, or the first error of a running interface; `None` if
+/// none runs.
+fn first<T>(mut asked: impl Iterator<Item = Result<T, ClientError>>) -> Option<Result<T, Error>> {
+    let mut errors = Vec::new();
+    let answer = asked.find_map(|asked| asked.map_err(|error| errors.push(Err::<T, _>(error))).ok());
+    match answer {
+        Some(answer) => Some(Ok(answer)),
+        None => Some(Err(sort(errors.into_iter())?.errors.swap_remove(0).into())),
+    }
 }
 
 /// Separates answers from errors; `None` if there are none.
@@ -103,6 +122,15 @@ mod tests {
         let alone = sort([forbidden(), dead()].into_iter()).unwrap();
         assert!(alone.forbidden.is_empty());
         assert_eq!(alone.all().unwrap_err().code(), Code::Permission);
+    }
+
+    #[test]
+    fn the_first_one_that_answers_does_not_wait_for_those_after_it() {
+        let not_asked = std::iter::once_with(|| -> Result<u8, ClientError> { unreachable!("asked") });
+        let asked = [dead(), silent(), forbidden(), Ok(1)].into_iter().chain(not_asked);
+        assert_eq!(first(asked).unwrap().unwrap(), 1);
+        assert_eq!(first([forbidden(), dead()].into_iter()).unwrap().unwrap_err().code(), Code::Permission);
+        assert!(first([dead()].into_iter()).is_none());
     }
 
     #[test]

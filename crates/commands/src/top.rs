@@ -99,11 +99,7 @@ fn connect(name: Option<&InterfaceName>) -> Result<Client, Error> {
     if let Some(name) = name {
         return Ok(Client::connect(name)?);
     }
-    let mut running = running::ask_all(Ok)?;
-    match running.answers.is_empty() {
-        false => Ok(running.answers.swap_remove(0)),
-        true => Err(running.errors.swap_remove(0).into()),
-    }
+    running::connect_to_first()
 }
 
 fn show(

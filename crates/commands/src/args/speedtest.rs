@@ -50,7 +50,8 @@ pub struct SpeedtestArgs {
     /// bytes of each, inside the tunnel and outside.
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Draw throughput, windows, bytes in flight and round trips into this file, as SVG.
+    /// Draw throughput, windows, bytes in flight and round trips into this file, as SVG; with --udp
+    /// throughput and the datagrams sent, received and lost.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
     /// Print the result with all samples as JSON on standard output.

@@ -213,6 +213,17 @@ mod tests {
 
     use super::*;
 
+    /// Two seconds of samples at each end.
+    fn outcome(here: impl Fn(u64) -> Sample, there: impl Fn(u64) -> Sample) -> Outcome {
+        Outcome {
+            direction: Direction::Up,
+            here: (0..=20).map(here).collect(),
+            there: (0..=20).map(there).collect(),
+            counters_here: [None, None],
+            counters_there: [None, None],
+        }
+    }
+
     #[test]
     fn all_lines_and_the_end_of_slow_start_are_drawn() {
         let here = |i: u64| {
@@ -228,13 +239,7 @@ mod tests {
             Sample { at_us: i * 100_000, tcp: Some(tcp), ..Sample::default() }
         };
         let there = |i: u64| Sample { at_us: i * 100_000, received: i * 250_000, ..Sample::default() };
-        let outcome = Outcome {
-            direction: Direction::Up,
-            here: (0..=20).map(here).collect(),
-            there: (0..=20).map(there).collect(),
-            counters_here: [None, None],
-            counters_there: [None, None],
-        };
+        let outcome = outcome(here, there);
         assert_eq!(ends_of_slow_start(&outcome.here), [0.7]);
         assert_eq!(rates(&outcome.there, |sample| Some(sample.received), 8e-6)[3], (0.4, Some(20.0)));
         let svg = svg(&[("a <b>".to_owned(), &outcome)]);
@@ -262,13 +267,7 @@ mod tests {
         };
         let here = |i| sample(i, Datagrams { sent: i * 100, ..Datagrams::default() });
         let there = |i| sample(i, Datagrams { expected: i * 100, received: i * 90, ..Datagrams::default() });
-        let outcome = Outcome {
-            direction: Direction::Up,
-            here: (0..=20).map(here).collect(),
-            there: (0..=20).map(there).collect(),
-            counters_here: [None, None],
-            counters_there: [None, None],
-        };
+        let outcome = outcome(here, there);
         let lines = datagrams(&outcome.here, &outcome.there).lines;
         let values: Vec<_> =
             lines.iter().map(|line| (line.name, line.points[5].1.unwrap().round())).collect();

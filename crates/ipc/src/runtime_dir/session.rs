@@ -42,7 +42,7 @@ pub(super) fn is_temporary(directory: &Path) -> bool {
 pub(super) fn check(directory: &Path) -> Result<(), UntrustedError> {
     match fs::symlink_metadata(directory) {
         Ok(found) => match reason_against(&found) {
-            Some(reason) => Err(UntrustedError::Directory { path: directory.to_owned(), reason }),
+            Some(reason) => Err(UntrustedError::UserDirectory { path: directory.to_owned(), reason }),
             None => Ok(()),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -100,7 +100,7 @@ mod tests {
         let refused = |reason: &str| {
             let error = chosen().unwrap_err();
             let told = format!("{}: the runtime directory {reason}; ", own.display());
-            assert!(error.starts_with(&told) && error.contains("WEFT_RUNTIME_DIR"), "{error}");
+            assert!(error.starts_with(&told) && error.contains("set XDG_RUNTIME_DIR"), "{error}");
         };
         let real = place.path().join("real");
         fs::create_dir(&real).unwrap();

@@ -99,6 +99,18 @@ pub enum UntrustedError {
         /// Why it is not trusted, as the predicate of the message.
         reason: String,
     },
+    /// The runtime directory of a user in /tmp is not one of this user alone. Only its owner may remove it
+    /// there.
+    #[error(
+        "{}: the runtime directory {reason}; set XDG_RUNTIME_DIR to a directory of this user that has mode 0700",
+        path.display()
+    )]
+    UserDirectory {
+        /// The path of the runtime directory.
+        path: PathBuf,
+        /// Why it is not trusted, as the predicate of the message.
+        reason: String,
+    },
     /// The system refused.
     #[error("cannot use {}: {error}", path.display())]
     Io {
