@@ -2,8 +2,8 @@
 //! `instructions.toml`: unlike times, they are the same on a busy machine and on an idle one.
 //!
 //! ```text
-//! cargo bench -p weft-bench --bench instructions              compare; fails where a count grew by over 3 %
-//! cargo bench -p weft-bench --bench instructions -- --write   write what was counted to the file
+//! cargo bench -p weft-micro --bench instructions              compare; fails where a count grew by over 3 %
+//! cargo bench -p weft-micro --bench instructions -- --write   write what was counted to the file
 //! ```
 //!
 //! The program runs itself under callgrind. Code that depends on the machine is excluded: the functions of

@@ -12,7 +12,7 @@ pub(crate) type Counts = BTreeMap<String, f64>;
 /// Tolerance of a count in per cent.
 pub(crate) const TOLERANCE: f64 = 3.0;
 
-const HEADING: &str = "# Instructions per packet, without the C library's and ring's; see docs/BENCHMARKS.md. Written by\n#   cargo bench -p weft-bench --bench instructions -- --write\n\n";
+const HEADING: &str = "# Instructions per packet, without the C library's and ring's; see docs/BENCHMARKS.md. Written by\n#   cargo bench -p weft-micro --bench instructions -- --write\n\n";
 
 /// Returns the path of the file.
 pub(crate) fn path() -> PathBuf {
