@@ -57,7 +57,8 @@ fn an_interface_that_was_started_with_nohup_stays() {
     command.stdin(Stdio::null());
     let daemon = network.start(command);
     daemon.signal(Signal::SIGHUP);
-    assert_eq!(network.run(&["status", "weft0"]).code, Some(0));
+    // It may not answer yet.
+    until("it answers", || network.run(&["status", "weft0"]).code == Some(0));
     // What had come before would be told.
     let log = daemon.stop();
     assert!(log.contains("SIGTERM") && !log.contains("SIGHUP"), "{log}");

@@ -90,7 +90,7 @@ fn flows_that_are_never_answered_keep_their_order() {
         datagram_bytes: 700,
         datagrams_per_second: 15_000,
         burst: 8,
-        amount: Amount::Count(60_000),
+        amount: Amount::Count(30_000),
         replies: Replies::Never,
         ..NumberedOptions::default()
     };
@@ -120,8 +120,8 @@ fn a_first_answer_in_mid_stream_keeps_the_order() {
         datagram_bytes: 300,
         datagrams_per_second: 15_000,
         burst: 3,
-        amount: Amount::Count(60_000),
-        replies: Replies::From(100),
+        amount: Amount::Count(36_000),
+        replies: Replies::From(60),
         ..NumberedOptions::default()
     };
     let reports = keeps_the_order(Family::V4, options);
