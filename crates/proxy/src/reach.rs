@@ -99,7 +99,11 @@ impl Reach {
     pub async fn routes(&self, to: &Destination) -> Result<Vec<(SocketAddr, Arc<dyn Network>)>, ReachError> {
         let addresses = match &to.host {
             Host::Address(address) => vec![*address],
-            Host::Name(name) => self.tunnel.look_up(name).await?,
+            // The kernel connects to an IPv4 address that is mapped into IPv6, also to one of this machine.
+            Host::Name(name) => {
+                let addresses = self.tunnel.look_up(name).await?.into_iter();
+                addresses.map(|address| address.to_canonical()).collect()
+            }
         };
         let mut refused = None;
         let (mut inside, mut outside) = (Vec::new(), Vec::new());

@@ -1,7 +1,7 @@
 //! The heads of messages: what is for this proxy alone is taken out (RFC 9110, section 7.6).
 
 use hyper::header::{
-    CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, MAX_FORWARDS, PROXY_AUTHENTICATE,
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, MAX_FORWARDS, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use hyper::http::uri::{Authority, PathAndQuery};
@@ -59,6 +59,10 @@ pub(super) fn make_end_to_end<B>(response: &mut Response<B>) {
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    // What is chunked has no other length (RFC 9112, section 6.3).
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()

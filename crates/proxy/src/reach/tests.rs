@@ -101,6 +101,15 @@ async fn addresses_outside_the_tunnel_are_left_out() {
     assert!(attempts.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_name_does_not_lead_to_this_machine_by_an_address_mapped_into_ipv6() {
+    let (result, _, attempts) = connect(&["::ffff:127.0.0.1", "::ffff:0.0.0.0"]).await;
+    assert!(matches!(result, Err(ReachError::Own(_))), "{attempts:?}");
+    let (result, _, attempts) = connect(&["::ffff:192.0.2.1"]).await;
+    assert!(result.is_ok());
+    assert_eq!(attempts, ["192.0.2.1"]);
+}
+
 #[test]
 fn a_tunnel_for_everything_has_no_addresses_of_this_machine() {
     let everything = ["0.0.0.0/0", "::/0"].map(|it| it.parse().unwrap()).to_vec();

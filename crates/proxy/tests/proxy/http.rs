@@ -260,29 +260,49 @@ fn what_a_client_sends_before_the_answer_to_its_connect_is_not_lost() {
     });
 }
 
+/// Returns what a client gets through the proxy from a server that sends these bytes.
+fn through_proxy(lab: &Lab, sent: String) -> String {
+    let listener = lab.far.run(|| std::net::TcpListener::bind("10.9.0.1:81").unwrap());
+    let server = std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        stream.write_all(sent.as_bytes()).unwrap();
+    });
+    let text = lab.client(async || {
+        let mut stream = TcpStream::connect(PROXY).await.unwrap();
+        let request = b"GET http://10.9.0.1:81/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8(answer).unwrap()
+    });
+    server.join().unwrap();
+    text
+}
+
 #[test]
 fn an_answer_that_is_cut_off_is_not_taken_for_a_whole_one() {
     let Some(lab) = Lab::new() else { return };
     let _running = lab.proxy(options());
     for head in ["Content-Length: 10", "Transfer-Encoding: chunked"] {
-        let listener = lab.far.run(|| std::net::TcpListener::bind("10.9.0.1:81").unwrap());
-        let server = std::thread::spawn(move || {
-            use std::io::{Read as _, Write as _};
-            let (mut stream, _) = listener.accept().unwrap();
-            let _ = stream.read(&mut [0; 4096]).unwrap();
-            write!(stream, "HTTP/1.1 200 OK\r\n{head}\r\n\r\n5\r\nhalf\n").unwrap();
-        });
-        let text = lab.client(async || {
-            let mut stream = TcpStream::connect(PROXY).await.unwrap();
-            stream.write_all(b"GET http://10.9.0.1:81/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-            let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer).await;
-            String::from_utf8(answer).unwrap()
-        });
-        server.join().unwrap();
+        let text = through_proxy(&lab, format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n5\r\nhalf\n"));
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let is_whole = head.to_lowercase().contains("content-length: 10") && body.len() >= 10;
         assert!(!is_whole && !body.ends_with("0\r\n\r\n"), "{text}");
         assert!(head.to_lowercase().contains("content-length: 10") || head.contains("chunked"), "{text}");
+    }
+}
+
+#[test]
+fn the_length_of_a_chunked_answer_is_that_of_its_chunks() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    for length in [3, 100] {
+        let head = format!("Content-Length: {length}\r\nTransfer-Encoding: chunked");
+        let text = through_proxy(&lab, format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n5\r\nwhole\r\n0\r\n\r\n"));
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(!head.to_lowercase().contains("content-length"), "{text}");
+        assert_eq!(body, "5\r\nwhole\r\n0\r\n\r\n");
     }
 }
