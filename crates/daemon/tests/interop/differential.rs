@@ -8,7 +8,11 @@ use std::ops::Range;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
+use weft_lab::here;
 
+use crate::wireguard_go::{can_run, program};
+
+mod datagrams;
 mod packets;
 mod requests;
 
@@ -45,6 +49,19 @@ fn seeds(usual: Range<u64>) -> Range<u64> {
     first.parse().unwrap()..end.parse().unwrap()
 }
 
+/// Whether weft can be compared with wireguard-go here; where it cannot, says why.
+fn can_compare() -> bool {
+    let is_substituted = program() != "wireguard-go";
+    if is_substituted {
+        here::not_run("weft is compared with wireguard-go alone");
+    }
+    !is_substituted && can_run()
+}
+
+fn hex(bytes: &[u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Choices that follow from a seed.
 struct Random(StdRng);
 
@@ -59,6 +76,10 @@ impl Random {
 
     fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.below(256) as u8).collect()
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{Namespace, PATIENCE, here, packet_socket};
+use weft_lab::{Namespace, PATIENCE, packet_socket};
 use weft_tunnel::PrivateKey;
 
-use super::{Random, V4, V6, WEFT, seeds};
-use crate::wireguard_go::{WireguardGo, can_run, program};
+use super::{Random, V4, V6, WEFT, can_compare, hex, seeds};
+use crate::wireguard_go::{WireguardGo, program};
 
 /// Above that of the link, so that datagrams go in fragments.
 const MTU: u32 = 4000;
@@ -29,14 +29,10 @@ const ENDS: usize = 3;
 const PACKETS: usize = 40;
 /// After how many markers what has not arrived is lost.
 const ROUNDS: usize = 50;
-const PORT: u16 = 51820;
+pub(super) const PORT: u16 = 51820;
 
-fn key(end: usize) -> PrivateKey {
+pub(super) fn key(end: usize) -> PrivateKey {
     PrivateKey::from_bytes([end as u8 + 1; 32])
-}
-
-fn hex(bytes: &[u8; 32]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// An address that no packet but a marker has.
@@ -50,16 +46,18 @@ struct End {
 }
 
 /// A daemon between two peers.
-struct World {
+pub(super) struct World {
+    /// The namespace of the peers.
+    pub(super) peers: Namespace,
     ends: Vec<End>,
     marker: u32,
 }
 
 /// What arrived at an end.
-type Arrived = Vec<(usize, Vec<u8>)>;
+pub(super) type Arrived = Vec<(usize, Vec<u8>)>;
 
 impl World {
-    fn start(program_in_the_middle: &str) -> Self {
+    pub(super) fn start(program_in_the_middle: &str) -> Self {
         let namespaces = ["middle", "peers"].map(|name| Namespace::new(name).unwrap());
         let options = LinkOptions {
             addresses_a: vec!["192.0.2.1/24".parse().unwrap()],
@@ -78,7 +76,7 @@ impl World {
             let socket = namespace.run(open).unwrap();
             End { program, socket }
         });
-        let mut world = Self { ends: ends.collect(), marker: 0 };
+        let mut world = Self { ends: ends.collect(), marker: 0, peers: peers.clone() };
         for number in 0..ENDS {
             let mut text = format!(
                 "private_key={}\nlisten_port={}\n",
@@ -88,14 +86,19 @@ impl World {
             for peer in (0..ENDS).filter(|peer| (*peer == 0) != (number == 0)) {
                 let (key, host) = (hex(key(peer).public_key().as_bytes()), if peer == 0 { 1 } else { 2 });
                 write!(text, "public_key={key}\nendpoint=192.0.2.{host}:{}\n", PORT + peer as u16).unwrap();
-                write!(text, "allowed_ip=0.0.0.0/0\nallowed_ip=::/0\n").unwrap();
+                let allowed = if number == 0 {
+                    format!("allowed_ip={}/32\n", marker_address(peer))
+                } else {
+                    "allowed_ip=0.0.0.0/0\nallowed_ip=::/0\n".to_owned()
+                };
+                text.push_str(&allowed);
             }
             world.set(number, &text);
         }
         world
     }
 
-    fn set(&mut self, end: usize, text: &str) {
+    pub(super) fn set(&mut self, end: usize, text: &str) {
         let answer = self.ends[end].program.uapi(format!("set=1\n{text}\n").as_bytes(), &[]);
         assert_eq!(answer, "errno=0\n\n", "{text}");
     }
@@ -121,7 +124,7 @@ impl World {
     }
 
     /// Waits for markers on all ways, and returns the packets before them.
-    fn arrive(&mut self) -> Arrived {
+    pub(super) fn arrive(&mut self) -> Arrived {
         self.marker += 1;
         let ways = [(0, 1), (0, 2), (1, 0), (2, 0)];
         let markers = ways.map(|(from, to)| (to, self.marker_packet(from, to)));
@@ -224,7 +227,7 @@ fn packet(random: &mut Random) -> Vec<u8> {
         packet
     };
     packet[1] = if random.percent(20) { random.below(256) as u8 } else { 0 };
-    packet.extend((0..payload).map(|_| random.below(256) as u8));
+    packet.extend(random.bytes(payload));
     if random.percent(30) {
         damage(random, &mut packet);
     }
@@ -255,11 +258,8 @@ fn damage(random: &mut Random, packet: &mut Vec<u8>) {
 
 #[test]
 fn the_same_packets_arrive() {
-    if !can_run() {
+    if !can_compare() {
         return;
-    }
-    if program() != "wireguard-go" {
-        return here::not_run("weft is compared with wireguard-go");
     }
     let mut worlds = [World::start(&program()), World::start(WEFT)];
     for seed in seeds(0..20) {
