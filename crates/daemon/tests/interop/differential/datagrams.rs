@@ -1,5 +1,5 @@
-//! The same outer datagrams of strangers, of new peers, and of peers again: the same ones are answered, and the
-//! peers notice none of them.
+//! The same outer datagrams of strangers, of new peers, and of peers again: the same ones are answered, and
+//! the peers notice none of them.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, UdpSocket};
@@ -56,7 +56,7 @@ fn make_mac1(message: &mut [u8], receiver: &PublicKey) {
 
 fn damage(random: &mut Random, message: &mut Vec<u8>) {
     let at = random.below(message.len());
-    match random.below(6) {
+    match random.below(8) {
         0 => message.truncate(at),
         1 => {
             let more = 1 + random.below(40);
@@ -65,6 +65,11 @@ fn damage(random: &mut Random, message: &mut Vec<u8>) {
         // The bytes that are reserved, and the kind.
         2 => message[1 + at % 3] = 1 + random.below(255) as u8,
         3 => message[0] = random.pick(&[0, 1, 2, 3, 4, 5, 0xff]),
+        // Of a handshake message, the two MACs.
+        4 | 5 => {
+            let at = message.len() - 1 - at % message.len().min(32);
+            message[at] ^= 1 << random.below(8);
+        }
         _ => message[at] ^= 1 << random.below(8),
     }
 }
