@@ -1,0 +1,110 @@
+//! The TUN of a node.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use weft_sched::flow::FlowHasher;
+use weft_tun::{Slab, SlabHome, Tun, TunBatch};
+use weft_tunnel::{MAX_PACKET, Offload, PlainSlab, Plaintext, TAILROOM, ip};
+
+use crate::network::{Network, Wait};
+
+/// Bytes of a slab of packets that were read.
+const SLAB: usize = 64 << 10;
+
+pub(crate) struct SimulatedTun {
+    network: Rc<RefCell<Network>>,
+    node: usize,
+    hasher: FlowHasher,
+    plain: PlainSlab,
+    staged: Vec<Plaintext>,
+}
+
+impl SimulatedTun {
+    pub(crate) fn new(network: Rc<RefCell<Network>>, node: usize) -> Self {
+        let plain = PlainSlab::new(4 * MAX_PACKET);
+        Self { network, node, hasher: FlowHasher::random(), plain, staged: Vec::new() }
+    }
+}
+
+impl Tun for SimulatedTun {
+    fn poll_recv_many(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut VecDeque<TunBatch>,
+        max_bytes: usize,
+    ) -> Poll<io::Result<usize>> {
+        let mut network = self.network.borrow_mut();
+        // A batch may end before the queue does.
+        let most = if network.chance.happens(10) { 1 } else { usize::MAX };
+        let kernel = &mut network.kernels[self.node];
+        let mut slab = Slab::new(SLAB, self.hasher);
+        let mut bytes = 0;
+        while bytes < max_bytes && slab.packets() < most {
+            let Some(packet) = kernel.given.front() else { break };
+            let len = packet.len();
+            if slab.spare_mut().len() < len + TAILROOM {
+                break;
+            }
+            slab.spare_mut()[..len].copy_from_slice(packet);
+            slab.commit(0, len, Offload::None);
+            kernel.given.pop_front();
+            bytes += len;
+        }
+        if bytes == 0 {
+            kernel.wait(Wait::Packets, cx.waker());
+            return Poll::Pending;
+        }
+        kernel.books.packets_read += slab.packets() as u64;
+        kernel.books.turn.bytes_read += bytes;
+        out.push_back(TunBatch::new(slab, 0, SlabHome::None));
+        Poll::Ready(Ok(bytes))
+    }
+
+    fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let kernel = &mut self.network.borrow_mut().kernels[self.node];
+        if kernel.tun_is_full {
+            kernel.wait(Wait::TunRoom, cx.waker());
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn packets_taken(&self) -> u64 {
+        self.network.borrow().kernels[self.node].books.packets_written
+    }
+
+    fn plain_slab(&mut self) -> &mut PlainSlab {
+        &mut self.plain
+    }
+
+    fn send(&mut self, packet: Plaintext) -> io::Result<()> {
+        self.staged.push(packet);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut network = self.network.borrow_mut();
+        for packet in self.staged.drain(..) {
+            let bytes = self.plain.get(packet);
+            network.kernels[self.node].books.turn.bytes_written += bytes.len();
+            // An answer to a program whose packet has no way.
+            if bytes[9] != ip::UDP {
+                continue;
+            }
+            // A kernel refuses a packet now and then, for lack of memory.
+            let errors = network.kernels[self.node].errors_percent;
+            if network.chance.happens(errors) {
+                network.kernels[self.node].tun_stats.write_failures += 1;
+                continue;
+            }
+            network.kernels[self.node].books.packets_written += 1;
+            network.arrive(self.node, bytes);
+        }
+        self.plain.clear();
+        Ok(())
+    }
+}
