@@ -22,7 +22,7 @@ mod world;
 use world::{Outcome, World};
 
 /// Worlds of a usual run.
-const WORLDS: u64 = 200;
+const WORLDS: u64 = 100;
 
 fn number_in(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|number| number.parse().expect("a number"))

@@ -207,7 +207,8 @@ impl World {
         let mut nodes = Vec::new();
         for (node, key) in keys.into_iter().enumerate() {
             let others = if node == GATEWAY { 1..clients + 1 } else { 0..1 };
-            let peers = others.map(|other| (other, peer(node, other, chance.happens(30)))).collect();
+            let peers =
+                others.map(|other| (other, peer(node, other, length < LONG && chance.happens(30)))).collect();
             nodes.push(Node {
                 key,
                 peers,
@@ -435,7 +436,8 @@ impl World {
     fn burst(&mut self, node: usize) {
         let flows: Vec<_> = (0..self.flows.len()).filter(|flow| self.flows[*flow].from == node).collect();
         let flow = *self.chance.one_of(&flows);
-        let magnitude = self.chance.below(12);
+        // Seldom more than a socket or a TUN can hold for a moment.
+        let magnitude = if self.chance.happens(2) { 12 } else { self.chance.below(7) };
         let count = 1 + self.chance.below(1 << magnitude);
         for _ in 0..count {
             let len = self.chance.below(usize::from(MTU));
