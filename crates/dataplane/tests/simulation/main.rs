@@ -1,7 +1,7 @@
 //! Whole event loops in worlds of virtual time and chance, which are functions of their seeds.
 //!
-//! A world is a gateway with up to four clients, for seconds or for a week. The network loses, repeats, delays
-//! and damages datagrams, and strangers invent some; address translators change ports, sockets and
+//! A world is a gateway with up to four clients, for seconds or for a week. The network loses, repeats,
+//! delays and damages datagrams, and strangers invent some; address translators change ports, sockets and
 //! TUNs are full or fail, daemons restart, peers go and come. Afterwards, and all the time: a packet arrives
 //! unchanged, once, in the order of its flow; every packet and datagram is taken or counted; no nonce is used
 //! twice; no session is used for too long; a turn does not do too much, and no event loop spins; peers agree

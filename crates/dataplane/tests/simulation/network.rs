@@ -25,9 +25,9 @@ pub(crate) struct Faults {
     pub(crate) duplication_percent: u64,
     /// Datagrams that arrive damaged.
     pub(crate) damage_percent: u64,
-    /// Datagrams that arrive a second time, much later. Where a receiver dropped the first, the second takes its
-    /// place, so that the network does not keep the order. They come from their sender's address: whoever can
-    /// hold datagrams back and send them from elsewhere diverts both ends of any WireGuard.
+    /// Datagrams that arrive a second time, much later. Where a receiver dropped the first, the second takes
+    /// its place, so that the network does not keep the order. They come from their sender's address: whoever
+    /// can hold datagrams back and send them from elsewhere diverts both ends of any WireGuard.
     pub(crate) repeat_percent: u64,
 }
 
@@ -86,8 +86,8 @@ pub(crate) enum Wait {
     SocketRoom,
 }
 
-/// What the kernel gave to a daemon, and took from it, since the daemon started. Datagrams with data are those
-/// with a packet in them.
+/// What the kernel gave to a daemon, and took from it, since the daemon started. Datagrams with data are
+/// those with a packet in them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Books {
     pub(crate) packets_read: u64,

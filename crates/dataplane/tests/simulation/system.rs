@@ -59,8 +59,8 @@ unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::time
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getrandom(buffer: *mut c_void, len: usize, flags: c_uint) -> isize {
     if NOW.get().is_none() {
-        // SAFETY: the arguments are those of the caller.
         let arguments = [buffer as c_long, len as c_long, flags.into(), 0, 0, 0];
+        // SAFETY: the arguments are those of the caller.
         return unsafe { real_syscall(libc::SYS_getrandom, arguments) } as isize;
     }
     let mut chance = CHANCE.get();
@@ -73,8 +73,8 @@ unsafe extern "C" fn getrandom(buffer: *mut c_void, len: usize, flags: c_uint) -
 }
 
 /// syscall(2), by which the `getrandom` crate calls getrandom(2).
-// SAFETY: as above; a system call has at most six arguments, and the C ABI passes them like those of a function
-// without variable arguments.
+// SAFETY: as above; a system call has at most six arguments, and the C ABI passes them like those of a
+// function without variable arguments.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
     number: c_long,

@@ -33,8 +33,8 @@ const MTU: u16 = 1420;
 const STAGING: usize = 256 << 10;
 /// Turns of all event loops at one instant: more would be a loop that spins.
 const TURNS_AT_ONE_INSTANT: usize = 2_000;
-/// The most that a turn does in each direction: the budgets of the event loop, the packets that waited for the
-/// sessions of all peers, and a batch beyond.
+/// The most that a turn does in each direction: the budgets of the event loop, the packets that waited for
+/// the sessions of all peers, and a batch beyond.
 const LONGEST_TURN: Turn =
     Turn { bytes_read: 1 << 20, bytes_sent: 1 << 20, bytes_received: 512 << 10, bytes_written: 256 << 10 };
 /// Within this time two ends that hear each other have a session (docs/RELIABILITY.md).
