@@ -36,7 +36,7 @@ const TURNS_AT_ONE_INSTANT: usize = 2_000;
 /// The most that a turn does in each direction: the budgets of the event loop, the packets that waited for
 /// the sessions of all peers, and a batch beyond.
 const LONGEST_TURN: Turn =
-    Turn { bytes_read: 1 << 20, bytes_sent: 1 << 20, bytes_received: 512 << 10, bytes_written: 256 << 10 };
+    Turn { bytes_read: 1 << 20, bytes_sent: 1 << 20, bytes_received: 1280 << 10, bytes_written: 256 << 10 };
 /// Within this time two ends that hear each other have a session (docs/RELIABILITY.md).
 const AGREEMENT: u64 = 45;
 /// After this time without traffic nothing is sent any more: Reject-After-Time three times.
@@ -439,8 +439,11 @@ impl World {
         // Seldom more than a socket or a TUN can hold for a moment.
         let magnitude = if self.chance.happens(2) { 12 } else { self.chance.below(7) };
         let count = 1 + self.chance.below(1 << magnitude);
+        // Packets of one size are joined on their way.
+        let len = self.chance.below(usize::from(MTU));
+        let is_even = self.chance.happens(50);
         for _ in 0..count {
-            let len = self.chance.below(usize::from(MTU));
+            let len = if is_even { len } else { self.chance.below(usize::from(MTU)) };
             self.give(flow, len);
         }
     }
