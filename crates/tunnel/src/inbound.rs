@@ -318,7 +318,7 @@ impl Tunnel {
             Ok(()) => Ok(()),
             Err(Refused::Drop(reason)) => Err(reason),
             Err(Refused::Cookie(reply)) => {
-                if control.push(meta.source, meta.local, &reply) {
+                if control.push(None, meta.source, meta.local, &reply) {
                     self.stats.cookies_sent += 1;
                 }
                 Err(DropReason::CookieRequired)

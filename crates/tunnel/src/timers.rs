@@ -254,8 +254,14 @@ impl Tunnel {
                 timers.passed(now);
             }
         }
+        let initiation_to = (message.first() == Some(&1)).then_some(id);
+        if initiation_to.is_some_and(|id| out.remove_initiation(id)) {
+            // It has been counted, and this one takes its place.
+            out.push(initiation_to, endpoint.address, endpoint.source, message);
+            return;
+        }
         peer.sent_bytes += message.len() as u64;
-        if !out.push(endpoint.address, endpoint.source, message) {
+        if !out.push(initiation_to, endpoint.address, endpoint.source, message) {
             self.drops.add(DropReason::ControlQueueFull, 1);
             return;
         }

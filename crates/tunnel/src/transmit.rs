@@ -243,6 +243,8 @@ impl Drop for Slot<'_> {
 /// A control message (handshake message, cookie reply or keepalive) that waits for the socket.
 #[derive(Clone, Debug)]
 pub struct ControlMessage {
+    /// The peer whose handshake initiation this is, if it is one.
+    initiation_to: Option<PeerId>,
     destination: SocketAddr,
     source: Option<IpAddr>,
     len: usize,
@@ -305,16 +307,30 @@ impl ControlQueue {
         self.messages.pop_front()
     }
 
-    /// Adds a message of at most [`MAX_CONTROL_MESSAGE`] bytes. Returns false, and adds nothing, if it is
-    /// longer or no slot is free.
-    pub(crate) fn push(&mut self, destination: SocketAddr, source: Option<IpAddr>, message: &[u8]) -> bool {
+    /// Removes the handshake initiation to `peer` that waits, if one does. A newer one makes it worthless:
+    /// the peer would answer it, and only the answer to the newest one counts.
+    pub(crate) fn remove_initiation(&mut self, peer: PeerId) -> bool {
+        let older = self.messages.iter().position(|message| message.initiation_to == Some(peer));
+        older.and_then(|at| self.messages.remove(at)).is_some()
+    }
+
+    /// Adds a message of at most [`MAX_CONTROL_MESSAGE`] bytes, with its peer if it is a handshake
+    /// initiation. Returns false, and adds nothing, if it is longer or no slot is free.
+    pub(crate) fn push(
+        &mut self,
+        initiation_to: Option<PeerId>,
+        destination: SocketAddr,
+        source: Option<IpAddr>,
+        message: &[u8],
+    ) -> bool {
         let mut bytes = [0; MAX_CONTROL_MESSAGE];
         let Some(place) = bytes.get_mut(..message.len()) else { return false };
         if !self.has_room() {
             return false;
         }
         place.copy_from_slice(message);
-        self.messages.push_back(ControlMessage { destination, source, len: message.len(), bytes });
+        let len = message.len();
+        self.messages.push_back(ControlMessage { initiation_to, destination, source, len, bytes });
         true
     }
 }

@@ -399,10 +399,6 @@ impl Network {
     /// A node asks the same peer at most once in five seconds, but for a change of the network or of the
     /// configuration.
     fn check_initiation(&mut self, node: usize, destination: SocketAddr) {
-        // While a socket is full, an initiation every five seconds waits for it.
-        if self.now == self.kernels[node].room_since {
-            return;
-        }
         let minute = self.now.saturating_sub(Duration::from_secs(60));
         let times = self.initiations.entry((node, destination)).or_default();
         times.push_back(self.now);

@@ -230,6 +230,8 @@ pub(crate) struct World {
     pub(crate) network: Network,
     /// Directions, from node to node, on which everything is lost.
     pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// Nodes whose sockets take nothing.
+    pub(crate) full: BTreeSet<usize>,
     /// Share of the datagrams that reach another shard than the kernel's choice.
     pub(crate) stray_percent: u64,
     /// Datagrams that one shard handed over to another, and the initiations among them.
@@ -280,6 +282,7 @@ impl World {
             began: now,
             network: Network::PERFECT,
             cut: BTreeSet::new(),
+            full: BTreeSet::new(),
             stray_percent: 0,
             handed_over: 0,
             handed_over_initiations: 0,
@@ -553,6 +556,9 @@ impl World {
     }
 
     fn drain(&mut self, node: usize) {
+        if self.full.contains(&node) {
+            return;
+        }
         while let Some(message) = self.nodes[node].control.pop() {
             self.put_on_the_wire(node, &message.transmit());
         }

@@ -158,6 +158,21 @@ fn a_call_that_is_early_does_nothing_and_loses_nothing() {
 }
 
 #[test]
+fn an_initiation_that_waits_for_a_full_socket_gives_way_to_a_newer_one() {
+    let mut world = World::pair();
+    world.full.insert(A);
+    world.send(A, B, 2).unwrap();
+    world.run_for(secs(22));
+    assert!(world.count(A, Kind::Initiation) == 0 && world.nodes[A].control.len() == 1);
+    world.full.clear();
+    world.run_for(4 * DELAY);
+    assert_eq!(world.count(A, Kind::Initiation), 1);
+    assert_eq!(world.nodes[B].numbers(), [2], "the session came with the first answer");
+    let stats = world.nodes[A].stats();
+    assert_eq!((stats.initiations_sent, stats.handshakes), (1, 1));
+}
+
+#[test]
 fn timers_wait_for_slots_in_the_control_queue_and_none_is_lost() {
     let mut world = World::of(1);
     for other in 1..=5_u8 {
