@@ -13,7 +13,6 @@
 mod ip;
 mod one_big_peer;
 mod packet_threads;
-mod refusing_kernel;
 mod scene;
 mod stopped_thread;
 

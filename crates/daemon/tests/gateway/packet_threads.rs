@@ -16,12 +16,12 @@ use weft_config::{PacketThreads, TunThreads};
 use weft_lab::counters::Counters;
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::numbered::{Numbered, NumberedOptions, NumberedReport, Replies};
+use weft_lab::refusal::{Argument, Refusal};
 use weft_lab::traffic::Amount;
 use weft_lab::{Namespace, Process, here, until};
 use weft_tunnel::{DropReason, PeerSnapshot, PrivateKey, PublicKey};
 use weft_uapi::Control as _;
 
-use crate::refusing_kernel::{refuse_queues, refuse_steering};
 use crate::stopped_thread::{StoppedThread, thread_named};
 
 const PEERS: u8 = 9;
@@ -367,7 +367,8 @@ fn processors_of(status: &Path) -> Vec<usize> {
 #[test]
 fn without_a_program_of_the_kernel_threads_hand_messages_over_and_nothing_is_lost() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(scene) = Scene::after(refuse_steering) else { return };
+    let mut refusal = Refusal::of_option(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, libc::EPERM);
+    let Some(scene) = Scene::after(move || refusal.apply().unwrap()) else { return };
     scene.exchange(Replies::EveryPackets(5));
     scene.assert_shared(false);
 }
@@ -449,7 +450,8 @@ fn a_kernel_with_fewer_queues_than_wanted_is_told_of_in_one_line_and_nothing_is_
     let up = |arguments: &str, descriptors| {
         let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
         command.arg("up").arg(&file).args(arguments.split(' '));
-        refuse_queues(&mut command, descriptors);
+        let arguments = [(1, Argument::Is(libc::TUNSETIFF as i32)), (0, Argument::AtLeast(descriptors))];
+        Refusal::new(libc::SYS_ioctl, &arguments, libc::E2BIG).apply_to(&mut command);
         command
     };
     // The queues have consecutive descriptors: from some number on there is none for more.

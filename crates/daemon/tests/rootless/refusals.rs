@@ -1,7 +1,6 @@
 //! What makes a tunnel without root impossible, and what is said of it.
 
-use std::os::unix::process::CommandExt as _;
-
+use weft_lab::refusal::{Argument, Refusal};
 use weft_lab::{mounts, until};
 
 use crate::support::{BEHIND, Ended, PAGE, World, page};
@@ -10,8 +9,8 @@ use crate::support::{BEHIND, Ended, PAGE, World, page};
 fn a_filter_of_a_container_is_named_with_the_ways_out() {
     let Some(world) = World::new() else { return };
     let mut command = world.exec(&world.file(""), &[], &["true"]);
-    // SAFETY: between fork and exec the closure makes system calls only.
-    unsafe { command.pre_exec(forbid_unshare) };
+    // As the default filters of Docker and Kubernetes do.
+    refuse(&mut command, libc::SYS_unshare, None);
     let ended: Ended = command.output().unwrap().into();
     assert_eq!(ended.code, Some(77), "{ended:?}");
     for part in
@@ -35,8 +34,7 @@ fn the_restriction_of_apparmor_is_named_with_the_ways_out() {
     };
     let work = || {
         let mut command = world.exec(&world.file(""), &[], &["true"]);
-        // SAFETY: between fork and exec the closure makes system calls only.
-        unsafe { command.pre_exec(|| forbid(libc::SYS_unshare, Some(libc::CLONE_NEWNET))) };
+        refuse(&mut command, libc::SYS_unshare, Some(libc::CLONE_NEWNET));
         let ended: Ended = command.output().unwrap().into();
         assert_eq!(ended.code, Some(77), "{ended:?}");
         for part in [
@@ -53,38 +51,10 @@ fn the_restriction_of_apparmor_is_named_with_the_ways_out() {
     mounts::run_separate(prepare, work);
 }
 
-/// Refuses unshare(2) with EPERM, as the default filters of Docker and Kubernetes do.
-fn forbid_unshare() -> std::io::Result<()> {
-    forbid(libc::SYS_unshare, None)
-}
-
-/// Refuses a system call with EPERM, with this first argument alone if one is given.
-fn forbid(call: libc::c_long, argument: Option<libc::c_int>) -> std::io::Result<()> {
-    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let load = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset);
-    // Allows the call unless the loaded word is this.
-    let unless = |value: u32, to_allow| libc::sock_filter {
-        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-        jt: 0,
-        jf: to_allow,
-        k: value,
-    };
-    // The number of the system call, and the low word of its first argument (struct seccomp_data).
-    let (number, first) = (0, 16);
-    let wanted = argument.map_or(call as u32, i32::cast_unsigned);
-    let mut program = [
-        load(number),
-        unless(call as u32, 3),
-        load(if argument.is_some() { first } else { number }),
-        unless(wanted, 1),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program outlives the call, and is as long as is said.
-    let result =
-        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0) };
-    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+/// Refuses a command a system call, with this first argument alone if one is given.
+fn refuse(command: &mut std::process::Command, call: libc::c_long, argument: Option<libc::c_int>) {
+    let argument = argument.map(|value| (0, Argument::Is(value)));
+    Refusal::new(call, argument.as_slice(), libc::EPERM).apply_to(command);
 }
 
 /// Runs `work` where `/dev/net/tun` is missing, and where it is closed to users.
@@ -131,8 +101,7 @@ fn without_a_device_of_either_kind_both_causes_are_told() {
     let Some(world) = World::new() else { return };
     let work = |cause: &str| {
         let mut command = world.exec(&world.file(""), &[], &["true"]);
-        // SAFETY: between fork and exec the closure makes system calls only.
-        unsafe { command.pre_exec(|| forbid(libc::SYS_socket, Some(libc::AF_PACKET))) };
+        refuse(&mut command, libc::SYS_socket, Some(libc::AF_PACKET));
         let ended: Ended = command.output().unwrap().into();
         assert_eq!(ended.code, Some(77), "{ended:?}");
         for part in [cause, "cannot open a packet socket", "sudo weft up"] {

@@ -84,7 +84,7 @@ fn everything_arrives(setting: Setting) {
 }
 
 /// All four at once: both directions, both families.
-fn streams_arrive(bed: &Bed) {
+pub(crate) fn streams_arrive(bed: &Bed) {
     let start = |from, family| bed.ends.transfer(from, family, FLOWS, Amount::Count(BYTES));
     let both = |from| [start(from, Family::V4), start(from, Family::V6)];
     for transfer in [both(End::A), both(End::B)].into_iter().flatten() {
@@ -93,7 +93,7 @@ fn streams_arrive(bed: &Bed) {
 }
 
 /// Datagrams as long as the MTU lets them be, in super-packets one way and singly the other.
-fn datagrams_arrive(bed: &Bed) {
+pub(crate) fn datagrams_arrive(bed: &Bed) {
     let start = |from: End, to: End, family: Family, segmentation_offload| {
         let headers = if family == Family::V4 { 28 } else { 48 };
         let options = NumberedOptions {

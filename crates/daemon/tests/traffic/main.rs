@@ -27,6 +27,8 @@ mod hang_up;
 mod lifecycle;
 mod limits;
 mod live_changes;
+#[cfg(not(feature = "portable"))]
+mod missing_features;
 mod order;
 mod panics;
 mod refusals;
