@@ -1,4 +1,5 @@
-//! weft and wireguard-go are given the same, at random, and have to come to the same outcome.
+//! weft and wireguard-go, or the kernel's WireGuard, are given the same, at random, and have to come to the
+//! same outcome.
 //!
 //! What they are given follows from a seed. WEFT_DIFFERENTIAL_SEEDS is a range of seeds, `7000..8000`, in the
 //! place of those that run otherwise; the message of a failure names its seed. A difference that is meant has
@@ -49,13 +50,18 @@ fn seeds(usual: Range<u64>) -> Range<u64> {
     first.parse().unwrap()..end.parse().unwrap()
 }
 
-/// Whether weft can be compared with wireguard-go here; where it cannot, says why.
-fn can_compare() -> bool {
-    let is_substituted = program() != "wireguard-go";
-    if is_substituted {
-        here::not_run("weft is compared with wireguard-go alone");
+/// Whether weft can be compared with what takes the place of wireguard-go here: with wireguard-go itself, or
+/// with the kernel's WireGuard where `and_kernel`; where it cannot, says why.
+fn can_compare(and_kernel: bool) -> bool {
+    let is_comparable = program() == "wireguard-go" || and_kernel && is_kernel();
+    if !is_comparable {
+        here::not_run(&format!("weft is not compared with {}", program()));
     }
-    !is_substituted && can_run()
+    is_comparable && can_run()
+}
+
+fn is_kernel() -> bool {
+    program().ends_with("kernel-wireguard")
 }
 
 fn hex(bytes: &[u8; 32]) -> String {

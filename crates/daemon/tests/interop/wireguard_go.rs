@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tempfile::TempDir;
 use weft_lab::{Namespace, PATIENCE, here, link, until};
-use weft_tunnel::PublicKey;
+use weft_tunnel::{PrivateKey, PublicKey};
 
 use crate::end::{End, Peer};
 
@@ -116,6 +116,12 @@ impl WireguardGo {
     /// `wg set INTERFACE …`
     pub(crate) fn set(&self, arguments: &[&str]) {
         self.wg("set", arguments);
+    }
+
+    pub(crate) fn set_private_key(&self, key: &PrivateKey) {
+        let file = self.files.path().join("key");
+        std::fs::write(&file, key.to_base64().as_str()).unwrap();
+        self.set(&["private-key", file.to_str().unwrap()]);
     }
 
     pub(crate) fn remove_peer(&self, key: &PublicKey) {
