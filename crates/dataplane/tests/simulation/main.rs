@@ -2,22 +2,34 @@
 //!
 //! A world is a gateway with up to four clients, for seconds or for a week. The network loses, repeats,
 //! delays and damages datagrams, and strangers invent some; address translators change ports, sockets and
-//! TUNs are full or fail, daemons restart, peers go and come. Afterwards, and all the time: a packet arrives
-//! unchanged, once, in the order of its flow; every packet and datagram is taken or counted; no nonce is used
-//! twice; no session is used for too long; a turn does not do too much, and no event loop spins; peers agree
-//! again within a bound; and silence follows.
+//! TUNs are full or fail, daemons restart, peers go and come. Kernels give super-packets, and join datagrams.
+//! Afterwards, and all the time: a packet arrives unchanged, once, in the order of its flow; every packet and
+//! datagram is taken or counted; no nonce is used twice; no session is used for too long; a turn does not do
+//! too much, and no event loop spins; peers agree again within a bound; and silence follows.
+//!
+//! `plan.rs` draws a world from its seed, `world.rs` executes it with `events.rs`, and `promises.rs` has what
+//! holds at its end. The others are its parts: the network, what is seen on the wire, kernels, sockets, TUNs,
+//! packets, daemons.
 //!
 //! `WEFT_SIMULATION_SEED=N` runs one world, `WEFT_SIMULATION_WORLDS=N` as many as that.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod chance;
+mod events;
+mod kernel;
 mod network;
+mod node;
 mod packet;
+mod plan;
+mod promises;
 mod system;
 mod tun;
 mod udp;
+mod wire;
 mod world;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use world::{Outcome, World};
 
@@ -34,16 +46,25 @@ fn in_every_world_every_promise_holds() {
         println!("{:?}", World::run(seed));
         return;
     }
-    let mut all = Outcome::default();
     let began = std::time::Instant::now();
-    for seed in 0..number_in("WEFT_SIMULATION_WORLDS").unwrap_or(WORLDS) {
-        let one = World::run(seed);
-        all.packets += one.packets;
-        all.messages += one.messages;
-        all.turns += one.turns;
-        all.duration += one.duration;
-        all.longest_turn = all.longest_turn.max(one.longest_turn);
-    }
+    let worlds = number_in("WEFT_SIMULATION_WORLDS").unwrap_or(WORLDS);
+    let next = AtomicU64::new(0);
+    let some = || {
+        let mut some = Outcome::default();
+        loop {
+            let seed = next.fetch_add(1, Relaxed);
+            if seed >= worlds {
+                return some;
+            }
+            some.add(&World::run(seed));
+        }
+    };
+    let mut all = Outcome::default();
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(some)).collect();
+        threads.into_iter().for_each(|thread| all.add(&thread.join().unwrap()));
+    });
     println!("{all:?} in {:?}", began.elapsed());
 }
 

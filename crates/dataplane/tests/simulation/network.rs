@@ -1,22 +1,14 @@
-//! The network between the nodes, and the kernels of the nodes: their sockets and their TUNs.
+//! The network between the nodes, and what arrives at their ends.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::SocketAddr;
-use std::task::Waker;
 use std::time::Duration;
 
-use weft_tun::TunStatsSnapshot;
-
 use crate::chance::Chance;
+use crate::kernel::{Datagram, Given, Kernel, has_packet};
 use crate::packet::Label;
-
-/// Bytes that wait in a socket at most; the kernel drops what comes then.
-pub(crate) const SOCKET_BYTES: usize = 2 << 20;
-/// Packets that wait in a TUN at most; the kernel refuses more.
-const TUN_PACKETS: usize = 4000;
-/// Reject-After-Time of the whitepaper, and twice the longest way.
-const SESSION: Duration = Duration::from_secs(180 + 4);
+use crate::wire::Wire;
 
 /// What the network of a world does to datagrams.
 #[derive(Clone, Copy, Debug)]
@@ -34,178 +26,6 @@ pub(crate) struct Faults {
 impl Faults {
     pub(crate) const NONE: Self =
         Self { loss_percent: 0, duplication_percent: 0, damage_percent: 0, repeat_percent: 0 };
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Datagram {
-    pub(crate) source: SocketAddr,
-    pub(crate) destination: SocketAddr,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// An address translator in front of a node: only the peer that the node sent to can answer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Translator {
-    pub(crate) outside: SocketAddr,
-}
-
-/// The kernel of a node, from the side of its daemon.
-#[derive(Debug)]
-pub(crate) struct Kernel {
-    pub(crate) address: SocketAddr,
-    pub(crate) translator: Option<Translator>,
-    /// Whether handshake messages have a socket of their own.
-    pub(crate) has_handshake_socket: bool,
-    /// Whether received datagrams are joined.
-    pub(crate) joins: bool,
-    pub(crate) received: VecDeque<Datagram>,
-    received_bytes: usize,
-    pub(crate) handshakes: VecDeque<Datagram>,
-    /// What programs sent into the tunnel.
-    pub(crate) given: VecDeque<Vec<u8>>,
-    pub(crate) socket_is_full: bool,
-    /// When the socket was last full.
-    room_since: Duration,
-    pub(crate) tun_is_full: bool,
-    /// Share of the sends that fail, and of the receive calls.
-    pub(crate) errors_percent: u64,
-    pub(crate) tun_stats: TunStatsSnapshot,
-    pub(crate) books: Books,
-    wakers: HashMap<Wait, Waker>,
-    /// When the address that others see changed last.
-    pub(crate) moved_at: Duration,
-}
-
-/// What a daemon waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Wait {
-    Packets,
-    TunRoom,
-    Datagrams,
-    Handshakes,
-    SocketRoom,
-}
-
-/// What the kernel gave to a daemon, and took from it, since the daemon started. Datagrams with data are
-/// those with a packet in them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Books {
-    pub(crate) packets_read: u64,
-    pub(crate) packets_written: u64,
-    pub(crate) data_sent: u64,
-    pub(crate) data_refused: u64,
-    pub(crate) others_refused: u64,
-    pub(crate) received: u64,
-    pub(crate) handshakes_received: u64,
-    /// In the turn that runs.
-    pub(crate) turn: Turn,
-}
-
-/// What a daemon did in a turn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Turn {
-    pub(crate) bytes_read: usize,
-    pub(crate) bytes_sent: usize,
-    pub(crate) bytes_received: usize,
-    pub(crate) bytes_written: usize,
-}
-
-impl Turn {
-    /// Returns the larger one of each.
-    pub(crate) fn max(self, other: Self) -> Self {
-        Self {
-            bytes_read: self.bytes_read.max(other.bytes_read),
-            bytes_sent: self.bytes_sent.max(other.bytes_sent),
-            bytes_received: self.bytes_received.max(other.bytes_received),
-            bytes_written: self.bytes_written.max(other.bytes_written),
-        }
-    }
-}
-
-impl Kernel {
-    pub(crate) fn new(address: SocketAddr) -> Self {
-        Self {
-            address,
-            translator: None,
-            has_handshake_socket: false,
-            joins: false,
-            received: VecDeque::new(),
-            received_bytes: 0,
-            handshakes: VecDeque::new(),
-            given: VecDeque::new(),
-            socket_is_full: false,
-            room_since: Duration::ZERO,
-            tun_is_full: false,
-            errors_percent: 0,
-            tun_stats: TunStatsSnapshot::default(),
-            books: Books::default(),
-            wakers: HashMap::new(),
-            moved_at: Duration::ZERO,
-        }
-    }
-
-    /// The address that other nodes see.
-    pub(crate) fn outside(&self) -> SocketAddr {
-        self.translator.map_or(self.address, |translator| translator.outside)
-    }
-
-    pub(crate) fn wait(&mut self, what: Wait, waker: &Waker) {
-        self.wakers.insert(what, waker.clone());
-    }
-
-    pub(crate) fn wake(&mut self, what: Wait) {
-        if let Some(waker) = self.wakers.remove(&what) {
-            waker.wake();
-        }
-    }
-
-    pub(crate) fn fill_socket(&mut self, is_full: bool, now: Duration) {
-        (self.socket_is_full, self.room_since) = (is_full, now);
-        self.wake(Wait::SocketRoom);
-    }
-
-    /// Forgets a daemon that ended: what it had not received is lost.
-    pub(crate) fn restart(&mut self) {
-        self.books = Books::default();
-        self.tun_stats = TunStatsSnapshot::default();
-        self.wakers.clear();
-        self.received.clear();
-        self.received_bytes = 0;
-        self.handshakes.clear();
-    }
-
-    /// Takes the next datagram of a socket.
-    pub(crate) fn take(&mut self, of_handshakes: bool) -> Option<Datagram> {
-        let queue = if of_handshakes { &mut self.handshakes } else { &mut self.received };
-        let datagram = queue.pop_front()?;
-        if !of_handshakes {
-            self.received_bytes -= datagram.bytes.len();
-        }
-        self.books.received += 1;
-        self.books.handshakes_received += u64::from(!is_data_message(&datagram.bytes));
-        self.books.turn.bytes_received += datagram.bytes.len();
-        Some(datagram)
-    }
-
-    fn put(&mut self, datagram: Datagram) {
-        if self.has_handshake_socket && !is_data_message(&datagram.bytes) {
-            self.handshakes.push_back(datagram);
-            self.wake(Wait::Handshakes);
-        } else if self.received_bytes + datagram.bytes.len() <= SOCKET_BYTES {
-            self.received_bytes += datagram.bytes.len();
-            self.received.push_back(datagram);
-            self.wake(Wait::Datagrams);
-        }
-    }
-}
-
-fn is_data_message(bytes: &[u8]) -> bool {
-    bytes.first() == Some(&4)
-}
-
-/// Whether a datagram has a packet in it. A keepalive has 32 bytes.
-pub(crate) fn has_packet(bytes: &[u8]) -> bool {
-    is_data_message(bytes) && bytes.len() > 32
 }
 
 /// An inner packet on its way.
@@ -241,10 +61,7 @@ pub(crate) struct Network {
     packets: HashMap<u64, Sent>,
     flows: HashMap<u32, Last>,
     next_packet: u64,
-    /// By node and receiver index: since when the node may have the session, and the counters that it used.
-    sessions: HashMap<(usize, u32), (Duration, HashSet<u64>)>,
-    /// Of each node, when it sent initiations in the last minute, by destination.
-    initiations: HashMap<(usize, SocketAddr), VecDeque<Duration>>,
+    wire: Wire,
     /// Of everything that is on the wire or arrives.
     trace: DefaultHasher,
     pub(crate) delivered: u64,
@@ -252,12 +69,18 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new(seed: u64, now: Duration, kernels: Vec<Kernel>) -> Self {
+    pub(crate) fn new(
+        seed: u64,
+        now: Duration,
+        delay: Duration,
+        faults: Faults,
+        kernels: Vec<Kernel>,
+    ) -> Self {
         Self {
             now,
             chance: Chance::new(seed),
-            delay: Duration::from_millis(20),
-            faults: Faults::NONE,
+            delay,
+            faults,
             has_repeats: false,
             cut: vec![false; kernels.len()],
             kernels,
@@ -267,8 +90,7 @@ impl Network {
             packets: HashMap::new(),
             flows: HashMap::new(),
             next_packet: 0,
-            sessions: HashMap::new(),
-            initiations: HashMap::new(),
+            wire: Wire::default(),
             trace: DefaultHasher::new(),
             delivered: 0,
             messages: 0,
@@ -280,16 +102,15 @@ impl Network {
         self.trace.finish()
     }
 
-    /// Gives a packet to the TUN of its sender. Returns its number, or `None` if the TUN is full.
-    pub(crate) fn give(&mut self, label: Label, packet: Vec<u8>) -> bool {
-        let kernel = &mut self.kernels[label.from as usize];
-        if kernel.given.len() >= TUN_PACKETS {
-            return false;
+    /// Gives packets to the TUN of a node, or the super-packet that `given` makes of them. Nothing happens if
+    /// the TUN is full.
+    pub(crate) fn give(&mut self, node: usize, packets: Vec<(u64, Vec<u8>)>, given: Given) {
+        if !self.kernels[node].give(given) {
+            return;
         }
-        kernel.given.push_back(packet.clone());
-        kernel.wake(Wait::Packets);
-        self.packets.insert(label.number, Sent { bytes: packet, at: self.now, has_arrived: false });
-        true
+        for (number, bytes) in packets {
+            self.packets.insert(number, Sent { bytes, at: self.now, has_arrived: false });
+        }
     }
 
     pub(crate) fn new_number(&mut self) -> u64 {
@@ -302,9 +123,8 @@ impl Network {
     }
 
     /// A packet that the daemon of `node` wrote to its TUN.
-    pub(crate) fn arrive(&mut self, node: usize, packet: &[u8]) {
-        let label = Label::of(packet);
-        (self.now, node, packet).hash(&mut self.trace);
+    pub(crate) fn arrive(&mut self, node: usize, label: Label, packet: &[u8]) {
+        (self.now, node, label.number).hash(&mut self.trace);
         assert_eq!(label.to as usize, node, "{label:?} is at the wrong node");
         let sent = self.packets.get_mut(&label.number).expect("a packet that no one sent");
         assert_eq!(sent.bytes, packet, "{label:?} is not what was sent");
@@ -322,12 +142,15 @@ impl Network {
 
     /// The daemon of `node` sends a datagram, which the kernel takes.
     pub(crate) fn send(&mut self, node: usize, destination: SocketAddr, bytes: &[u8]) {
-        (self.now, node, destination, bytes).hash(&mut self.trace);
+        // The end is a MAC of the rest.
+        let end = &bytes[bytes.len().saturating_sub(16)..];
+        (self.now, node, destination, bytes.len(), end).hash(&mut self.trace);
         self.messages += 1;
-        self.kernels[node].books.data_sent += u64::from(has_packet(bytes));
-        self.kernels[node].books.turn.bytes_sent += bytes.len();
-        self.check_message(node, destination, bytes);
-        let source = self.kernels[node].outside();
+        let kernel = &mut self.kernels[node];
+        kernel.books.data_sent += u64::from(has_packet(bytes));
+        kernel.books.turn.bytes_sent += bytes.len();
+        let (room_since, source) = (kernel.room_since, kernel.outside());
+        self.wire.check(self.now, room_since, self.kernels.len(), node, destination, bytes);
         let datagram = Datagram { source, destination, bytes: bytes.to_vec() };
         let Some(to) = self.node_at(destination) else { return };
         if self.cut[node] || self.cut[to] || self.chance.happens(self.faults.loss_percent) {
@@ -362,52 +185,6 @@ impl Network {
         self.kernels.iter().position(|kernel| kernel.outside() == address)
     }
 
-    /// Checks what a stranger on the wire can see of a message.
-    fn check_message(&mut self, node: usize, destination: SocketAddr, bytes: &[u8]) {
-        let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
-        match (bytes[0], bytes.len()) {
-            (1, 148) | (2, 92) => {
-                let index = word(4);
-                // A new session of whoever answers to this index.
-                self.sessions.retain(|(sender, of), _| *sender == node || *of != index);
-                for other in (0..self.kernels.len()).filter(|other| *other != node) {
-                    self.sessions.insert((other, index), (self.now, HashSet::new()));
-                }
-                if bytes[0] == 1 {
-                    self.check_initiation(node, destination);
-                } else if let Some((since, _)) = self.sessions.get_mut(&(node, word(8))) {
-                    // The initiation may have been under way for long.
-                    *since = self.now;
-                }
-            }
-            (3, 64) => {}
-            (4, len) if len >= 32 => {
-                let counter = u64::from_le_bytes(*bytes[8..].first_chunk().unwrap());
-                let session = self.sessions.get_mut(&(node, word(4)));
-                let (since, counters) = session.expect("a session that no one announced");
-                // What waited for room in the socket was sealed before.
-                let room_since = self.kernels[node].room_since;
-                let is_backlog = self.now - room_since < Duration::from_secs(1);
-                let age = self.now - *since;
-                assert!(is_backlog || age <= SESSION, "a session of {age:?} is in use");
-                assert!(counters.insert(counter), "the nonce {counter} is used twice");
-            }
-            other => panic!("that is no message: {other:?}"),
-        }
-    }
-
-    /// A node asks the same peer at most once in five seconds, but for a change of the network or of the
-    /// configuration.
-    fn check_initiation(&mut self, node: usize, destination: SocketAddr) {
-        let minute = self.now.saturating_sub(Duration::from_secs(60));
-        let times = self.initiations.entry((node, destination)).or_default();
-        times.push_back(self.now);
-        while times.front().is_some_and(|at| *at < minute) {
-            times.pop_front();
-        }
-        assert!(times.len() <= 24, "{} initiations in a minute", times.len());
-    }
-
     /// A stranger sends a datagram.
     pub(crate) fn stranger(&mut self, to: usize, bytes: Vec<u8>) {
         let source = SocketAddr::from(([203, 0, 113, self.chance.next() as u8], 666));
@@ -428,14 +205,7 @@ impl Network {
             if self.kernels[to].outside() != datagram.destination || self.cut[to] {
                 continue;
             }
-            if let (Some(2), Some(index)) = (datagram.bytes.first(), datagram.bytes.get(4..8))
-                && let Some(index) = index.first_chunk()
-                && let Some((since, counters)) = self.sessions.get_mut(&(to, u32::from_le_bytes(*index)))
-                && counters.is_empty()
-            {
-                // A response that was under way for long.
-                *since = self.now;
-            }
+            self.wire.arrives(self.now, to, &datagram.bytes);
             self.kernels[to].put(datagram);
         }
     }

@@ -8,12 +8,14 @@ use std::task::{Context, Poll};
 
 use weft_sched::flow::FlowHasher;
 use weft_tun::{Slab, SlabHome, Tun, TunBatch};
-use weft_tunnel::{MAX_PACKET, Offload, PlainSlab, Plaintext, TAILROOM, ip};
+use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, TAILROOM};
 
-use crate::network::{Network, Wait};
+use crate::kernel::{Given, Wait};
+use crate::network::Network;
+use crate::packet::Label;
 
 /// Bytes of a slab of packets that were read.
-const SLAB: usize = 64 << 10;
+const SLAB: usize = 2 * (MAX_PACKET + TAILROOM);
 
 pub(crate) struct SimulatedTun {
     network: Rc<RefCell<Network>>,
@@ -44,13 +46,14 @@ impl Tun for SimulatedTun {
         let mut slab = Slab::new(SLAB, self.hasher);
         let mut bytes = 0;
         while bytes < max_bytes && slab.packets() < most {
-            let Some(packet) = kernel.given.front() else { break };
+            let Some(Given { bytes: packet, offload, segments }) = kernel.given.front() else { break };
             let len = packet.len();
             if slab.spare_mut().len() < len + TAILROOM {
                 break;
             }
             slab.spare_mut()[..len].copy_from_slice(packet);
-            slab.commit(0, len, Offload::None);
+            slab.commit(0, len, *offload);
+            kernel.books.packets_read += segments;
             kernel.given.pop_front();
             bytes += len;
         }
@@ -58,7 +61,6 @@ impl Tun for SimulatedTun {
             kernel.wait(Wait::Packets, cx.waker());
             return Poll::Pending;
         }
-        kernel.books.packets_read += slab.packets() as u64;
         kernel.books.turn.bytes_read += bytes;
         out.push_back(TunBatch::new(slab, 0, SlabHome::None));
         Poll::Ready(Ok(bytes))
@@ -91,10 +93,8 @@ impl Tun for SimulatedTun {
         for packet in self.staged.drain(..) {
             let bytes = self.plain.get(packet);
             network.kernels[self.node].books.turn.bytes_written += bytes.len();
-            // An answer to a program whose packet has no way.
-            if bytes[9] != ip::UDP {
-                continue;
-            }
+            // Anything else is an answer to a program whose packet has no way.
+            let Some(label) = Label::of(bytes) else { continue };
             // A kernel refuses a packet now and then, for lack of memory.
             let errors = network.kernels[self.node].errors_percent;
             if network.chance.happens(errors) {
@@ -102,7 +102,7 @@ impl Tun for SimulatedTun {
                 continue;
             }
             network.kernels[self.node].books.packets_written += 1;
-            network.arrive(self.node, bytes);
+            network.arrive(self.node, label, bytes);
         }
         self.plain.clear();
         Ok(())

@@ -5,10 +5,11 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use weft_tunnel::{Ecn, RecvMeta, Transmit};
+use weft_tunnel::{Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, RecvMeta, Transmit};
 use weft_udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpFeatures, UdpStats};
 
-use crate::network::{Datagram, Network, SOCKET_BYTES, Wait, has_packet};
+use crate::kernel::{Datagram, SOCKET_BYTES, Wait, has_packet};
+use crate::network::Network;
 
 /// What a kernel says when it cannot send for the moment.
 const REFUSALS: [i32; 5] = [libc::ENOBUFS, libc::ENOMEM, libc::EPERM, libc::ENETUNREACH, libc::ECONNREFUSED];
@@ -40,6 +41,7 @@ impl SimulatedUdp {
             // What has the same source and size, the last one shorter (UDP GRO).
             let joins_to = |last: usize, next: &Datagram, len: usize| {
                 last == stride
+                    && len < MAX_BATCH_SEGMENTS * stride
                     && next.source == first.source
                     && next.bytes.len() <= stride
                     && len + next.bytes.len() <= buffer_bytes(of_handshakes)
@@ -90,6 +92,7 @@ impl Udp for SimulatedUdp {
             let errno = *network.chance.one_of(&REFUSALS);
             return Poll::Ready(Err(SendError::Failed(io::Error::from_raw_os_error(errno))));
         }
+        assert!(transmit.segments() <= MAX_BATCH_SEGMENTS && transmit.contents.len() <= MAX_BATCH_BYTES);
         let mut sent = Sent { bytes: 0, source_unusable: false, path_mtu: None };
         for bytes in datagrams() {
             // A socket may take a part only.

@@ -1,0 +1,208 @@
+//! The kernels of the nodes: their sockets, their TUNs, and books of what they gave to a daemon and took.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::task::Waker;
+use std::time::Duration;
+
+use weft_tun::TunStatsSnapshot;
+use weft_tunnel::Offload;
+
+/// Bytes that wait in a socket at most; the kernel drops what comes then.
+pub(crate) const SOCKET_BYTES: usize = 2 << 20;
+/// Packets and super-packets that wait in a TUN at most; the kernel refuses more.
+pub(crate) const TUN_PACKETS: usize = 4000;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Datagram {
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A packet or a super-packet that programs sent into the tunnel.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) offload: Offload,
+    /// The packets on the wire.
+    pub(crate) segments: u64,
+}
+
+/// An address translator in front of a node: only the peer that the node sent to can answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Translator {
+    pub(crate) outside: SocketAddr,
+}
+
+/// The kernel of a node, from the side of its daemon.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) address: SocketAddr,
+    pub(crate) translator: Option<Translator>,
+    /// Whether handshake messages have a socket of their own.
+    pub(crate) has_handshake_socket: bool,
+    /// Whether received datagrams are joined (UDP GRO).
+    pub(crate) joins: bool,
+    /// Whether the TUN gives super-packets and leaves checksums to the daemon.
+    pub(crate) has_offloads: bool,
+    pub(crate) received: VecDeque<Datagram>,
+    received_bytes: usize,
+    pub(crate) handshakes: VecDeque<Datagram>,
+    pub(crate) given: VecDeque<Given>,
+    pub(crate) socket_is_full: bool,
+    /// When the socket was last full.
+    pub(crate) room_since: Duration,
+    pub(crate) tun_is_full: bool,
+    /// Share of the sends that fail, and of the receive calls.
+    pub(crate) errors_percent: u64,
+    pub(crate) tun_stats: TunStatsSnapshot,
+    pub(crate) books: Books,
+    wakers: HashMap<Wait, Waker>,
+    /// When the address that others see changed last.
+    pub(crate) moved_at: Duration,
+}
+
+/// What a daemon waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Wait {
+    Packets,
+    TunRoom,
+    Datagrams,
+    Handshakes,
+    SocketRoom,
+}
+
+/// What the kernel gave to a daemon, and took from it, since the daemon started. Datagrams with data are
+/// those with a packet in them. Packets are those on the wire: a super-packet counts once per segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Books {
+    pub(crate) packets_read: u64,
+    pub(crate) packets_written: u64,
+    pub(crate) data_sent: u64,
+    pub(crate) data_refused: u64,
+    pub(crate) others_refused: u64,
+    pub(crate) received: u64,
+    pub(crate) handshakes_received: u64,
+    /// In the turn that runs.
+    pub(crate) turn: Turn,
+}
+
+/// What a daemon did in a turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Turn {
+    pub(crate) bytes_read: usize,
+    pub(crate) bytes_sent: usize,
+    pub(crate) bytes_received: usize,
+    pub(crate) bytes_written: usize,
+}
+
+impl Turn {
+    /// Returns the larger one of each.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self {
+            bytes_read: self.bytes_read.max(other.bytes_read),
+            bytes_sent: self.bytes_sent.max(other.bytes_sent),
+            bytes_received: self.bytes_received.max(other.bytes_received),
+            bytes_written: self.bytes_written.max(other.bytes_written),
+        }
+    }
+}
+
+impl Kernel {
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            translator: None,
+            has_handshake_socket: false,
+            joins: false,
+            has_offloads: false,
+            received: VecDeque::new(),
+            received_bytes: 0,
+            handshakes: VecDeque::new(),
+            given: VecDeque::new(),
+            socket_is_full: false,
+            room_since: Duration::ZERO,
+            tun_is_full: false,
+            errors_percent: 0,
+            tun_stats: TunStatsSnapshot::default(),
+            books: Books::default(),
+            wakers: HashMap::new(),
+            moved_at: Duration::ZERO,
+        }
+    }
+
+    /// The address that other nodes see.
+    pub(crate) fn outside(&self) -> SocketAddr {
+        self.translator.map_or(self.address, |translator| translator.outside)
+    }
+
+    pub(crate) fn wait(&mut self, what: Wait, waker: &Waker) {
+        self.wakers.insert(what, waker.clone());
+    }
+
+    pub(crate) fn wake(&mut self, what: Wait) {
+        if let Some(waker) = self.wakers.remove(&what) {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn fill_socket(&mut self, is_full: bool, now: Duration) {
+        (self.socket_is_full, self.room_since) = (is_full, now);
+        self.wake(Wait::SocketRoom);
+    }
+
+    /// Forgets a daemon that ended: what it had not received is lost.
+    pub(crate) fn restart(&mut self) {
+        self.books = Books::default();
+        self.tun_stats = TunStatsSnapshot::default();
+        self.wakers.clear();
+        self.received.clear();
+        self.received_bytes = 0;
+        self.handshakes.clear();
+    }
+
+    /// Puts what a program sent into the TUN. Returns false if the TUN is full.
+    pub(crate) fn give(&mut self, given: Given) -> bool {
+        if self.given.len() >= TUN_PACKETS {
+            return false;
+        }
+        self.given.push_back(given);
+        self.wake(Wait::Packets);
+        true
+    }
+
+    /// Takes the next datagram of a socket.
+    pub(crate) fn take(&mut self, of_handshakes: bool) -> Option<Datagram> {
+        let queue = if of_handshakes { &mut self.handshakes } else { &mut self.received };
+        let datagram = queue.pop_front()?;
+        if !of_handshakes {
+            self.received_bytes -= datagram.bytes.len();
+        }
+        self.books.received += 1;
+        self.books.handshakes_received += u64::from(!is_data_message(&datagram.bytes));
+        self.books.turn.bytes_received += datagram.bytes.len();
+        Some(datagram)
+    }
+
+    /// A datagram arrives.
+    pub(crate) fn put(&mut self, datagram: Datagram) {
+        if self.has_handshake_socket && !is_data_message(&datagram.bytes) {
+            self.handshakes.push_back(datagram);
+            self.wake(Wait::Handshakes);
+        } else if self.received_bytes + datagram.bytes.len() <= SOCKET_BYTES {
+            self.received_bytes += datagram.bytes.len();
+            self.received.push_back(datagram);
+            self.wake(Wait::Datagrams);
+        }
+    }
+}
+
+fn is_data_message(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&4)
+}
+
+/// Whether a datagram has a packet in it. A keepalive has 32 bytes.
+pub(crate) fn has_packet(bytes: &[u8]) -> bool {
+    is_data_message(bytes) && bytes.len() > 32
+}
