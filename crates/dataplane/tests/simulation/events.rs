@@ -7,6 +7,7 @@ use weft_dataplane::Command;
 use weft_tunnel::{Change, MAX_BATCH_SEGMENTS, MAX_PACKET, Offload, PeerConfig, ip};
 
 use crate::kernel::{Given, Wait};
+use crate::network::Network;
 use crate::node::MTU;
 use crate::packet::{ACK, CWR, FIN, Label, PSH, inner_v4, join, leave_checksum};
 use crate::plan::{Event, Flow, GATEWAY};
@@ -77,6 +78,7 @@ impl World {
                 self.nodes[node].change(changes);
             }
             Event::Snapshot => self.nodes[node].ask(),
+            Event::LinkMtu(mtu) => self.network.borrow_mut().set_link_mtu(node, mtu),
             Event::Junk => self.junk(node),
         }
     }
@@ -130,6 +132,7 @@ impl World {
     pub(crate) fn give(&mut self, flow: usize, len: usize) -> (u64, usize) {
         let mut network = self.network.borrow_mut();
         let flow = &mut self.flows[flow];
+        let len = flow.longest(&network).min(len);
         let (number, mut packet) = flow.next_packet(network.new_number(), len, ACK);
         let leaves_checksum = network.kernels[flow.from].has_offloads && flow.headers.has_checksum;
         let (bytes, offload) =
@@ -146,6 +149,7 @@ impl World {
         // What the kernel joins has a checksum.
         flow.headers.has_checksum = true;
         let is_tcp = flow.headers.protocol == ip::TCP;
+        let len = flow.longest(&network).min(len);
         let payload = flow.payload_of(len);
         let most = most
             .min(if is_tcp { MAX_TCP_SEGMENTS } else { MAX_BATCH_SEGMENTS })
@@ -171,6 +175,14 @@ impl World {
 }
 
 impl Flow {
+    /// Returns the bytes of the longest packet that programs send in this flow now.
+    pub(crate) fn longest(&self, network: &Network) -> usize {
+        // IPv6 knows no packets that routers may fragment.
+        let stays_whole = self.headers.stays_whole || self.headers.destination.is_ipv6();
+        let mtu = network.kernels[self.from].inner_mtu(self.headers.destination, network.now);
+        if stays_whole { mtu.min(usize::from(MTU)) } else { usize::from(MTU) }
+    }
+
     /// Returns the bytes of the payload of a packet of `len` bytes.
     fn payload_of(&self, len: usize) -> usize {
         len.saturating_sub(self.headers.len()).max(Label::BYTES)

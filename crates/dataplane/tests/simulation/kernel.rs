@@ -1,7 +1,7 @@
 //! The kernels of the nodes: their sockets, their TUNs, and books of what they gave to a daemon and took.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -12,6 +12,11 @@ use weft_tunnel::Offload;
 pub(crate) const SOCKET_BYTES: usize = 2 << 20;
 /// Packets and super-packets that wait in a TUN at most; the kernel refuses more.
 pub(crate) const TUN_PACKETS: usize = 4000;
+
+/// How long a kernel remembers the MTU of a path (net.ipv4.route.mtu_expires).
+const MTU_EXPIRES: Duration = Duration::from_secs(600);
+/// A daemon looks the MTU of a path up once in this time (`weft_udp`).
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
@@ -35,6 +40,24 @@ pub(crate) struct Translator {
     pub(crate) outside: SocketAddr,
 }
 
+/// What becomes of datagrams that are longer than their path carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TooLong {
+    /// They go in fragments.
+    Fragmented,
+    /// They are lost, and a router says so. From then on they go in fragments, and the daemon learns the MTU.
+    Reported,
+    /// The kernel refuses what its own link does not carry.
+    Refused,
+}
+
+/// The MTU of a path.
+#[derive(Clone, Copy, Debug)]
+struct PathMtu {
+    mtu: usize,
+    until: Duration,
+}
+
 /// The kernel of a node, from the side of its daemon.
 #[derive(Debug)]
 pub(crate) struct Kernel {
@@ -54,6 +77,14 @@ pub(crate) struct Kernel {
     /// When the socket was last full.
     pub(crate) room_since: Duration,
     pub(crate) tun_is_full: bool,
+    pub(crate) too_long: TooLong,
+    /// Bytes of the longest IP packet that the link of the node carries.
+    pub(crate) link_mtu: usize,
+    /// What routers say of paths to other nodes, and when the daemon asked for it.
+    path_mtus: HashMap<IpAddr, PathMtu>,
+    asked: HashMap<IpAddr, Duration>,
+    /// What the daemon says of paths through the tunnel.
+    inner_mtus: HashMap<IpAddr, PathMtu>,
     /// Share of the sends that fail, and of the receive calls.
     pub(crate) errors_percent: u64,
     pub(crate) tun_stats: TunStatsSnapshot,
@@ -82,6 +113,8 @@ pub(crate) struct Books {
     pub(crate) data_sent: u64,
     pub(crate) data_refused: u64,
     pub(crate) others_refused: u64,
+    /// Of those that were refused.
+    pub(crate) too_long: u64,
     pub(crate) received: u64,
     pub(crate) handshakes_received: u64,
     /// In the turn that runs.
@@ -124,6 +157,11 @@ impl Kernel {
             socket_is_full: false,
             room_since: Duration::ZERO,
             tun_is_full: false,
+            too_long: TooLong::Fragmented,
+            link_mtu: 1500,
+            path_mtus: HashMap::new(),
+            asked: HashMap::new(),
+            inner_mtus: HashMap::new(),
             errors_percent: 0,
             tun_stats: TunStatsSnapshot::default(),
             books: Books::default(),
@@ -157,9 +195,39 @@ impl Kernel {
         self.books = Books::default();
         self.tun_stats = TunStatsSnapshot::default();
         self.wakers.clear();
+        self.asked.clear();
         self.received.clear();
         self.received_bytes = 0;
         self.handshakes.clear();
+    }
+
+    /// A router says what the path to another node carries.
+    pub(crate) fn learn_path_mtu(&mut self, destination: IpAddr, mtu: usize, now: Duration) {
+        self.path_mtus.insert(destination, PathMtu { mtu, until: now + MTU_EXPIRES });
+    }
+
+    /// Returns the MTU of the path to another node, as far as it is known.
+    pub(crate) fn path_mtu(&self, destination: IpAddr, now: Duration) -> usize {
+        known(&self.path_mtus, destination, now).unwrap_or(self.link_mtu).min(self.link_mtu)
+    }
+
+    /// Reports whether the daemon looks the MTU of a path up now.
+    pub(crate) fn asks(&mut self, destination: IpAddr, now: Duration) -> bool {
+        let asks = self.asked.get(&destination).is_none_or(|asked| now - *asked >= ASK_EVERY);
+        if asks {
+            self.asked.insert(destination, now);
+        }
+        asks
+    }
+
+    /// The daemon says what the path through the tunnel carries.
+    pub(crate) fn learn_inner_mtu(&mut self, destination: IpAddr, mtu: usize, now: Duration) {
+        self.inner_mtus.insert(destination, PathMtu { mtu, until: now + MTU_EXPIRES });
+    }
+
+    /// Returns the bytes of the longest packet that programs send whole to a destination in the tunnel.
+    pub(crate) fn inner_mtu(&self, destination: IpAddr, now: Duration) -> usize {
+        known(&self.inner_mtus, destination, now).unwrap_or(usize::MAX)
     }
 
     /// Puts what a program sent into the TUN. Returns false if the TUN is full.
@@ -196,6 +264,10 @@ impl Kernel {
             self.wake(Wait::Datagrams);
         }
     }
+}
+
+fn known(mtus: &HashMap<IpAddr, PathMtu>, destination: IpAddr, now: Duration) -> Option<usize> {
+    mtus.get(&destination).filter(|path| now < path.until).map(|path| path.mtu)
 }
 
 fn is_data_message(bytes: &[u8]) -> bool {

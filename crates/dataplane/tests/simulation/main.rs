@@ -2,10 +2,11 @@
 //!
 //! A world is a gateway with up to four clients, for seconds or for a week. The network loses, repeats,
 //! delays and damages datagrams, and strangers invent some; address translators change ports, sockets and
-//! TUNs are full or fail, daemons restart, peers go and come. Kernels give super-packets, and join datagrams.
-//! Afterwards, and all the time: a packet arrives unchanged, once, in the order of its flow; every packet and
-//! datagram is taken or counted; no nonce is used twice; no session is used for too long; a turn does not do
-//! too much, and no event loop spins; peers agree again within a bound; and silence follows.
+//! TUNs are full or fail, daemons restart, peers go and come. Kernels give super-packets, and join datagrams;
+//! links carry packets of other lengths. Afterwards, and all the time: a packet arrives unchanged, once, in
+//! the order of its flow; every packet and datagram is taken or counted; no nonce is used twice; no session
+//! is used for too long; a turn does not do too much, and no event loop spins; peers agree again within a
+//! bound, and learn what paths carry; and silence follows.
 //!
 //! `plan.rs` draws a world from its seed, `world.rs` executes it with `events.rs`, and `promises.rs` has what
 //! holds at its end. The others are its parts: the network, what is seen on the wire, kernels, sockets, TUNs,

@@ -1,14 +1,19 @@
 //! The network between the nodes, and what arrives at their ends.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::chance::Chance;
 use crate::kernel::{Datagram, Given, Kernel, has_packet};
-use crate::packet::Label;
+use crate::packet::{Label, TooBig};
 use crate::wire::Wire;
+
+/// Bytes of the headers of IPv4 and UDP.
+pub(crate) const OUTER_HEADERS: usize = 28;
+/// Bytes that a tunnel adds to a packet: these headers, and what surrounds the packet in a message.
+pub(crate) const OVERHEAD: usize = OUTER_HEADERS + 32;
 
 /// What the network of a world does to datagrams.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +41,14 @@ struct Sent {
     has_arrived: bool,
 }
 
+/// What is under way to a node.
+#[derive(Debug)]
+enum Flying {
+    Datagram(Datagram),
+    /// The path to this address carries this many bytes.
+    TooLong(IpAddr, usize),
+}
+
 /// The last packet of a flow that arrived.
 #[derive(Clone, Copy, Debug)]
 struct Last {
@@ -53,8 +66,8 @@ pub(crate) struct Network {
     pub(crate) kernels: Vec<Kernel>,
     /// Nodes that are cut off.
     pub(crate) cut: Vec<bool>,
-    /// Datagrams under way, to the kernel of a node, by the time of arrival.
-    flying: BTreeMap<(Duration, u64), (usize, Datagram)>,
+    /// What is under way, with the node that it is for, by the time of arrival.
+    flying: BTreeMap<(Duration, u64), (usize, Flying)>,
     serial: u64,
     /// Of each pair of nodes, the last arrival: the network keeps the order.
     arrivals: HashMap<(usize, usize), Duration>,
@@ -62,6 +75,8 @@ pub(crate) struct Network {
     flows: HashMap<u32, Last>,
     next_packet: u64,
     wire: Wire,
+    /// The MTUs that links have had.
+    link_mtus: BTreeSet<usize>,
     /// Of everything that is on the wire or arrives.
     trace: DefaultHasher,
     pub(crate) delivered: u64,
@@ -83,6 +98,7 @@ impl Network {
             faults,
             has_repeats: false,
             cut: vec![false; kernels.len()],
+            link_mtus: kernels.iter().map(|kernel| kernel.link_mtu).collect(),
             kernels,
             flying: BTreeMap::new(),
             serial: 0,
@@ -140,8 +156,28 @@ impl Network {
         }
     }
 
-    /// The daemon of `node` sends a datagram, which the kernel takes.
-    pub(crate) fn send(&mut self, node: usize, destination: SocketAddr, bytes: &[u8]) {
+    /// The daemon of `node` writes an answer to a program of the node to its TUN.
+    pub(crate) fn answer(&mut self, node: usize, answer: &[u8]) {
+        (self.now, node, answer).hash(&mut self.trace);
+        let Some(TooBig { destination, mtu, label, quoted }) = TooBig::of(answer) else { return };
+        assert_eq!(label.from as usize, node, "{label:?} is answered at the wrong node");
+        let sent = self.packets.get(&label.number).expect("an answer to a packet that no one sent");
+        assert!(sent.bytes.starts_with(quoted), "another packet than {label:?} is quoted");
+        assert!(!sent.has_arrived && mtu < sent.bytes.len(), "{label:?} is answered with {mtu}");
+        let least = if destination.is_ipv4() { 576 } else { 1280 };
+        let is_of_link = self.link_mtus.contains(&(mtu + OVERHEAD));
+        assert!(mtu >= least && (mtu == least || is_of_link), "no path carries {mtu} in a tunnel");
+        self.kernels[node].learn_inner_mtu(destination, mtu, self.now);
+    }
+
+    /// Changes the MTU of the link of a node.
+    pub(crate) fn set_link_mtu(&mut self, node: usize, mtu: usize) {
+        self.kernels[node].link_mtu = mtu;
+        self.link_mtus.insert(mtu);
+    }
+
+    /// The daemon of `node` sends a datagram, which the kernel takes. It goes whole (DF) or in fragments.
+    pub(crate) fn send(&mut self, node: usize, destination: SocketAddr, bytes: &[u8], is_whole: bool) {
         // The end is a MAC of the rest.
         let end = &bytes[bytes.len().saturating_sub(16)..];
         (self.now, node, destination, bytes.len(), end).hash(&mut self.trace);
@@ -156,6 +192,11 @@ impl Network {
         if self.cut[node] || self.cut[to] || self.chance.happens(self.faults.loss_percent) {
             return;
         }
+        let path_mtu = self.kernels[node].link_mtu.min(self.kernels[to].link_mtu);
+        if is_whole && bytes.len() + OUTER_HEADERS > path_mtu {
+            let report = Flying::TooLong(destination.ip(), path_mtu);
+            return self.fly(self.now + self.delay, node, report);
+        }
         let copies = 1 + usize::from(self.chance.happens(self.faults.duplication_percent));
         for _ in 0..copies {
             let mut datagram = datagram.clone();
@@ -166,18 +207,18 @@ impl Network {
             let arrival =
                 (self.now + self.delay).max(self.arrivals.get(&(node, to)).copied().unwrap_or_default());
             self.arrivals.insert((node, to), arrival);
-            self.fly(arrival, to, datagram);
+            self.fly(arrival, to, Flying::Datagram(datagram));
         }
         if self.chance.happens(self.faults.repeat_percent) {
             self.has_repeats = true;
             let later = self.now + self.delay + self.chance.up_to(Duration::from_secs(300));
-            self.fly(later, to, datagram);
+            self.fly(later, to, Flying::Datagram(datagram));
         }
     }
 
-    fn fly(&mut self, arrival: Duration, to: usize, datagram: Datagram) {
+    fn fly(&mut self, arrival: Duration, to: usize, flying: Flying) {
         self.serial += 1;
-        self.flying.insert((arrival, self.serial), (to, datagram));
+        self.flying.insert((arrival, self.serial), (to, flying));
     }
 
     /// Returns the node that a datagram to this address reaches now.
@@ -189,7 +230,7 @@ impl Network {
     pub(crate) fn stranger(&mut self, to: usize, bytes: Vec<u8>) {
         let source = SocketAddr::from(([203, 0, 113, self.chance.next() as u8], 666));
         let destination = self.kernels[to].outside();
-        self.fly(self.now, to, Datagram { source, destination, bytes });
+        self.fly(self.now, to, Flying::Datagram(Datagram { source, destination, bytes }));
     }
 
     /// Returns when the next datagram arrives.
@@ -200,7 +241,13 @@ impl Network {
     /// Delivers what has arrived by now.
     pub(crate) fn deliver(&mut self) {
         while let Some(entry) = self.flying.first_entry().filter(|entry| entry.key().0 <= self.now) {
-            let (to, datagram) = entry.remove();
+            let (to, datagram) = match entry.remove() {
+                (to, Flying::Datagram(datagram)) => (to, datagram),
+                (to, Flying::TooLong(destination, mtu)) => {
+                    self.kernels[to].learn_path_mtu(destination, mtu, self.now);
+                    continue;
+                }
+            };
             // The receiver may have another address by now.
             if self.kernels[to].outside() != datagram.destination || self.cut[to] {
                 continue;

@@ -160,6 +160,52 @@ impl Headers {
     }
 }
 
+/// An answer that a packet is too long for its path (ICMP, ICMPv6).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TooBig<'a> {
+    /// Of the packet that is answered.
+    pub(crate) destination: IpAddr,
+    /// Bytes of the longest packet that the path carries.
+    pub(crate) mtu: usize,
+    pub(crate) label: Label,
+    /// The start of the packet, up to what a super-packet has differently from its first segment.
+    pub(crate) quoted: &'a [u8],
+}
+
+impl<'a> TooBig<'a> {
+    /// Returns the answer that a packet from a TUN is, if it is one.
+    pub(crate) fn of(packet: &'a [u8]) -> Option<Self> {
+        let (at, protocol) = ip_header_of(packet)?;
+        let icmp = packet.get(at..)?;
+        let mtu = match (protocol, icmp.first_chunk()?) {
+            (1, [3, 4]) => usize::from(u16::from_be_bytes(*icmp.get(6..)?.first_chunk()?)),
+            (58, [2, 0]) => u32::from_be_bytes(*icmp.get(4..)?.first_chunk()?) as usize,
+            _ => return None,
+        };
+        let sum = match protocol {
+            1 => ip::checksum_add(0, icmp),
+            _ => ip::checksum_add(pseudo_header_sum(packet), icmp),
+        };
+        assert_eq!(ip::fold(sum), 0xffff, "an answer with a wrong checksum");
+        let quoted = icmp.get(8..)?;
+        let (transport, _) = ip_header_of(quoted)?;
+        let header = ip::IpHeader::parse(packet)?;
+        let (asker, destination) = addresses_of(quoted)?;
+        assert_eq!((header.source, header.destination), (destination, asker), "an answer to someone else");
+        Some(Self { destination, mtu, label: Label::of(quoted)?, quoted: quoted.get(..transport + 4)? })
+    }
+}
+
+fn addresses_of(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    Some(if packet.first()? >> 4 == 4 {
+        let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
+        (address(12)?, address(16)?)
+    } else {
+        let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
+        (address(8)?, address(24)?)
+    })
+}
+
 fn checksum_at(transport: usize, protocol: u8) -> usize {
     transport + if protocol == ip::TCP { 16 } else { 6 }
 }

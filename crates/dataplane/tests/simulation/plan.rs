@@ -8,7 +8,7 @@ use std::time::Duration;
 use weft_tunnel::{PeerConfig, PeerSettings, PresharedKey, PrivateKey, PublicKey, ip};
 
 use crate::chance::Chance;
-use crate::kernel::{Kernel, Translator};
+use crate::kernel::{Kernel, TooLong, Translator};
 use crate::network::Faults;
 use crate::packet::{Headers, inner_v4, inner_v6};
 
@@ -26,6 +26,9 @@ const LENGTHS: [Duration; 8] =
     [secs(20), secs(20), secs(60), secs(300), secs(300), secs(1200), secs(4000), secs(7 * 86_400)];
 /// From this length on there are no keepalives, which would be most of the work.
 const LONG: Duration = secs(86_400);
+
+/// What links carry, from what every host accepts to an Ethernet.
+const LINK_MTUS: [usize; 7] = [576, 1000, 1280, 1340, 1420, 1480, 1500];
 
 /// What happens to a node.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +56,8 @@ pub(crate) enum Event {
     /// Another interval of keepalives.
     Keepalive,
     Snapshot,
+    /// The link of the node carries packets of other lengths.
+    LinkMtu(usize),
     /// A stranger sends bytes that may look like messages.
     Junk,
 }
@@ -113,7 +118,7 @@ impl Plan {
         let node = chance.below(nodes);
         let at = BEGIN + Duration::from_micros(chance.next() % self.length.as_micros() as u64);
         let length = chance.up_to(secs(120));
-        let (event, end) = match chance.below(40) {
+        let (event, end) = match chance.below(43) {
             0..22 => (Event::Burst, None),
             22..24 => (Event::Stray, None),
             24..26 => (Event::TunIsFull(true), Some(Event::TunIsFull(false))),
@@ -134,6 +139,7 @@ impl Plan {
             36 if self.length >= LONG => return,
             36 => (Event::Keepalive, None),
             37 | 38 => (Event::Snapshot, None),
+            39..42 => (Event::LinkMtu(*chance.one_of(&LINK_MTUS)), None),
             _ => (Event::Junk, None),
         };
         self.schedule(at, node, event);
@@ -194,6 +200,8 @@ fn kernel(node: usize, chance: &mut Chance) -> Kernel {
     kernel.has_handshake_socket = chance.happens(50);
     kernel.joins = chance.happens(50);
     kernel.has_offloads = chance.happens(50);
+    kernel.too_long =
+        *chance.one_of(&[TooLong::Fragmented, TooLong::Reported, TooLong::Reported, TooLong::Refused]);
     kernel
 }
 

@@ -4,13 +4,26 @@ use weft_dataplane::Snapshot;
 use weft_tunnel::{Change, DropReason, MAX_BATCH_SEGMENTS};
 
 use crate::events::MAX_TCP_SEGMENTS;
-use crate::network::Faults;
-use crate::node::STAGING;
+use crate::kernel::TooLong;
+use crate::network::{Faults, OVERHEAD};
+use crate::node::{MTU, STAGING};
+use crate::packet::inner_v6;
 use crate::plan::{Event, Flow, GATEWAY, secs};
 use crate::world::World;
 
 /// Within this time two ends that hear each other have a session (docs/RELIABILITY.md).
 const AGREEMENT: u64 = 45;
+/// Drops of what was counted as sealed, opened, or none.
+const LATER: [DropReason; 4] = [
+    DropReason::UdpSendFailed,
+    DropReason::DatagramTooLong,
+    DropReason::TunWriteFailed,
+    DropReason::ControlQueueFull,
+];
+/// How often programs try, three seconds apart, until they know what a path carries. Each of two links costs
+/// three packets: the first is lost there, the second goes in fragments and shows the daemon the MTU, the
+/// third is answered.
+const TRIES: usize = 7;
 /// After this time without traffic nothing is sent any more: Reject-After-Time three times.
 const EXPIRY: u64 = 540;
 
@@ -45,7 +58,8 @@ impl World {
         self.flows.clear();
         for client in 1..self.nodes.len() {
             for (from, to) in [(client, GATEWAY), (GATEWAY, client)] {
-                self.flows.push(Flow::plain(from, to, 1000 + self.flows.len() as u32));
+                let number = self.network.borrow_mut().new_number() as u32;
+                self.flows.push(Flow::plain(from, to, 1000 + number));
             }
         }
         for _ in 0..AGREEMENT / 3 {
@@ -56,6 +70,54 @@ impl World {
             }
         }
         panic!("no agreement within {AGREEMENT} s");
+    }
+
+    /// Packets of any length pass between all, or their senders learn which do.
+    pub(crate) async fn carries(&mut self) {
+        // Of both families.
+        for flow in self.flows.iter_mut().step_by(3) {
+            flow.headers.source = inner_v6(flow.from).into();
+            flow.headers.destination = inner_v6(flow.to).into();
+        }
+        let mut late: Vec<usize> = (0..self.flows.len()).collect();
+        for _ in 0..TRIES {
+            let longest = late.iter().map(|flow| self.flows[*flow].longest(&self.network.borrow()));
+            let longest: Vec<_> = longest.collect();
+            let numbers: Vec<_> = late.iter().map(|flow| self.give(*flow, usize::from(MTU)).0).collect();
+            self.run_until(self.now() + secs(3)).await;
+            let network = self.network.borrow();
+            let has_passed = |place: usize| {
+                let flow = &self.flows[late[place]];
+                let (from, to) = (&network.kernels[flow.from], &network.kernels[flow.to]);
+                // No daemon asks for less.
+                let least = if flow.headers.destination.is_ipv4() { 576 } else { 1280 };
+                let len = longest[place];
+                let has_arrived = network.has_arrived(numbers[place]);
+                match from.too_long {
+                    TooLong::Fragmented => has_arrived,
+                    TooLong::Reported => {
+                        has_arrived && (len <= least || len + OVERHEAD <= from.link_mtu.min(to.link_mtu))
+                    }
+                    TooLong::Refused => has_arrived || len + OVERHEAD > from.link_mtu,
+                }
+            };
+            late = (0..late.len()).filter(|place| !has_passed(*place)).map(|place| late[place]).collect();
+        }
+        assert!(late.is_empty(), "these do not pass, and no one learns of it: {late:?}");
+    }
+
+    /// Once links carry long packets again, these pass whole: what is known of paths has been forgotten.
+    pub(crate) async fn widens(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.network.borrow_mut().set_link_mtu(node, 1500);
+        }
+        self.agrees().await;
+        let numbers = (0..self.flows.len()).map(|flow| self.give(flow, usize::from(MTU)).0);
+        let numbers: Vec<_> = numbers.collect();
+        self.run_until(self.now() + secs(3)).await;
+        let network = self.network.borrow();
+        let are_long = self.flows.iter().all(|flow| flow.longest(&network) == usize::from(MTU));
+        assert!(are_long && numbers.iter().all(|number| network.has_arrived(*number)), "a path stays narrow");
     }
 
     /// Without traffic and keepalives, nothing is sent after a while.
@@ -83,10 +145,10 @@ impl World {
             let (books, tunnel, drops) = (kernel.books, &snapshot.tunnel, &snapshot.drops);
             let refused = books.data_refused + books.others_refused;
             assert_eq!(tunnel.sealed, books.data_sent + books.data_refused, "{books:?} {tunnel:?}");
-            assert_eq!(drops.get(DropReason::UdpSendFailed), refused, "{books:?}");
+            assert_eq!(drops.get(DropReason::DatagramTooLong), books.too_long, "{books:?}");
+            assert_eq!(drops.get(DropReason::UdpSendFailed), refused - books.too_long, "{books:?}");
             assert_eq!(tunnel.opened, books.packets_written + kernel.tun_stats.write_failures, "{books:?}");
-            let later = [DropReason::UdpSendFailed, DropReason::TunWriteFailed, DropReason::ControlQueueFull];
-            let later: u64 = later.iter().map(|reason| drops.get(*reason)).sum();
+            let later: u64 = LATER.iter().map(|reason| drops.get(*reason)).sum();
             let accounted = tunnel.sealed
                 + tunnel.staged_segments
                 + tunnel.opened

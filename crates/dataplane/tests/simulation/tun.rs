@@ -93,8 +93,10 @@ impl Tun for SimulatedTun {
         for packet in self.staged.drain(..) {
             let bytes = self.plain.get(packet);
             network.kernels[self.node].books.turn.bytes_written += bytes.len();
-            // Anything else is an answer to a program whose packet has no way.
-            let Some(label) = Label::of(bytes) else { continue };
+            let Some(label) = Label::of(bytes) else {
+                network.answer(self.node, bytes);
+                continue;
+            };
             // A kernel refuses a packet now and then, for lack of memory.
             let errors = network.kernels[self.node].errors_percent;
             if network.chance.happens(errors) {

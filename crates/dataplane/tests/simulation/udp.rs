@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use weft_tunnel::{Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, RecvMeta, Transmit};
 use weft_udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpFeatures, UdpStats};
 
-use crate::kernel::{Datagram, SOCKET_BYTES, Wait, has_packet};
-use crate::network::Network;
+use crate::kernel::{Datagram, Kernel, SOCKET_BYTES, TooLong, Wait, has_packet};
+use crate::network::{Network, OUTER_HEADERS};
 
 /// What a kernel says when it cannot send for the moment.
 const REFUSALS: [i32; 5] = [libc::ENOBUFS, libc::ENOMEM, libc::EPERM, libc::ENETUNREACH, libc::ECONNREFUSED];
@@ -70,6 +70,14 @@ impl SimulatedUdp {
     }
 }
 
+/// The kernel refuses datagrams.
+fn refuse(kernel: &mut Kernel, transmit: &Transmit<'_>) {
+    let datagrams = transmit.contents.chunks(transmit.segment_size);
+    let data = datagrams.filter(|bytes| has_packet(bytes)).count() as u64;
+    kernel.books.data_refused += data;
+    kernel.books.others_refused += transmit.segments() as u64 - data;
+}
+
 fn buffer_bytes(of_handshakes: bool) -> usize {
     if of_handshakes { 64 * 148 } else { RecvBuffers::BUFFER_BYTES }
 }
@@ -83,24 +91,37 @@ impl Udp for SimulatedUdp {
             return Poll::Pending;
         }
         let errors = kernel.errors_percent;
-        let datagrams = || transmit.contents.chunks(transmit.segment_size);
+        let now = network.now;
         if network.chance.happens(errors) {
-            let data = datagrams().filter(|bytes| has_packet(bytes)).count() as u64;
-            let books = &mut network.kernels[self.node].books;
-            books.data_refused += data;
-            books.others_refused += datagrams().count() as u64 - data;
+            refuse(&mut network.kernels[self.node], transmit);
             let errno = *network.chance.one_of(&REFUSALS);
             return Poll::Ready(Err(SendError::Failed(io::Error::from_raw_os_error(errno))));
         }
+        let kernel = &mut network.kernels[self.node];
+        let (len, to) = (transmit.segment_size + OUTER_HEADERS, transmit.destination.ip());
+        let (mut is_whole, mut path_mtu) = (false, None);
+        match kernel.too_long {
+            TooLong::Refused if len > kernel.link_mtu => {
+                refuse(kernel, transmit);
+                kernel.books.too_long += transmit.segments() as u64;
+                return Poll::Ready(Err(SendError::TooLong));
+            }
+            TooLong::Reported => {
+                let mtu = kernel.path_mtu(to, now);
+                is_whole = len <= mtu;
+                path_mtu = (!is_whole && kernel.asks(to, now)).then_some(mtu as u16);
+            }
+            TooLong::Refused | TooLong::Fragmented => {}
+        }
         assert!(transmit.segments() <= MAX_BATCH_SEGMENTS && transmit.contents.len() <= MAX_BATCH_BYTES);
-        let mut sent = Sent { bytes: 0, source_unusable: false, path_mtu: None };
-        for bytes in datagrams() {
+        let mut sent = Sent { bytes: 0, source_unusable: false, path_mtu };
+        for bytes in transmit.contents.chunks(transmit.segment_size) {
             // A socket may take a part only.
             if sent.bytes > 0 && network.chance.happens(1) {
                 break;
             }
             sent.bytes += bytes.len();
-            network.send(self.node, transmit.destination, bytes);
+            network.send(self.node, transmit.destination, bytes, is_whole);
         }
         Poll::Ready(Ok(sent))
     }

@@ -127,7 +127,9 @@ impl World {
         self.heal();
         self.run_until(self.now() + secs(60)).await;
         self.agrees().await;
+        self.carries().await;
         self.falls_silent().await;
+        self.widens().await;
         self.check_books().await;
         let network = self.network.borrow();
         Outcome {
