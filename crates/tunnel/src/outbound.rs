@@ -17,7 +17,6 @@ use crate::peer_id::PeerId;
 use crate::session::DATA_OVERHEAD;
 use crate::split;
 use crate::staging::Staged;
-use crate::timers::REKEY_AFTER_TIME;
 use crate::transmit::TransmitQueue;
 use crate::tunnel::{Progress, Tunnel, TunnelStats};
 
@@ -76,19 +75,18 @@ impl Tunnel {
             limit.dropped += packet.segments();
             return Err(DropReason::OverRateToPeer);
         }
-        let can_seal = peer.in_use(now).can_seal(now);
-        if !can_seal || !peer.staging.is_empty() {
+        let session = peer.in_use(now).wants_rekey(now);
+        let Some(wants_rekey) = session.filter(|_| peer.staging.is_empty()) else {
             let cause = self.cause_of(&header);
             self.stage(id, packet, cause);
-            if can_seal {
+            if session.is_some() {
                 self.make_ready(id);
             } else {
                 self.want_handshake(id, now, true, cause);
             }
             return Ok(Outbound::Staged);
-        }
+        };
         seal(peer, id, packet, &header, mtu, now, out, &mut self.stats)?;
-        let wants_rekey = peer.in_use(now).is_initiator_older_than(REKEY_AFTER_TIME, now);
         self.reschedule_after_data(id);
         if wants_rekey {
             self.want_handshake(id, now, false, Cause::Renewal);

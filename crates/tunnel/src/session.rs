@@ -26,9 +26,11 @@ use crate::transmit::MAX_CONTROL_MESSAGE;
 
 /// Bytes that encryption adds to a padded packet: header 16, tag 16 (whitepaper, section 5.4.6).
 pub(crate) const DATA_OVERHEAD: usize = 32;
-/// The age from which a session neither seals nor opens (whitepaper, section 6.1, Reject-After-Time). A
-/// session in use is renewed after 120 s.
+/// The age from which a session neither seals nor opens (whitepaper, section 6.1, Reject-After-Time).
 pub const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
+/// An initiator begins a new handshake when it sends on a session this old (whitepaper, section 6.2,
+/// Rekey-After-Time).
+const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
 /// Number of sessions of a peer that boringtun keeps, in slots by the low bits of their index.
 const SESSION_SLOTS: usize = 8;
 /// Number of low bits of boringtun's indices that count handshakes.
@@ -92,6 +94,16 @@ struct Keys {
 impl Keys {
     fn is_alive(&self, now: Instant) -> bool {
         now.duration_since(self.established) < REJECT_AFTER_TIME
+    }
+
+    /// Records the counter of an authentic data message, and returns by how much it is ahead.
+    #[inline]
+    fn advance(&mut self, datagram: &[u8]) -> u64 {
+        let counter =
+            datagram.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
+        let advance = counter.wrapping_add(1).saturating_sub(self.expected);
+        self.expected += advance;
+        advance
     }
 }
 
@@ -247,6 +259,15 @@ impl Session {
         self.current().is_some_and(|keys| keys.is_alive(now))
     }
 
+    /// Reports whether the session to seal with is so old that its initiator begins a new handshake when it
+    /// sends (whitepaper, section 6.2). Returns `None` if there is no session to seal with.
+    #[inline]
+    pub(crate) fn wants_rekey(&self, now: Instant) -> Option<bool> {
+        let keys = self.current()?;
+        let age = now.duration_since(keys.established);
+        (age < REJECT_AFTER_TIME).then_some(keys.initiator && age >= REKEY_AFTER_TIME)
+    }
+
     /// Returns when [`Self::refresh`] has to be called to wipe keys: those of the oldest session, or, when no
     /// session is left, what a handshake left behind.
     pub(crate) fn wipe_at(&self, last_handshake: Option<Instant>, now: Instant) -> Option<Instant> {
@@ -288,10 +309,10 @@ impl Session {
         now: Instant,
         out: &mut [u8],
     ) -> Result<Opened, DropReason> {
-        let is_alive = self.slots[Self::slot(index)]
-            .as_ref()
-            .is_some_and(|keys| keys.index == index && keys.is_alive(now));
-        let tunn = self.tunn.as_mut().filter(|_| is_alive).ok_or(DropReason::NoSession)?;
+        let keys = self.slots[Self::slot(index)].as_mut();
+        let keys =
+            keys.filter(|keys| keys.index == index && keys.is_alive(now)).ok_or(DropReason::NoSession)?;
+        let tunn = self.tunn.as_mut().ok_or(DropReason::NoSession)?;
         let wire = set_index(datagram, 4, index).ok_or(DropReason::MalformedDatagram)?;
         let result = tunn.decapsulate(None, datagram, out);
         let content = match result {
@@ -305,19 +326,8 @@ impl Session {
         };
         set_index(datagram, 4, wire);
         let content = content?;
-        let advance = self.advance(index, datagram);
+        let advance = keys.advance(datagram);
         Ok(Opened { content, confirmed: self.use_session(index), advance })
-    }
-
-    /// Records the counter of an authentic data message, and returns by how much it is ahead.
-    #[inline]
-    fn advance(&mut self, index: u32, datagram: &[u8]) -> u64 {
-        let Some(keys) = &mut self.slots[Self::slot(index)] else { return 0 };
-        let counter =
-            datagram.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
-        let advance = counter.wrapping_add(1).saturating_sub(keys.expected);
-        keys.expected += advance;
-        advance
     }
 
     /// Makes the session of `index` the current session unless it is older. Returns true if the current

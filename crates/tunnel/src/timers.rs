@@ -16,9 +16,6 @@ use crate::session::SessionContext;
 use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE};
 use crate::tunnel::{Progress, Tunnel};
 
-/// An initiator begins a new handshake when it sends on a session this old (whitepaper, section 6.2,
-/// Rekey-After-Time).
-pub(crate) const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
 /// How long handshakes are attempted for staged packets.
 const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
 /// Number of unanswered initiations before the first [`Event::HandshakeUnanswered`], and between two later
@@ -223,13 +220,12 @@ impl Tunnel {
             return;
         }
         let session = peer.in_use(now);
-        if !session.can_seal(now) {
+        let Some(wants_rekey) = session.wants_rekey(now) else {
             self.want_handshake(id, now, true, Cause::Keepalive);
             return;
-        }
+        };
         let mut message = [0; MAX_CONTROL_MESSAGE];
         if let Some(len) = session.seal(&[], &mut message) {
-            let wants_rekey = session.is_initiator_older_than(REKEY_AFTER_TIME, now);
             self.send_control(id, now, out, &message[..len]);
             if wants_rekey {
                 self.want_handshake(id, now, false, Cause::Renewal);
