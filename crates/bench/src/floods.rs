@@ -3,7 +3,7 @@
 //! ```text
 //!   client  eth0 ─── to-client   gateway   to-attacker ─── eth0  attacker
 //!     TCP at a pace, pings,      a daemon with            frames from any source, or
-//!     strangers with right keys  all peers                a peer that scans
+//!     strangers with right keys  all peers                a malicious peer
 //! ```
 //!
 //! Every measurement starts its daemons, so that the aftermath of a flood, above all used-up credit, does not
@@ -14,6 +14,7 @@ mod attack;
 mod attacker;
 mod figures;
 pub(crate) mod load;
+mod malicious_peer;
 mod measure;
 pub(crate) mod pinger;
 mod report;

@@ -40,9 +40,25 @@ pub(crate) enum Kind {
     AimedName,
     /// A peer that sends packets to absent peers.
     Scan,
+    /// A peer that sends packets with the source of another peer.
+    Spoofed,
+    /// A peer that sends packets of one byte behind the IP header.
+    Tiny,
+    /// A peer that sends IP fragments of packets that never become whole.
+    Fragments,
+    /// A peer that sends packets with 40 bytes of IP options, right and wrong ones.
+    Options,
+    /// A peer that sends TCP segments of which no two can be joined.
+    Unjoinable,
+    /// A peer that sends ICMP echo requests.
+    Pings,
+    /// A peer that sends packets which the gateway routes back into the tunnel, where no peer has them.
+    Unroutable,
+    /// A peer that begins a handshake again and again, and ends each.
+    Handshakes,
 }
 
-const KINDS: [(Kind, &str, &str); 12] = [
+const KINDS: [(Kind, &str, &str); 20] = [
     (Kind::NoMac1, "no-mac1", "initiations with a wrong first MAC"),
     (Kind::Mac1, "mac1", "initiations with a valid first MAC, no cookie"),
     (Kind::UnknownKey, "unknown-key", "the same, whole and made with a key that the gateway does not know"),
@@ -67,6 +83,14 @@ const KINDS: [(Kind, &str, &str); 12] = [
     (Kind::AimedIndex, "aimed-index", "forged data with the client's receiver index, from N ports"),
     (Kind::AimedName, "aimed-name", "forged data with the client's receiver index, address and port"),
     (Kind::Scan, "scan", "a peer sends to N others that are away"),
+    (Kind::Spoofed, "spoofed", "a peer sends packets with the source of another peer"),
+    (Kind::Tiny, "tiny", "a peer sends packets of one byte behind the IP header"),
+    (Kind::Fragments, "fragments", "a peer sends fragments of packets that never become whole"),
+    (Kind::Options, "options", "a peer sends packets with 40 bytes of IP options, right and wrong ones"),
+    (Kind::Unjoinable, "unjoinable", "a peer sends TCP segments of which no two can be joined"),
+    (Kind::Pings, "pings", "a peer sends ICMP echo requests"),
+    (Kind::Unroutable, "unroutable", "a peer sends packets for addresses that no peer has"),
+    (Kind::Handshakes, "handshakes", "a peer performs one handshake after the other"),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +117,14 @@ pub(super) fn defaults() -> Vec<Attack> {
         attack(Kind::AimedIndex, 1024, 60_000),
         attack(Kind::AimedName, 1, 60_000),
         attack(Kind::Scan, 50_000, 20_000),
+        attack(Kind::Spoofed, 1, 100_000),
+        attack(Kind::Tiny, 1, 100_000),
+        attack(Kind::Fragments, 1, 100_000),
+        attack(Kind::Options, 1, 100_000),
+        attack(Kind::Unjoinable, 1, 50_000),
+        attack(Kind::Pings, 1, 50_000),
+        attack(Kind::Unroutable, 1, 50_000),
+        attack(Kind::Handshakes, 1, 1_000),
     ]
 }
 
@@ -116,6 +148,22 @@ impl Kind {
         matches!(self, Self::AimedHash | Self::AimedAddress | Self::AimedIndex | Self::AimedName)
     }
 
+    /// Reports whether it is a peer that attacks.
+    pub(crate) fn is_of_peer(self) -> bool {
+        matches!(
+            self,
+            Self::Scan
+                | Self::Spoofed
+                | Self::Tiny
+                | Self::Fragments
+                | Self::Options
+                | Self::Unjoinable
+                | Self::Pings
+                | Self::Unroutable
+                | Self::Handshakes
+        )
+    }
+
     /// Returns the default count, the default rate and the highest count.
     fn usual(self) -> (u32, u32, u32) {
         match self {
@@ -128,6 +176,9 @@ impl Kind {
             }
             Self::AimedName => (1, 60_000, 1),
             Self::Scan => (50_000, 20_000, MOST_ABSENT),
+            Self::Spoofed | Self::Tiny | Self::Fragments | Self::Options => (1, 100_000, 1),
+            Self::Unjoinable | Self::Pings | Self::Unroutable => (1, 50_000, 1),
+            Self::Handshakes => (1, 1_000, 1),
         }
     }
 }

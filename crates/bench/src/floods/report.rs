@@ -143,7 +143,7 @@ impl Report {
             } else {
                 want(format!("TCP ≥ {KEPT}"), median(figures, |f| f.ratio) >= KEPT);
             }
-            if !matches!(part.attack.kind, Kind::Scan) && !part.attack.kind.is_aimed() {
+            if !part.attack.kind.is_of_peer() && !part.attack.kind.is_aimed() {
                 for (other, theirs) in
                     self.sides.iter().zip(&part.figures).filter(|(other, _)| !other.is_weft)
                 {

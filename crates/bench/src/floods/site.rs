@@ -45,7 +45,7 @@ const STRANGERS_PORT: u16 = 40_000;
 const AWAITED_PORT: u16 = 41_000;
 
 /// Addresses in the tunnels.
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub(super) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const SCANNER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 const FIRST_STRANGER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 0);
 const FIRST_AWAITED: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 0);
@@ -177,7 +177,12 @@ impl Site {
         self.absent
     }
 
-    /// Creates the scanning peer.
+    /// Returns the key of the peer that attacks.
+    pub(super) fn attacking_key(&self) -> PrivateKey {
+        self.keys.scanner.clone()
+    }
+
+    /// Creates the peer that attacks.
     pub(super) fn scanner(&self) -> Result<Client> {
         let bind = || {
             socket::bind(
