@@ -50,6 +50,8 @@ pub(crate) struct Client {
     socket: UdpSocket,
     gateway: SocketAddr,
     pub(crate) inner: Ipv4Addr,
+    /// How many handshakes have completed once there is a session for what was sent.
+    wanted_handshakes: u64,
 }
 
 impl Client {
@@ -78,7 +80,7 @@ impl Client {
         };
         let mut tunnel = Tunnel::new(key.clone(), TunnelConfig { mtu: MTU, staging_bytes: STAGING_BYTES });
         ensure!(tunnel.insert_peer(config, Instant::now()).is_ok(), "a tunnel does not take its only peer");
-        Ok(Self { tunnel, socket, gateway, inner })
+        Ok(Self { tunnel, socket, gateway, inner, wanted_handshakes: 1 })
     }
 
     /// Returns the same peer as it is after a restart: over the same socket, without a session.
@@ -102,6 +104,11 @@ impl Client {
     /// Reports whether a handshake has completed.
     pub(crate) fn has_session(&self) -> bool {
         self.tunnel.stats().handshakes > 0
+    }
+
+    /// Reports whether what was sent last waits for a session.
+    pub(crate) fn waits_for_session(&self) -> bool {
+        self.tunnel.stats().handshakes < self.wanted_handshakes
     }
 
     /// Returns the number of handshake initiations sent.
@@ -142,6 +149,7 @@ impl Client {
             waits |= self.seal(flow, bytes, Stamp { number, ..stamp }, now, bench);
         }
         if waits {
+            self.wanted_handshakes = self.tunnel.stats().handshakes + 1;
             self.timers(now, bench)?;
         }
         self.flush(bench)

@@ -128,6 +128,14 @@ impl Stand {
         })
     }
 
+    /// Renews the sessions that have expired since the peers sent last.
+    pub(super) fn renew_sessions(&mut self, interrupt: &Interrupt) -> Result<()> {
+        for swarm in [&mut self.swarm, &mut self.flooder, &mut self.pinger] {
+            swarm.shake_hands(HANDSHAKES, interrupt)?;
+        }
+        Ok(())
+    }
+
     /// Lets the first `count` peers send or receive with a window, and runs `meanwhile` during the
     /// measurement. Returns the throughput, the Gbit/s that the gateway carried for the peer `beside` them,
     /// and the result of `meanwhile`. The gateway's counters are used for that peer because the receiver of a
@@ -213,8 +221,6 @@ impl Stand {
         span: Duration,
         interrupt: &Interrupt,
     ) -> Result<Vec<Pings>> {
-        // Renew a session that has expired since the last time before pings count.
-        self.pinger.shake_hands(HANDSHAKES, interrupt)?;
         self.runs += 2;
         let (run, flood) = (self.runs, &Ledger::new(self.runs - 1, 1));
         let stop = &AtomicBool::new(false);

@@ -63,7 +63,7 @@ impl Swarm {
         self.clients.len()
     }
 
-    /// Starts the handshakes of all clients at once. Returns how long the fastest half took, and all of them;
+    /// Starts the handshakes of all clients without a session at once. Returns how long the fastest half took, and all of them;
     /// an error if some took longer than `limit`.
     pub(super) fn shake_hands(
         &mut self,
@@ -82,7 +82,7 @@ impl Swarm {
         }
         let mut half = None;
         loop {
-            let done = self.clients.iter().filter(|client| client.has_session()).count();
+            let done = self.clients.iter().filter(|client| !client.waits_for_session()).count();
             if 2 * done >= self.clients.len() {
                 half.get_or_insert_with(|| start.elapsed());
             }

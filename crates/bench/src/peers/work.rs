@@ -81,6 +81,7 @@ pub(super) fn measure(
     }
     for (subject, stand) in &mut stands {
         if args.work.contains(&Work::Dump) {
+            stand.renew_sessions(interrupt)?;
             report.subjects[*subject].dump = Some(dump(args, stand)?);
         }
         let (_, peak) = stand.gateway.memory()?;
@@ -100,6 +101,7 @@ fn turn(
     let span = Duration::from_secs(args.secs.into());
     let shape = Shape::full(args.burst.into(), args.window.into());
     let name = report.subjects[subject].name.clone();
+    stand.renew_sessions(interrupt)?;
     if args.work.contains(&Work::Throughput) {
         for direction in [Direction::Upload, Direction::Download] {
             let mut measure = |count: u32| -> Result<_> {
