@@ -177,7 +177,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         None => Listener::open(&name)?,
     };
     let mtu = set_up_link(&name, is_new, options.tun_queues());
-    interface.run(mtu)?;
+    interface.run(mtu, Vec::new())?;
     let control: Arc<dyn Control> = Arc::<Controller>::clone(interface.controller());
     let asked = end.clone();
     let on_gone = move || drop(end.send(End::SocketRemoved));

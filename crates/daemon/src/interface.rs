@@ -8,7 +8,7 @@ use weft_config::{PacketThreads, TunThreads};
 use weft_dataplane::{Controller, DataplaneError, Handle, OnEvent};
 use weft_host::memory;
 use weft_tun::{Descriptor, DeviceNamespace, TunConfig};
-use weft_tunnel::{PrivateKey, TunnelConfig};
+use weft_tunnel::{Change, PrivateKey, TunnelConfig};
 use weft_udp::{self as udp, PathMtu, UdpConfig};
 
 use crate::scheduling::Priority;
@@ -24,7 +24,7 @@ use crate::unsupported::descriptors;
 
 use balancer::Balancer;
 pub use packet_thread::{OpenedInterface, StartError};
-use packet_thread::{PacketThread, Setup};
+use packet_thread::{PacketThread, Setup, Start};
 pub use queues::{TunQueues, limits_at_start, queue_limits};
 use queues::{inline_queues, packet_threads, tun_queues};
 
@@ -99,7 +99,7 @@ pub struct Inherited {
 pub struct Interface {
     handle: Handle,
     controller: Arc<Controller>,
-    start: Option<mpsc::SyncSender<u16>>,
+    start: Option<mpsc::SyncSender<Start>>,
     /// Ends before the packet threads.
     balancer: Option<Balancer>,
     /// The first packet thread, which ends after all others.
@@ -167,10 +167,11 @@ impl Interface {
         Ok(Self { handle, controller, start: Some(start), balancer: None, thread: Some(thread), opened })
     }
 
-    /// Starts moving packets, with inner packets of at most `mtu` bytes.
-    pub fn run(&mut self, mtu: u16) -> Result<(), DataplaneError> {
+    /// Starts moving packets, with inner packets of at most `mtu` bytes. `changes` are those of the tunnel of
+    /// each packet thread before its first packet, if there are any ([`Controller::resume`]).
+    pub fn run(&mut self, mtu: u16, changes: Vec<Vec<Change>>) -> Result<(), DataplaneError> {
         let start = self.start.take().ok_or(DataplaneError::Ended)?;
-        start.send(mtu).map_err(|_| DataplaneError::Ended)?;
+        start.send(Start { mtu, changes }).map_err(|_| DataplaneError::Ended)?;
         self.balancer = Balancer::start(&self.handle);
         Ok(())
     }

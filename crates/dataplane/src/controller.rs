@@ -74,10 +74,17 @@ impl Controller {
         Ok(self.dataplane.change(peers.into_iter().map(Change::PathChanged).collect())?)
     }
 
-    /// Restores what a previous tunnel knew of peers that were just added.
-    pub fn restore(&self, remembered: Vec<(PublicKey, Remembered)>) -> Result<(), ControlError> {
-        let change = |(peer, remembered)| Change::Restore { peer, remembered };
-        Ok(self.dataplane.change(remembered.into_iter().map(change).collect())?)
+    /// Configures tunnels that do not run yet, with what a previous process knew of the peers. Returns the
+    /// changes for each event loop; port and mark are not among them.
+    pub fn resume(
+        &self,
+        change: &DeviceChange,
+        remembered: Vec<(PublicKey, Remembered)>,
+    ) -> Vec<Vec<Change>> {
+        let restore = |(peer, remembered)| Change::Restore { peer, remembered };
+        let mut changes = self.configure(change);
+        changes.extend(remembered.into_iter().map(restore));
+        self.dataplane.configure(changes)
     }
 
     /// Returns duplicates of the descriptors of the UDP sockets, to be kept open after this process ends.

@@ -169,6 +169,16 @@ impl Handle {
         Ok(true)
     }
 
+    /// Returns the changes for the tunnel of each event loop, in order. None of them runs yet.
+    pub fn configure(&self, changes: Vec<Change>) -> Vec<Vec<Change>> {
+        let Some(mut shared) = self.lock() else { return vec![changes] };
+        let mut all: Vec<_> = self.event_loops.iter().map(|_| Vec::new()).collect();
+        for Step { each, .. } in shared.placement.distribute(changes) {
+            all.iter_mut().zip(each).for_each(|(all, mut more)| all.append(&mut more));
+        }
+        all
+    }
+
     /// Applies changes to the tunnels, and returns when all are applied.
     pub fn change(&self, changes: Vec<Change>) -> Result<(), DataplaneError> {
         if changes.is_empty() {

@@ -96,7 +96,7 @@ fn scene() -> Scene {
         let udp = UdpConfig { port: PORT, ..UdpConfig::default() };
         let mut peer =
             Interface::open("weft0", Inherited::default(), udp, &Options::default(), None, || ()).unwrap();
-        peer.run(1280).unwrap();
+        peer.run(1280, Vec::new()).unwrap();
         peer
     };
     let peer = namespace.run(open);

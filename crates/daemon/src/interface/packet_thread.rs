@@ -14,7 +14,7 @@ use weft_config::exit;
 use weft_confine::{EndProcessOnPanic, Role};
 use weft_dataplane::{Command, DataplaneError, Handle, OnEvent, Siblings};
 use weft_tun::{Pulse, TunConfig, TunOffload};
-use weft_tunnel::{CookieRoot, PrivateKey, Shard, Tunnel, TunnelConfig};
+use weft_tunnel::{Change, CookieRoot, PrivateKey, Shard, Tunnel, TunnelConfig};
 use weft_udp::{self as udp, BindError, ShardSockets, UdpConfig, UdpSockets};
 
 use super::descriptors;
@@ -93,6 +93,16 @@ fn make_room(setup: &Setup) -> Result<(), StartError> {
     }
 }
 
+/// What the packet threads begin with.
+pub(super) struct Start {
+    pub(super) mtu: u16,
+    /// Changes of the tunnel of each packet thread, in order.
+    pub(super) changes: Vec<Vec<Change>>,
+}
+
+/// The same for one packet thread.
+type StartOfOne = (u16, Vec<Change>);
+
 /// Everything that the packet threads are built from.
 pub(super) struct Setup {
     /// Number of packet threads.
@@ -142,15 +152,15 @@ struct Part {
     private_key: PrivateKey,
     tunnel: TunnelConfig,
     cookies: CookieRoot,
-    started: mpsc::Receiver<u16>,
+    started: mpsc::Receiver<StartOfOne>,
 }
 
 /// Starts the packet threads and waits until the device and the sockets are open, in the network namespace of
-/// the calling thread. Packets move once `started` gets the MTU; the threads end if it never does. If one of
-/// them ends, all do. `on_end` is called on the first when all others have ended, for any reason.
+/// the calling thread. Packets move once `started` gets something; the threads end if it never does. If one
+/// of them ends, all do. `on_end` is called on the first when all others have ended, for any reason.
 pub(super) fn spawn(
     setup: Setup,
-    started: mpsc::Receiver<u16>,
+    started: mpsc::Receiver<Start>,
     on_end: impl FnOnce() + Send + 'static,
 ) -> Result<(PacketThread, Handle, OpenedInterface), StartError> {
     let (report, reported) = mpsc::sync_channel(1);
@@ -177,7 +187,7 @@ type Report = mpsc::SyncSender<Result<(Handle, OpenedInterface), StartError>>;
 
 /// Opens the device and the sockets, runs the first packet thread on this thread, and each other one on
 /// a new thread.
-fn run_all(setup: Setup, started: &mpsc::Receiver<u16>, report: &Report) -> Result<(), DataplaneError> {
+fn run_all(setup: Setup, started: &mpsc::Receiver<Start>, report: &Report) -> Result<(), DataplaneError> {
     let name = setup.thread_name.clone();
     let opened = begin(setup).and_then(|(handle, opened, parts)| {
         let mut parts = parts.into_iter();
@@ -196,9 +206,10 @@ fn run_all(setup: Setup, started: &mpsc::Receiver<u16>, report: &Report) -> Resu
     };
     let _ = report.send(Ok((handle.clone(), opened)));
     let result = match started.recv() {
-        Ok(mtu) => {
-            let _ = start_first.send(mtu);
-            others.start(mtu);
+        Ok(Start { mtu, changes }) => {
+            let mut changes = changes.into_iter();
+            let _ = start_first.send((mtu, changes.next().unwrap_or_default()));
+            others.start(mtu, changes);
             first.run()
         }
         Err(mpsc::RecvError) => Ok(()),
@@ -211,7 +222,7 @@ fn thread_error(reason: &str) -> StartError {
 }
 
 /// The parts of a packet thread, its sockets, and the sender that starts it.
-type Startable = (Part, ShardSockets, mpsc::SyncSender<u16>);
+type Startable = (Part, ShardSockets, mpsc::SyncSender<StartOfOne>);
 
 /// Opens the device and the sockets, and divides them among the packet threads.
 fn begin(setup: Setup) -> Result<(Handle, OpenedInterface, Vec<Startable>), StartError> {
@@ -260,7 +271,7 @@ fn shared(on_event: Option<OnEvent>, count: usize) -> Vec<Option<OnEvent>> {
 }
 
 /// The packet threads but the first.
-struct Others(Vec<(PacketThread, mpsc::SyncSender<u16>)>);
+struct Others(Vec<(PacketThread, mpsc::SyncSender<StartOfOne>)>);
 
 impl Others {
     /// Starts the threads. If one of them ends, it ends all.
@@ -294,9 +305,9 @@ impl Others {
         Ok(others)
     }
 
-    fn start(&self, mtu: u16) {
+    fn start(&self, mtu: u16, mut changes: impl Iterator<Item = Vec<Change>>) {
         for (_, start) in &self.0 {
-            let _ = start.send(mtu);
+            let _ = start.send((mtu, changes.next().unwrap_or_default()));
         }
     }
 
@@ -340,10 +351,10 @@ impl Runnable {
         Ok(Self { part, udp, runtime })
     }
 
-    /// Moves packets, once there is an MTU.
+    /// Moves packets, once it is started.
     fn run(self) -> Result<(), DataplaneError> {
         let Self { part, udp, runtime } = self;
-        let Ok(mtu) = part.started.recv() else { return Ok(()) };
+        let Ok((mtu, changes)) = part.started.recv() else { return Ok(()) };
         weft_confine::thread(Role::Packets);
         let config = TunnelConfig { mtu, ..part.tunnel };
         runtime.block_on(async {
@@ -353,6 +364,7 @@ impl Runnable {
             if let Some(siblings) = part.siblings {
                 event_loop.join(siblings);
             }
+            event_loop.configure(changes);
             event_loop.run().await
         })
     }

@@ -93,20 +93,20 @@ impl Daemon {
         let udp = UdpConfig { port, fwmark, ..UdpConfig::default() };
         let mut interface = Interface::open(own.name.as_str(), inherited, udp, options, on_event, on_end)?;
         let mtu = host.mtu();
+        let is_new = state.is_none();
+        // What waits in the queues and the sockets is for the peers that there were. Handshakes begin now:
+        // they do not have to wait for the host's setup.
+        let resume = |Resumed { change, remembered, .. }| interface.controller().resume(&change, remembered);
+        let changes = state.map(resume).unwrap_or_default();
         // Packets may move from here on: when the routes bring the first packet, the event loop is running.
-        interface.run(mtu)?;
+        interface.run(mtu, changes)?;
         on_open(interface.controller());
         host.before()?;
         if let Some(link) = host.link() {
             host.netlink().set_queue_limits(link, interface::limits_at_start(options.tun_queues(), mtu));
         }
-        match state {
-            None => interface.controller().set(device_change(config, &endpoints))?,
-            Some(Resumed { change, remembered, .. }) => {
-                interface.controller().set(change)?;
-                // Handshakes begin now: they do not have to wait for the rest of the host's setup.
-                interface.controller().restore(remembered)?;
-            }
+        if is_new {
+            interface.controller().set(device_change(config, &endpoints))?;
         }
         host.up()?;
         let (opened, queues) = (interface.opened(), options.tun_queues());

@@ -1,13 +1,13 @@
 //! What a restart must not interrupt or forget.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::Instant;
+use std::net::{TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use weft_lab::{here, wait_until};
 
-use crate::world::{World, file_of, file_of_a, file_of_b, key, public};
+use crate::world::{World, file_of, file_of_a, file_of_b, inner, key, public};
 
 fn peer(status: &Value) -> &Value {
     &status["peers"][0]
@@ -52,6 +52,26 @@ fn streams_live_through_a_restart_and_the_interface_stays_as_it_is() {
     again.end();
     assert_eq!(world.picture(), before);
     world.stop();
+}
+
+#[test]
+fn what_waited_for_the_next_process_arrives_in_order() {
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
+    world.stream(1).end();
+    let to = (inner(2), 9);
+    let receiver = world.b.run(|| UdpSocket::bind(to)).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let sender = world.a.run(|| UdpSocket::bind((inner(1), 0))).unwrap();
+    world.stop_for_restart();
+    for number in 0..100_u8 {
+        sender.send_to(&[number], to).unwrap();
+    }
+    world.start();
+    for number in 0..100 {
+        let mut byte = [0];
+        receiver.recv(&mut byte).expect("what waited arrives");
+        assert_eq!(byte, [number]);
+    }
 }
 
 #[test]
