@@ -19,6 +19,8 @@ pub(crate) const MAX_TCP_SEGMENTS: usize = 512;
 impl World {
     pub(crate) fn happen(&mut self, node: usize, event: Event) {
         match event {
+            // While no daemon runs, no one changes its configuration.
+            Event::Remove(_) | Event::Add(_) | Event::Keepalive if !self.nodes[node].runs() => {}
             Event::Burst => self.burst(node),
             Event::Stray => self.stray(node),
             Event::TunIsFull(is_full) => {
@@ -53,6 +55,8 @@ impl World {
                 self.removed.retain(|(of, _)| *of != node);
                 self.nodes[node].start();
             }
+            Event::HandOver => self.nodes[node].hand_over(),
+            Event::TakeOver => self.nodes[node].take_over(),
             Event::Clock => self.nodes[node].ahead += self.chance.below(100_000) as i64,
             Event::Remove(other) => {
                 if self.removed.insert((node, other)) {

@@ -190,12 +190,17 @@ impl Kernel {
         self.wake(Wait::SocketRoom);
     }
 
-    /// Forgets a daemon that ended: what it had not received is lost.
-    pub(crate) fn restart(&mut self) {
+    /// Forgets a daemon that ended and leaves its sockets to another one.
+    pub(crate) fn hand_over(&mut self) {
         self.books = Books::default();
         self.tun_stats = TunStatsSnapshot::default();
         self.wakers.clear();
         self.asked.clear();
+    }
+
+    /// Forgets a daemon that ended: what it had not received is lost.
+    pub(crate) fn restart(&mut self) {
+        self.hand_over();
         self.received.clear();
         self.received_bytes = 0;
         self.handshakes.clear();

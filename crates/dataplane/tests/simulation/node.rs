@@ -7,10 +7,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Instant, SystemTime};
 
 use weft_dataplane::{Command, DataplaneError, EventLoop, Snapshot};
-use weft_tunnel::{Change, PeerConfig, PrivateKey, Tunnel, TunnelConfig};
+use weft_tunnel::{
+    Change, PeerConfig, PeerSnapshot, PrivateKey, REJECT_AFTER_TIME, Remembered, Tunnel, TunnelConfig,
+};
 
 use crate::network::Network;
 use crate::promises::check_bounds;
@@ -43,6 +46,36 @@ impl Wake for Flag {
 
 type Running = Pin<Box<dyn Future<Output = Result<(), DataplaneError>>>>;
 
+/// A peer that a daemon leaves to the next one.
+struct LeftPeer {
+    config: PeerConfig,
+    snapshot: PeerSnapshot,
+    last_handshake: Option<SystemTime>,
+}
+
+impl LeftPeer {
+    fn of(config: &PeerConfig, snapshot: PeerSnapshot) -> Self {
+        let config = PeerConfig { endpoint: snapshot.endpoint, ..config.clone() };
+        let age = snapshot.last_handshake.map(|at| at.elapsed());
+        let last_handshake = age.and_then(|age| SystemTime::now().checked_sub(age));
+        Self { config, snapshot, last_handshake }
+    }
+
+    /// Returns what the tunnel of the next daemon has to know, as `daemon/src/carried_over/state.rs` does.
+    fn changes(self) -> [Change; 2] {
+        let age = self.last_handshake.map(|at| at.elapsed().unwrap_or_default());
+        let remembered = Remembered {
+            last_handshake: age.and_then(|age| Instant::now().checked_sub(age)),
+            source: self.snapshot.source,
+            sent_bytes: self.snapshot.sent_bytes,
+            received_bytes: self.snapshot.received_bytes,
+            has_session: age.is_some_and(|age| age < REJECT_AFTER_TIME),
+        };
+        let peer = self.config.public_key;
+        [Change::AddPeer(Box::new(self.config)), Change::Restore { peer, remembered }]
+    }
+}
+
 pub(crate) struct Node {
     number: usize,
     network: Rc<RefCell<Network>>,
@@ -55,6 +88,8 @@ pub(crate) struct Node {
     snapshots: Option<mpsc::Receiver<Snapshot>>,
     /// The last one.
     pub(crate) snapshot: Option<Snapshot>,
+    /// What a daemon left, while none runs.
+    left: Option<Vec<LeftPeer>>,
     /// How far its wall clock is ahead, in seconds.
     pub(crate) ahead: i64,
 }
@@ -78,6 +113,7 @@ impl Node {
             commands: tokio::sync::mpsc::channel(1).0,
             snapshots: None,
             snapshot: None,
+            left: None,
             ahead: 0,
         };
         node.start();
@@ -86,6 +122,31 @@ impl Node {
 
     /// Starts a daemon, in place of the one that ran.
     pub(crate) fn start(&mut self) {
+        let add = |peer: &PeerConfig| Change::AddPeer(Box::new(peer.clone()));
+        let changes = self.peers.values().map(add).collect();
+        self.start_with(changes);
+    }
+
+    /// Starts a daemon with what the last one left, if none runs.
+    pub(crate) fn take_over(&mut self) {
+        system::set_ahead(self.ahead);
+        if let Some(left) = self.left.take() {
+            self.start_with(left.into_iter().flat_map(LeftPeer::changes).collect());
+        }
+    }
+
+    /// Ends the daemon, which leaves its state, in its next turn.
+    pub(crate) fn hand_over(&mut self) {
+        self.ask();
+        self.command(Command::Stop);
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        self.left.is_none()
+    }
+
+    fn start_with(&mut self, changes: Vec<Change>) {
+        self.left = None;
         self.event_loop = Box::pin(std::future::pending());
         let tunnel = Tunnel::new(self.key.clone(), TunnelConfig { mtu: MTU, staging_bytes: STAGING });
         let (commands, queue) = tokio::sync::mpsc::channel(64);
@@ -94,8 +155,7 @@ impl Node {
         let tun = SimulatedTun::new(Rc::clone(&self.network), number);
         let udp = SimulatedUdp { network: Rc::clone(&self.network), node: number };
         let mut event_loop = EventLoop::new(tunnel, tun, udp, queue, stats);
-        let peers = self.peers.values();
-        event_loop.configure(peers.map(|peer| Change::AddPeer(Box::new(peer.clone()))).collect());
+        event_loop.configure(changes);
         self.event_loop = Box::pin(event_loop.run());
         self.commands = commands;
         self.snapshots = None;
@@ -113,11 +173,24 @@ impl Node {
         system::set_ahead(self.ahead);
         let waker = Waker::from(Arc::clone(&self.flag));
         let polled = self.event_loop.as_mut().poll(&mut Context::from_waker(&waker));
-        assert!(polled.is_pending(), "an event loop ended: {polled:?}");
         if let Some(snapshot) = self.snapshots.as_ref().and_then(|it| it.try_recv().ok()) {
             check_bounds(&snapshot);
             self.snapshot = Some(snapshot);
         }
+        match polled {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => self.leave(),
+            Poll::Ready(Err(error)) => panic!("an event loop ended: {error}"),
+        }
+    }
+
+    fn leave(&mut self) {
+        self.event_loop = Box::pin(std::future::pending());
+        self.network.borrow_mut().kernels[self.number].hand_over();
+        let snapshot = self.snapshot.take().expect("a daemon that ends as it was told to");
+        let of_key = |key| self.peers.values().find(|peer| peer.public_key == key);
+        let left = |peer: PeerSnapshot| Some(LeftPeer::of(of_key(peer.public_key)?, peer));
+        self.left = Some(snapshot.peers.into_iter().filter_map(left).collect());
     }
 
     pub(crate) fn command(&mut self, command: Command) {

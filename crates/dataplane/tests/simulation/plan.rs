@@ -48,6 +48,10 @@ pub(crate) enum Event {
     Port,
     /// The process ends at once, and starts again.
     Restart,
+    /// The process ends and leaves its state, its sockets and its TUN to the next one.
+    HandOver,
+    /// The next process starts.
+    TakeOver,
     /// The wall clock is set forward.
     Clock,
     /// A peer is removed, and added again later.
@@ -118,7 +122,7 @@ impl Plan {
         let node = chance.below(nodes);
         let at = BEGIN + Duration::from_micros(chance.next() % self.length.as_micros() as u64);
         let length = chance.up_to(secs(120));
-        let (event, end) = match chance.below(43) {
+        let (event, end) = match chance.below(45) {
             0..22 => (Event::Burst, None),
             22..24 => (Event::Stray, None),
             24..26 => (Event::TunIsFull(true), Some(Event::TunIsFull(false))),
@@ -139,7 +143,8 @@ impl Plan {
             36 if self.length >= LONG => return,
             36 => (Event::Keepalive, None),
             37 | 38 => (Event::Snapshot, None),
-            39..42 => (Event::LinkMtu(*chance.one_of(&LINK_MTUS)), None),
+            39 | 40 => (Event::HandOver, None),
+            41..44 => (Event::LinkMtu(*chance.one_of(&LINK_MTUS)), None),
             _ => (Event::Junk, None),
         };
         self.schedule(at, node, event);

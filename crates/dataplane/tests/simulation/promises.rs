@@ -1,5 +1,7 @@
 //! What holds at the end of every world, and in each snapshot of a daemon.
 
+use std::time::Duration;
+
 use weft_dataplane::Snapshot;
 use weft_tunnel::{Change, DropReason, MAX_BATCH_SEGMENTS};
 
@@ -42,6 +44,7 @@ impl World {
         self.events.clear();
         self.network.borrow_mut().faults = Faults::NONE;
         for node in 0..self.nodes.len() {
+            self.happen(node, Event::TakeOver);
             for event in
                 [Event::TunIsFull(false), Event::SocketIsFull(false), Event::Errors(0), Event::Cut(false)]
             {
@@ -63,9 +66,9 @@ impl World {
             }
         }
         for _ in 0..AGREEMENT / 3 {
-            let numbers: Vec<_> = (0..self.flows.len()).map(|flow| self.give(flow, 100).0).collect();
+            let numbers = self.give_each(|_| true);
             self.run_until(self.now() + secs(3)).await;
-            if numbers.iter().all(|number| self.network.borrow().has_arrived(*number)) {
+            if self.have_arrived(&numbers) {
                 return;
             }
         }
@@ -118,6 +121,38 @@ impl World {
         let network = self.network.borrow();
         let are_long = self.flows.iter().all(|flow| flow.longest(&network) == usize::from(MTU));
         assert!(are_long && numbers.iter().all(|number| network.has_arrived(*number)), "a path stays narrow");
+    }
+
+    /// A daemon that takes over from another one has a session with each peer after a round trip, whatever
+    /// address the peer has, and what waited for it arrives.
+    pub(crate) async fn hands_over(&mut self) {
+        let (delay, moment) = (self.network.borrow().delay, Duration::from_millis(10));
+        for node in 0..self.nodes.len() {
+            self.happen(node, Event::HandOver);
+            // It ends in this turn.
+            self.run_until(self.now() + moment).await;
+            let waits =
+                if self.chance.happens(50) { self.give_each(|flow| flow.from == node) } else { Vec::new() };
+            while !self.nodes[node].runs() {
+                self.run_until(self.now() + moment).await;
+            }
+            // An initiation, its answer, and the packets.
+            self.run_until(self.now() + 3 * delay + moment).await;
+            assert!(self.have_arrived(&waits), "what waited for node {node} is lost");
+            let to_it = self.give_each(|flow| flow.to == node);
+            self.run_until(self.now() + delay + moment).await;
+            assert!(self.have_arrived(&to_it), "node {node} has no session after it took over");
+        }
+    }
+
+    /// Gives a packet of each of these flows to the TUN of its sender, and returns their numbers.
+    fn give_each(&mut self, is_wanted: impl Fn(&Flow) -> bool) -> Vec<u64> {
+        let flows: Vec<_> = (0..self.flows.len()).filter(|flow| is_wanted(&self.flows[*flow])).collect();
+        flows.into_iter().map(|flow| self.give(flow, 100).0).collect()
+    }
+
+    fn have_arrived(&self, numbers: &[u64]) -> bool {
+        numbers.iter().all(|number| self.network.borrow().has_arrived(*number))
     }
 
     /// Without traffic and keepalives, nothing is sent after a while.

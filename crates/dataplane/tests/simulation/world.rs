@@ -53,6 +53,7 @@ pub(crate) struct World {
     pub(crate) network: Rc<RefCell<Network>>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) events: BTreeMap<(Duration, u64), (usize, Event)>,
+    scheduled: u64,
     pub(crate) flows: Vec<Flow>,
     /// Nodes and their peers that were removed.
     pub(crate) removed: BTreeSet<(usize, usize)>,
@@ -104,6 +105,7 @@ impl World {
         Self {
             network,
             nodes,
+            scheduled: events.len() as u64,
             events,
             flows,
             removed: BTreeSet::new(),
@@ -128,6 +130,7 @@ impl World {
         self.run_until(self.now() + secs(60)).await;
         self.agrees().await;
         self.carries().await;
+        self.hands_over().await;
         self.falls_silent().await;
         self.widens().await;
         self.check_books().await;
@@ -140,6 +143,11 @@ impl World {
             longest_turn: self.longest_turn,
             duration: network.now - BEGIN,
         }
+    }
+
+    pub(crate) fn schedule(&mut self, at: Duration, node: usize, event: Event) {
+        self.scheduled += 1;
+        self.events.insert((at, self.scheduled), (node, event));
     }
 
     /// Runs everything that happens before `end`.
@@ -187,5 +195,11 @@ impl World {
         let turn = self.network.borrow().kernels[node].books.turn;
         self.longest_turn = self.longest_turn.max(turn);
         assert!(turn.max(LONGEST_TURN) == LONGEST_TURN, "too much for a turn: {turn:?}");
+        if !self.nodes[node].runs() {
+            // No process starts within the 20 ms in which a peer answers one initiation only.
+            let pause = self.chance.up_to(secs(2)).max(Duration::from_millis(20));
+            let later = self.now() + pause;
+            self.schedule(later, node, Event::TakeOver);
+        }
     }
 }
