@@ -63,8 +63,8 @@ impl Swarm {
         self.clients.len()
     }
 
-    /// Starts the handshakes of all clients without a session at once. Returns how long the fastest half took, and all of them;
-    /// an error if some took longer than `limit`.
+    /// Starts the handshakes of all clients without a session at once. Returns how long the fastest half
+    /// took, and all of them; an error if some took longer than `limit`.
     pub(super) fn shake_hands(
         &mut self,
         limit: Duration,
