@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 use std::time::Instant;
 
 use weft::up::{Daemon, Options};
@@ -33,8 +33,8 @@ fn inner(peer: u8) -> [IpAddr; 2] {
     [IpAddr::from([10, 40, peer, 1]), IpAddr::from([10, 40, peer, 2])]
 }
 
-/// More than one gateway would have more to open than the machine can.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Held by each test with a gateway, and alone by those that find a thread of it by its name, or send much.
+static MACHINE: RwLock<()> = RwLock::new(());
 
 /// A gateway and its peers, which are interfaces of one other namespace.
 struct Scene {
@@ -240,7 +240,7 @@ fn start(namespace: &Namespace, name: &str, text: &str, threads: u16) -> Daemon 
 
 #[test]
 fn every_thread_serves_its_peers_in_order_and_nothing_is_lost() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let Some(scene) = Scene::new() else { return };
     // Answered or not: what nothing answers stays on the queue of its hash, whichever thread reads that.
     scene.exchange(Replies::Never);
@@ -250,7 +250,7 @@ fn every_thread_serves_its_peers_in_order_and_nothing_is_lost() {
 
 #[test]
 fn the_port_changes_for_all_threads_and_peers_are_removed_and_added() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let Some(scene) = Scene::new() else { return };
     let controller = scene.gateway_daemon.controller().unwrap();
     controller
@@ -285,7 +285,7 @@ fn the_port_changes_for_all_threads_and_peers_are_removed_and_added() {
 
 #[test]
 fn a_thread_that_hangs_costs_packets_of_its_peers_and_no_other_thread_stops() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
     let Some(scene) = Scene::new() else { return };
     // Every thread reads flows to the peers of the one that hangs.
     let placement = scene.placement();
@@ -325,7 +325,7 @@ fn a_thread_that_hangs_costs_packets_of_its_peers_and_no_other_thread_stops() {
 
 #[test]
 fn each_pinned_thread_has_a_processor_and_more_threads_than_processors_are_refused() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
     if !here::tun_permitted() || weft_udp::MAX_SHARDS == 1 {
         return;
     }
@@ -366,7 +366,7 @@ fn processors_of(status: &Path) -> Vec<usize> {
 
 #[test]
 fn without_a_program_of_the_kernel_threads_hand_messages_over_and_nothing_is_lost() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let mut refusal = Refusal::of_option(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, libc::EPERM);
     let Some(scene) = Scene::after(move || refusal.apply().unwrap()) else { return };
     scene.exchange(Replies::EveryPackets(5));
@@ -375,7 +375,7 @@ fn without_a_program_of_the_kernel_threads_hand_messages_over_and_nothing_is_los
 
 #[test]
 fn ten_thousand_peers_are_added_and_removed_while_all_threads_are_busy() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let Some(scene) = Scene::new() else { return };
     let controller = scene.gateway_daemon.controller().unwrap();
     let key = |number: u32| {
@@ -481,7 +481,7 @@ fn a_kernel_with_fewer_queues_than_wanted_is_told_of_in_one_line_and_nothing_is_
 
 #[test]
 fn peers_that_move_while_they_have_traffic_lose_nothing_and_stay_in_order() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let Some(scene) = Scene::new() else { return };
     let keys: Vec<PublicKey> = (0..PEERS).map(|peer| scene.key(peer)).collect();
     let controller = scene.gateway_daemon.controller().unwrap();
@@ -521,7 +521,7 @@ fn peers_that_move_while_they_have_traffic_lose_nothing_and_stay_in_order() {
 
 #[test]
 fn an_address_that_moves_between_peers_of_two_threads_gets_every_packet() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
     let Some(scene) = Scene::new() else { return };
     let controller = scene.gateway_daemon.controller().unwrap();
     // Two peers take the address of the first from each other. Their interfaces are in one namespace.
@@ -561,7 +561,7 @@ fn an_address_that_moves_between_peers_of_two_threads_gets_every_packet() {
 
 #[test]
 fn a_peer_moves_by_itself_where_packet_threads_have_unequal_work() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let Some(scene) = Scene::new() else { return };
     let before = scene.placement();
     let busy: Vec<u8> = (0..PEERS).filter(|peer| before[&scene.key(*peer)].0 == 0).collect();
