@@ -83,6 +83,17 @@ impl Setting {
     }
 }
 
+/// Does the same with every setting, at the same time: each waits for something most of the time.
+pub(crate) fn with_each(settings: impl IntoIterator<Item = Setting>, work: impl Fn(Setting) + Sync) {
+    let work = &work;
+    std::thread::scope(|scope| {
+        for setting in settings {
+            let thread = std::thread::Builder::new().name(here::test_name());
+            thread.spawn_scoped(scope, move || work(setting)).unwrap();
+        }
+    });
+}
+
 /// Two daemons with a session.
 pub(crate) struct Bed {
     pub(crate) ends: Ends,

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use weft_lab::traffic::Amount;
 use weft_lab::{here, until, wait_until};
 
-use crate::support::{Conf, End, Ends, Family, NAME, Running, alone, answers, weft};
+use crate::support::{Conf, End, Ends, Family, NAME, Running, alone, answers, undisturbed, weft};
 
 /// A running `weft capture`. Dropping it kills it.
 struct Capturing {
@@ -298,7 +298,7 @@ fn stuck(world: &World, arguments: &[&str]) -> (Capturing, PipeReader) {
 
 #[test]
 fn a_capture_whose_reader_stands_still_ends_when_it_is_told_to() {
-    let _alone = alone();
+    let _undisturbed = undisturbed();
     let Some(world) = World::new(Family::V4) else { return };
     let (interrupted, _reader) = stuck(&world, &[]);
     interrupted.interrupt();

@@ -7,7 +7,7 @@ use weft_lab::numbered::{Numbered, NumberedOptions, NumberedReport, Tally};
 use weft_lab::traffic::Amount;
 use weft_lab::{Namespace, PATIENCE, here};
 
-use crate::accounts::{Bed, Reading, Setting};
+use crate::accounts::{Bed, Reading, Setting, with_each};
 use crate::support::{End, Family, alone};
 
 /// Flows of each pair of a direction and an inner family: 64 in all.
@@ -29,10 +29,11 @@ fn everything_arrives_at_every_mtu_through_every_number_of_queues() {
     ];
     for setting in settings {
         let turn = usize::from(matches!(setting.tun_threads, 1 | 4));
-        for (place, mtu) in [1280, 1420, 8920].into_iter().enumerate() {
+        let with_mtu = |(place, mtu): (usize, u16)| {
             let outer = if (place + turn).is_multiple_of(2) { Family::V4 } else { Family::V6 };
-            everything_arrives(Setting { mtu, outer, ..setting });
-        }
+            Setting { mtu, outer, ..setting }
+        };
+        with_each([1280, 1420, 8920].into_iter().enumerate().map(with_mtu), everything_arrives);
     }
 }
 
@@ -46,10 +47,8 @@ fn everything_arrives_without_offloads() {
         (Setting::threads(2), 1420, Family::V4),
         (Setting::threads(4), 8920, Family::V6),
     ];
-    for (setting, mtu, outer) in settings {
-        let setting = Setting { mtu, outer, offload: false, ..setting };
-        everything_arrives(setting);
-    }
+    let without = settings.map(|(setting, mtu, outer)| Setting { mtu, outer, offload: false, ..setting });
+    with_each(without, everything_arrives);
 }
 
 /// Super-packets are not read then, but TCP is written in long packets.
@@ -57,9 +56,8 @@ fn everything_arrives_without_offloads() {
 #[test]
 fn everything_arrives_in_long_packets() {
     let _alone = alone();
-    for setting in [Setting::inline(1), Setting::threads(1)] {
-        everything_arrives(Setting { join_segments: true, ..setting });
-    }
+    let settings = [Setting::inline(1), Setting::threads(1)];
+    with_each(settings.map(|setting| Setting { join_segments: true, ..setting }), everything_arrives);
 }
 
 fn everything_arrives(setting: Setting) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use weft_lab::traffic::Amount;
 use weft_lab::until;
 
-use crate::support::{Conf, End, Ends, Family, Running, alone, answers};
+use crate::support::{Conf, End, Ends, Family, Running, answers, undisturbed};
 
 /// The least time that `bytes` take at this rate: half a second's may go at once, and one super-packet
 /// may come on top.
@@ -26,7 +26,7 @@ fn send(ends: &Ends, from: End, bytes: u64) -> Duration {
 
 #[test]
 fn tcp_keeps_to_the_limits_of_a_peer_until_a_reload_takes_them_away() {
-    let _alone = alone();
+    let _undisturbed = undisturbed();
     let Some(ends) = Ends::new(1500) else { return };
     let (mut conf_a, conf_b) = Conf::pair(Family::V4);
     let unlimited = conf_a.clone();

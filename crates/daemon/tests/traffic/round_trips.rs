@@ -9,14 +9,14 @@ use weft_lab::traffic::Amount;
 
 use crate::accounts::{Bed, Setting};
 use crate::content::{finish_in_order, start_numbered};
-use crate::support::{End, Family, alone};
+use crate::support::{End, Family, undisturbed};
 
 /// Several bandwidth-delay products, so that the stream leaves the slow start.
 const STREAM_BYTES: u64 = 8 * 1024 * 1024 + 7;
 
 #[test]
 fn a_round_trip_displaces_nothing_with_and_without_threads_of_the_tun() {
-    let _alone = alone();
+    let _undisturbed = undisturbed();
     let link = LinkSpec {
         rate: Some(200_000_000),
         delay: Duration::from_millis(10),

@@ -13,7 +13,7 @@ use weft_lab::cpu_group::CpuGroup;
 use weft_lab::emulator::{LinkSpec, Queue};
 use weft_lab::{PATIENCE, here, link, wait_until};
 
-use crate::support::{Conf, End, Ends, Family, NAME, Running, alone, answers};
+use crate::support::{Conf, End, Ends, Family, NAME, Running, alone, answers, undisturbed};
 
 /// The port of the responder.
 const PORT: u16 = 9587;
@@ -386,7 +386,7 @@ fn the_rate_limit_of_a_peer_is_told_wherever_it_is() {
 
 #[test]
 fn a_person_reads_a_table_and_several_streams_share_the_link() {
-    let _alone = alone();
+    let _undisturbed = undisturbed();
     let link = LinkSpec { rate: Some(50_000_000), queue: Queue::BandwidthDelayProduct, ..far() };
     let Some(bed) = Bed::over(&link, |_, _| {}) else { return };
     let key = bed.conf_b.private_key.public_key().to_string();
@@ -405,7 +405,7 @@ fn a_person_reads_a_table_and_several_streams_share_the_link() {
 
 #[test]
 fn a_plot_and_a_capture_of_the_test_are_written() {
-    let _alone = alone();
+    let _undisturbed = undisturbed();
     let link = LinkSpec { rate: Some(20_000_000), queue: Queue::BandwidthDelayProduct, ..far() };
     let Some(bed) = Bed::over(&link, |_, _| {}) else { return };
     let path = |name: &str| bed.a.directory().join(name);
@@ -432,7 +432,7 @@ fn a_plot_and_a_capture_of_the_test_are_written() {
 
 #[test]
 fn a_responder_answers_peers_alone_one_at_a_time_and_only_when_it_is_on() {
-    let _alone = alone();
+    let _undisturbed = undisturbed();
     let Some(bed) = Bed::over(&LinkSpec::default(), |_, b| b.settings.clear()) else { return };
     let inner = End::B.inner(Family::V4).to_string();
     let short = [inner.as_str(), "--direction", "down", "-t", "1s"];

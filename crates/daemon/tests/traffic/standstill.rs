@@ -6,7 +6,7 @@ use weft_lab::numbered::{Numbered, NumberedOptions};
 use weft_lab::traffic::Amount;
 use weft_lab::{here, link, until};
 
-use crate::accounts::{Bed, Reading, Setting};
+use crate::accounts::{Bed, Reading, Setting, with_each};
 use crate::content::{finish_in_order, start_numbered};
 use crate::support::{Conf, End, Ends, Family, NAME, Running, alone, answers, set_rate};
 
@@ -51,7 +51,7 @@ fn a_daemon_that_was_stopped_for_a_while_goes_on() {
 #[test]
 fn a_link_that_is_too_slow_pushes_back_to_the_senders() {
     let _alone = alone();
-    for setting in [Setting::inline(1), Setting::inline(4), Setting::threads(2)] {
+    with_each([Setting::inline(1), Setting::inline(4), Setting::threads(2)], |setting| {
         let Some(bed) = Bed::new(setting) else { return };
         // A datagram belongs to the buffer of weft's socket until the link lets it go.
         if let Err(error) = set_rate(&bed.ends.a, "eth0", 1_000_000) {
@@ -82,7 +82,7 @@ fn a_link_that_is_too_slow_pushes_back_to_the_senders() {
         finish_in_order(&bed, numbered);
         bed.assert_balanced();
         bed.stop();
-    }
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use weft::up::{Daemon, Options, UpError};
 use weft_config::{Config, parse};
@@ -39,10 +39,16 @@ pub(crate) use traces::{Traces, addresses_of, links_of, routes_of, set_rate, udp
 pub(crate) const NAME: &str = "weft0";
 /// The UDP port in most tests.
 pub(crate) const PORT: u16 = 51820;
+static MACHINE: RwLock<()> = RwLock::new(());
+
 /// Held by a test that loads the machine: two at once on two cores would starve each other.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by a test that loads the machine little, and would be disturbed by one that does.
+pub(crate) fn undisturbed() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The inner or outer protocol family.
