@@ -65,20 +65,17 @@ def install():
     return None
 
 
-def test_program(package, *_):
-    """Builds the unit tests of a package, and returns their program."""
-    messages = output("cargo", "test", "--quiet", "--locked", "-p", package, "--lib", "--no-run", "--target", TARGET,
-                      "--message-format=json", cwd=ROOT, env=environment)
-    programs = (json.loads(message).get("executable") for message in messages.splitlines())
-    return next(filter(None, programs))
-
-
 def build_for_windows():
-    """Builds the Windows programs, and returns those of the unit tests by name."""
-    for package in ("weft", "fake-wintun"):
-        program = ["--bin", "weft"] if package == "weft" else []
-        run("cargo", "build", "--quiet", "--locked", "-p", package, *program, "--target", TARGET, cwd=ROOT, env=environment)
-    return {name: test_program(*package) for name, package in TESTS.items()}
+    """Builds the Windows programs, and returns those of the unit tests by name. Both calls name the same packages, and
+    a program of tests, so that the features of their dependencies are the same, too: none is compiled twice."""
+    def cargo(*arguments):
+        packages = {"weft", "fake-wintun", *(package for package, *_ in TESTS.values())}
+        named = [word for package in sorted(packages) for word in ("-p", package)]
+        return output("cargo", *arguments, "--quiet", "--locked", "--target", TARGET, *named, cwd=ROOT, env=environment)
+    cargo("build", "--lib", "--bin", "weft", "--test", "docs")
+    messages = map(json.loads, cargo("test", "--lib", "--no-run", "--message-format=json").splitlines())
+    programs = {message["target"]["name"]: message["executable"] for message in messages if message.get("executable")}
+    return {name: programs[package.replace("-", "_")] for name, (package, *_) in TESTS.items()}
 
 
 def build(folder):
@@ -91,7 +88,8 @@ def build(folder):
         shutil.copy(file, f"{folder}/{name}_tests.exe")
     run("x86_64-w64-mingw32-gcc", "-shared", "-o", f"{folder}/bcryptprimitives.dll", f"{fake}/bcryptprimitives.c",
         "-ladvapi32")
-    run("cargo", "build", "--quiet", "--locked", "-p", "weft", "--bin", "weft", cwd=ROOT)
+    # What scripts/test builds, too: of the workspace, and beside a program of tests.
+    run("cargo", "build", "--quiet", "--locked", "--workspace", "--bin", "weft", "--test", "docs", cwd=ROOT)
     return os.path.join(target, "debug/weft")
 
 
@@ -112,11 +110,13 @@ def in_namespace(name):
 
 
 class World:
-    """Both namespaces, and the programs in them."""
+    """Both namespaces, and the programs in them. There may be several at once, by number."""
 
-    def __init__(self, work, weft, programs):
+    def __init__(self, work, weft, programs, number=0):
         self.work, self.weft, self.programs = work, weft, programs
-        self.w, self.l = f"wine-w{os.getpid()}", f"wine-l{os.getpid()}"
+        self.w, self.l = f"wine-w{number}-{os.getpid()}", f"wine-l{number}-{os.getpid()}"
+        # The Linux end's interface: programs there have their sockets in one directory.
+        self.lin = f"lin{number}"
         self.running = []
         self.count = 0
         self.keys = {}
@@ -134,6 +134,7 @@ class World:
         return self
 
     def open(self):
+        os.mkdir(self.work)
         for side in (self.w, self.l):
             run("ip", "netns", "add", side)
             run("ip", "-n", side, "link", "set", "lo", "up")
@@ -178,7 +179,7 @@ class World:
 
     def linux(self, program):
         """Starts the Linux end, and returns it."""
-        name = "lin0"
+        name = self.lin
         command = [self.weft, "run", "-f", name] if program == "weft" else ["wireguard-go", "-f", name]
         log = open(f"{self.work}/{program}.log", "w")
         process = self.start(self.l, *command, stdout=log, stderr=log)
