@@ -1,16 +1,14 @@
 //! What the events of a plan do.
 
 use std::num::NonZeroU16;
-use std::sync::mpsc;
 
-use weft_dataplane::Command;
 use weft_tunnel::{Change, MAX_BATCH_SEGMENTS, MAX_PACKET, Offload, PeerConfig, ip};
 
-use crate::kernel::{Given, Wait};
+use crate::kernel::Given;
 use crate::network::Network;
 use crate::node::MTU;
 use crate::packet::{ACK, CWR, FIN, Label, PSH, inner_v4, join, leave_checksum};
-use crate::plan::{Event, Flow, GATEWAY};
+use crate::plan::{Event, Flow, GATEWAY, ROVING, addresses_of};
 use crate::world::World;
 
 /// Segments of a TCP super-packet at most: more would be longer than an IP packet, but for tiny ones.
@@ -20,13 +18,12 @@ impl World {
     pub(crate) fn happen(&mut self, node: usize, event: Event) {
         match event {
             // While no daemon runs, no one changes its configuration.
-            Event::Remove(_) | Event::Add(_) | Event::Keepalive if !self.nodes[node].runs() => {}
+            Event::Remove(_) | Event::Add(_) | Event::Keepalive | Event::Reroute(_)
+                if !self.nodes[node].runs() => {}
             Event::Burst => self.burst(node),
             Event::Stray => self.stray(node),
             Event::TunIsFull(is_full) => {
-                let kernel = &mut self.network.borrow_mut().kernels[node];
-                kernel.tun_is_full = is_full;
-                kernel.wake(Wait::TunRoom);
+                self.network.borrow_mut().kernels[node].fill_tun(is_full);
             }
             Event::SocketIsFull(is_full) => {
                 let now = self.now();
@@ -44,14 +41,11 @@ impl World {
             }
             Event::Port => {
                 let port = 1024 + self.chance.below(60_000) as u16;
-                let answer = mpsc::sync_channel(1).0;
-                self.nodes[node].command(Command::Rebind { port: Some(port), fwmark: None, answer });
+                self.nodes[node].rebind(port);
             }
             Event::Restart => {
                 let now = self.now();
-                let kernel = &mut self.network.borrow_mut().kernels[node];
-                kernel.restart();
-                kernel.moved_at = now;
+                self.network.borrow_mut().kernels[node].restart(now);
                 self.removed.retain(|(of, _)| *of != node);
                 self.nodes[node].start();
             }
@@ -81,6 +75,8 @@ impl World {
                 let changes = peers.map(change).collect();
                 self.nodes[node].change(changes);
             }
+            Event::Reroute(other) => self.nodes[node].reroute(other, addresses_of(ROVING)),
+            Event::Move(other, thread) => self.nodes[node].move_peer(other, thread),
             Event::Snapshot => self.nodes[node].ask(),
             Event::LinkMtu(mtu) => self.network.borrow_mut().set_link_mtu(node, mtu),
             Event::Junk => self.junk(node),
@@ -99,6 +95,7 @@ impl World {
         let bytes = headers.next_packet(&label.payload(100), 0);
         self.network.borrow_mut().give(
             node,
+            0,
             Vec::new(),
             Given { bytes, offload: Offload::None, segments: 1 },
         );
@@ -141,7 +138,7 @@ impl World {
         let leaves_checksum = network.kernels[flow.from].has_offloads && flow.headers.has_checksum;
         let (bytes, offload) =
             if leaves_checksum { leave_checksum(&mut packet) } else { (packet.clone(), Offload::None) };
-        network.give(flow.from, vec![(number, packet)], Given { bytes, offload, segments: 1 });
+        network.give(flow.from, flow.number, vec![(number, packet)], Given { bytes, offload, segments: 1 });
         (number, 1)
     }
 
@@ -173,7 +170,7 @@ impl World {
         }
         let bytes: Vec<_> = packets.iter().map(|(_, packet)| packet.clone()).collect();
         let (bytes, offload) = join(&bytes);
-        network.give(flow.from, packets, Given { bytes, offload, segments: most as u64 });
+        network.give(flow.from, flow.number, packets, Given { bytes, offload, segments: most as u64 });
         most
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::task::Waker;
 use std::time::Duration;
 
-use weft_tun::TunStatsSnapshot;
+use weft_tun::{TunBatch, TunStatsSnapshot};
 use weft_tunnel::Offload;
 
 /// Bytes that wait in a socket at most; the kernel drops what comes then.
@@ -69,10 +69,10 @@ pub(crate) struct Kernel {
     pub(crate) joins: bool,
     /// Whether the TUN gives super-packets and leaves checksums to the daemon.
     pub(crate) has_offloads: bool,
-    pub(crate) received: VecDeque<Datagram>,
-    received_bytes: usize,
-    pub(crate) handshakes: VecDeque<Datagram>,
-    pub(crate) given: VecDeque<Given>,
+    /// Whether a message goes to the packet thread of its receiver index; otherwise its source decides.
+    pub(crate) steers: bool,
+    /// What each packet thread has.
+    pub(crate) ends: Vec<End>,
     pub(crate) socket_is_full: bool,
     /// When the socket was last full.
     pub(crate) room_since: Duration,
@@ -89,12 +89,23 @@ pub(crate) struct Kernel {
     pub(crate) errors_percent: u64,
     pub(crate) tun_stats: TunStatsSnapshot,
     pub(crate) books: Books,
-    wakers: HashMap<Wait, Waker>,
+    wakers: HashMap<(usize, Wait), Waker>,
     /// When the address that others see changed last.
     pub(crate) moved_at: Duration,
 }
 
-/// What a daemon waits for.
+/// The sockets of a packet thread and its queue of the TUN.
+#[derive(Debug, Default)]
+pub(crate) struct End {
+    pub(crate) received: VecDeque<Datagram>,
+    received_bytes: usize,
+    pub(crate) handshakes: VecDeque<Datagram>,
+    pub(crate) given: VecDeque<Given>,
+    /// What other packet threads read for this one.
+    pub(crate) inbox: VecDeque<TunBatch>,
+}
+
+/// What a packet thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Wait {
     Packets,
@@ -150,10 +161,8 @@ impl Kernel {
             has_handshake_socket: false,
             joins: false,
             has_offloads: false,
-            received: VecDeque::new(),
-            received_bytes: 0,
-            handshakes: VecDeque::new(),
-            given: VecDeque::new(),
+            steers: true,
+            ends: vec![End::default()],
             socket_is_full: false,
             room_since: Duration::ZERO,
             tun_is_full: false,
@@ -175,19 +184,28 @@ impl Kernel {
         self.translator.map_or(self.address, |translator| translator.outside)
     }
 
-    pub(crate) fn wait(&mut self, what: Wait, waker: &Waker) {
-        self.wakers.insert(what, waker.clone());
+    pub(crate) fn wait(&mut self, thread: usize, what: Wait, waker: &Waker) {
+        self.wakers.insert((thread, what), waker.clone());
     }
 
-    pub(crate) fn wake(&mut self, what: Wait) {
-        if let Some(waker) = self.wakers.remove(&what) {
+    pub(crate) fn wake(&mut self, thread: usize, what: Wait) {
+        if let Some(waker) = self.wakers.remove(&(thread, what)) {
             waker.wake();
         }
     }
 
+    fn wake_all(&mut self, what: Wait) {
+        (0..self.ends.len()).for_each(|thread| self.wake(thread, what));
+    }
+
     pub(crate) fn fill_socket(&mut self, is_full: bool, now: Duration) {
         (self.socket_is_full, self.room_since) = (is_full, now);
-        self.wake(Wait::SocketRoom);
+        self.wake_all(Wait::SocketRoom);
+    }
+
+    pub(crate) fn fill_tun(&mut self, is_full: bool) {
+        self.tun_is_full = is_full;
+        self.wake_all(Wait::TunRoom);
     }
 
     /// Forgets a daemon that ended and leaves its sockets to another one.
@@ -196,14 +214,16 @@ impl Kernel {
         self.tun_stats = TunStatsSnapshot::default();
         self.wakers.clear();
         self.asked.clear();
+        self.ends.iter_mut().for_each(|end| end.inbox.clear());
     }
 
     /// Forgets a daemon that ended: what it had not received is lost.
-    pub(crate) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self, now: Duration) {
         self.hand_over();
-        self.received.clear();
-        self.received_bytes = 0;
-        self.handshakes.clear();
+        self.moved_at = now;
+        for end in &mut self.ends {
+            *end = End { given: std::mem::take(&mut end.given), ..End::default() };
+        }
     }
 
     /// A router says what the path to another node carries.
@@ -235,22 +255,25 @@ impl Kernel {
         known(&self.inner_mtus, destination, now).unwrap_or(usize::MAX)
     }
 
-    /// Puts what a program sent into the TUN. Returns false if the TUN is full.
-    pub(crate) fn give(&mut self, given: Given) -> bool {
-        if self.given.len() >= TUN_PACKETS {
+    /// Puts what a program sent in this flow into the TUN. Returns false if the queue of the flow is full.
+    pub(crate) fn give(&mut self, flow: u32, given: Given) -> bool {
+        let thread = flow as usize % self.ends.len();
+        let queue = &mut self.ends[thread].given;
+        if queue.len() >= TUN_PACKETS {
             return false;
         }
-        self.given.push_back(given);
-        self.wake(Wait::Packets);
+        queue.push_back(given);
+        self.wake(thread, Wait::Packets);
         true
     }
 
     /// Takes the next datagram of a socket.
-    pub(crate) fn take(&mut self, of_handshakes: bool) -> Option<Datagram> {
-        let queue = if of_handshakes { &mut self.handshakes } else { &mut self.received };
+    pub(crate) fn take(&mut self, thread: usize, of_handshakes: bool) -> Option<Datagram> {
+        let end = &mut self.ends[thread];
+        let queue = if of_handshakes { &mut end.handshakes } else { &mut end.received };
         let datagram = queue.pop_front()?;
         if !of_handshakes {
-            self.received_bytes -= datagram.bytes.len();
+            end.received_bytes -= datagram.bytes.len();
         }
         self.books.received += 1;
         self.books.handshakes_received += u64::from(!is_data_message(&datagram.bytes));
@@ -260,14 +283,32 @@ impl Kernel {
 
     /// A datagram arrives.
     pub(crate) fn put(&mut self, datagram: Datagram) {
+        let thread = self.thread_of(&datagram);
+        let end = &mut self.ends[thread];
         if self.has_handshake_socket && !is_data_message(&datagram.bytes) {
-            self.handshakes.push_back(datagram);
-            self.wake(Wait::Handshakes);
-        } else if self.received_bytes + datagram.bytes.len() <= SOCKET_BYTES {
-            self.received_bytes += datagram.bytes.len();
-            self.received.push_back(datagram);
-            self.wake(Wait::Datagrams);
+            end.handshakes.push_back(datagram);
+            self.wake(thread, Wait::Handshakes);
+        } else if end.received_bytes + datagram.bytes.len() <= SOCKET_BYTES {
+            end.received_bytes += datagram.bytes.len();
+            end.received.push_back(datagram);
+            self.wake(thread, Wait::Datagrams);
         }
+    }
+
+    /// Returns the packet thread whose socket gets a datagram.
+    fn thread_of(&self, datagram: &Datagram) -> usize {
+        let number = if self.steers {
+            let index = match datagram.bytes.first() {
+                Some(2) => datagram.bytes.get(8..12),
+                Some(3 | 4) => datagram.bytes.get(4..8),
+                // Initiations are admitted by the first.
+                _ => None,
+            };
+            index.map_or(0, |index| u32::from_be_bytes(*index.first_chunk().unwrap()))
+        } else {
+            datagram.source.port().into()
+        };
+        number as usize % self.ends.len()
     }
 }
 

@@ -2,21 +2,23 @@
 //!
 //! A world is a gateway with up to four clients, for seconds or for a week. The network loses, repeats,
 //! delays and damages datagrams, and strangers invent some; address translators change ports, sockets and
-//! TUNs are full or fail, daemons restart, peers go and come. Kernels give super-packets, and join datagrams;
-//! links carry packets of other lengths. Afterwards, and all the time: a packet arrives unchanged, once, in
-//! the order of its flow; every packet and datagram is taken or counted; no nonce is used twice; no session
-//! is used for too long; a turn does not do too much, and no event loop spins; peers agree again within a
-//! bound, and learn what paths carry; and silence follows.
+//! TUNs are full or fail, daemons restart or hand over, peers go and come. Kernels give super-packets, and
+//! join datagrams; links carry packets of other lengths. Gateways have several packet threads, between which
+//! peers move. Afterwards, and all the time: a packet arrives unchanged, once, in the order of its flow;
+//! every packet and datagram is taken or counted; no nonce is used twice; no session is used for too long; a
+//! turn does not do too much, and no event loop spins; peers agree again within a bound, and learn what paths
+//! carry; and silence follows.
 //!
 //! `plan.rs` draws a world from its seed, `world.rs` executes it with `events.rs`, and `promises.rs` has what
 //! holds at its end. The others are its parts: the network, what is seen on the wire, kernels, sockets, TUNs,
-//! packets, daemons.
+//! packets, daemons with their packet threads and their control thread.
 //!
 //! `WEFT_SIMULATION_SEED=N` runs one world, `WEFT_SIMULATION_WORLDS=N` as many as that.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod chance;
+mod control;
 mod events;
 mod kernel;
 mod network;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::chance::Chance;
 use crate::kernel::{Datagram, Given, Kernel, has_packet};
 use crate::packet::{Label, TooBig};
+use crate::plan::{GATEWAY, ROVING};
 use crate::wire::Wire;
 
 /// Bytes of the headers of IPv4 and UDP.
@@ -38,7 +39,8 @@ impl Faults {
 struct Sent {
     bytes: Vec<u8>,
     at: Duration,
-    has_arrived: bool,
+    /// The node where it arrived.
+    arrived_at: Option<usize>,
 }
 
 /// What is under way to a node.
@@ -72,7 +74,8 @@ pub(crate) struct Network {
     /// Of each pair of nodes, the last arrival: the network keeps the order.
     arrivals: HashMap<(usize, usize), Duration>,
     packets: HashMap<u64, Sent>,
-    flows: HashMap<u32, Last>,
+    /// By flow and receiver.
+    flows: HashMap<(u32, usize), Last>,
     next_packet: u64,
     wire: Wire,
     /// The MTUs that links have had.
@@ -118,14 +121,14 @@ impl Network {
         self.trace.finish()
     }
 
-    /// Gives packets to the TUN of a node, or the super-packet that `given` makes of them. Nothing happens if
-    /// the TUN is full.
-    pub(crate) fn give(&mut self, node: usize, packets: Vec<(u64, Vec<u8>)>, given: Given) {
-        if !self.kernels[node].give(given) {
+    /// Gives packets of a flow to the TUN of a node, or the super-packet that `given` makes of them. Nothing
+    /// happens if the TUN is full.
+    pub(crate) fn give(&mut self, node: usize, flow: u32, packets: Vec<(u64, Vec<u8>)>, given: Given) {
+        if !self.kernels[node].give(flow, given) {
             return;
         }
         for (number, bytes) in packets {
-            self.packets.insert(number, Sent { bytes, at: self.now, has_arrived: false });
+            self.packets.insert(number, Sent { bytes, at: self.now, arrived_at: None });
         }
     }
 
@@ -135,19 +138,24 @@ impl Network {
     }
 
     pub(crate) fn has_arrived(&self, number: u64) -> bool {
-        self.packets.get(&number).is_none_or(|sent| sent.has_arrived)
+        self.packets.get(&number).is_none_or(|sent| sent.arrived_at.is_some())
+    }
+
+    pub(crate) fn has_arrived_at(&self, node: usize, number: u64) -> bool {
+        self.packets.get(&number).is_none_or(|sent| sent.arrived_at == Some(node))
     }
 
     /// A packet that the daemon of `node` wrote to its TUN.
     pub(crate) fn arrive(&mut self, node: usize, label: Label, packet: &[u8]) {
         (self.now, node, label.number).hash(&mut self.trace);
-        assert_eq!(label.to as usize, node, "{label:?} is at the wrong node");
+        let is_right = label.to as usize == node || label.to as usize == ROVING && node != GATEWAY;
+        assert!(is_right, "{label:?} is at node {node}");
         let sent = self.packets.get_mut(&label.number).expect("a packet that no one sent");
         assert_eq!(sent.bytes, packet, "{label:?} is not what was sent");
-        assert!(!std::mem::replace(&mut sent.has_arrived, true), "{label:?} arrived twice");
+        assert!(sent.arrived_at.replace(node).is_none(), "{label:?} arrived twice");
         self.delivered += 1;
         let this = Last { place: label.place, sent_at: sent.at };
-        let last = self.flows.insert(label.flow, this);
+        let last = self.flows.insert((label.flow, node), this);
         let moved_at = self.kernels[label.from as usize].moved_at.max(self.kernels[node].moved_at);
         // What was on its way when an address changed may be overtaken by what comes from the new one.
         let is_ordered = !self.has_repeats && moved_at < this.sent_at;
@@ -163,7 +171,7 @@ impl Network {
         assert_eq!(label.from as usize, node, "{label:?} is answered at the wrong node");
         let sent = self.packets.get(&label.number).expect("an answer to a packet that no one sent");
         assert!(sent.bytes.starts_with(quoted), "another packet than {label:?} is quoted");
-        assert!(!sent.has_arrived && mtu < sent.bytes.len(), "{label:?} is answered with {mtu}");
+        assert!(sent.arrived_at.is_none() && mtu < sent.bytes.len(), "{label:?} is answered with {mtu}");
         let least = if destination.is_ipv4() { 576 } else { 1280 };
         let is_of_link = self.link_mtus.contains(&(mtu + OVERHEAD));
         assert!(mtu >= least && (mtu == least || is_of_link), "no path carries {mtu} in a tunnel");

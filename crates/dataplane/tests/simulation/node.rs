@@ -1,4 +1,4 @@
-//! The daemon of a node, from the side of its control thread.
+//! The daemon of a node: its packet threads, and what its control thread asks of them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,13 +8,19 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use weft_dataplane::{Command, DataplaneError, EventLoop, Snapshot};
+use ipnet::IpNet;
+use weft_dataplane::{Command, DataplaneError, EventLoop, Handle, Siblings, Snapshot};
+use weft_sched::flow::FlowHasher;
 use weft_tunnel::{
-    Change, PeerConfig, PeerSnapshot, PrivateKey, REJECT_AFTER_TIME, Remembered, Tunnel, TunnelConfig,
+    Change, CookieRoot, PeerConfig, PeerSnapshot, PrivateKey, REJECT_AFTER_TIME, Remembered, Shard, Tunnel,
+    TunnelConfig,
 };
+use weft_udp::UdpConfig;
 
+use crate::chance::Chance;
+use crate::control::ControlThread;
 use crate::network::Network;
 use crate::promises::check_bounds;
 use crate::system;
@@ -22,7 +28,7 @@ use crate::tun::SimulatedTun;
 use crate::udp::SimulatedUdp;
 
 pub(crate) const MTU: u16 = 1420;
-/// Bytes that may wait for sessions in a tunnel.
+/// Bytes that may wait for sessions in the tunnels of a daemon.
 pub(crate) const STAGING: usize = 256 << 10;
 
 /// What wakes the world.
@@ -76,18 +82,36 @@ impl LeftPeer {
     }
 }
 
+/// A packet thread of a daemon.
+struct PacketThread {
+    event_loop: Running,
+    flag: Arc<Flag>,
+    has_ended: bool,
+    /// It has no processor until then.
+    waits_until: Duration,
+}
+
+/// How a daemon gets commands.
+enum Control {
+    /// There is one packet thread, which answers later.
+    Direct(Option<mpsc::Receiver<Snapshot>>),
+    Thread(Box<ControlThread>),
+}
+
 pub(crate) struct Node {
     number: usize,
     network: Rc<RefCell<Network>>,
+    world: WorldWaker,
     key: PrivateKey,
     /// The settings of its peers, by node.
     pub(crate) peers: BTreeMap<usize, PeerConfig>,
-    event_loop: Running,
-    flag: Arc<Flag>,
-    commands: tokio::sync::mpsc::Sender<Command>,
-    snapshots: Option<mpsc::Receiver<Snapshot>>,
+    threads: Vec<PacketThread>,
+    commands: Vec<tokio::sync::mpsc::Sender<Command>>,
+    control: Control,
     /// The last one.
     pub(crate) snapshot: Option<Snapshot>,
+    /// Whether the daemon was told to end.
+    is_leaving: bool,
     /// What a daemon left, while none runs.
     left: Option<Vec<LeftPeer>>,
     /// How far its wall clock is ahead, in seconds.
@@ -106,13 +130,14 @@ impl Node {
         let mut node = Self {
             number,
             network: Rc::clone(network),
+            world,
             key,
             peers,
-            event_loop: Box::pin(std::future::pending()),
-            flag: Arc::new(Flag { is_set: AtomicBool::new(false), world }),
-            commands: tokio::sync::mpsc::channel(1).0,
-            snapshots: None,
+            threads: Vec::new(),
+            commands: Vec::new(),
+            control: Control::Direct(None),
             snapshot: None,
+            is_leaving: false,
             left: None,
             ahead: 0,
         };
@@ -135,57 +160,128 @@ impl Node {
         }
     }
 
+    fn start_with(&mut self, changes: Vec<Change>) {
+        self.end();
+        (self.left, self.snapshot, self.is_leaving) = (None, None, false);
+        let count = self.network.borrow().kernels[self.number].ends.len();
+        let (handle, queues) = Handle::of_several(count, UdpConfig::default());
+        let (cookies, hasher) = (CookieRoot::generate(Instant::now()), FlowHasher::random());
+        let each = Siblings::of(count).into_iter().zip(handle.configure(changes));
+        for (thread, (siblings, changes)) in each.enumerate() {
+            let config = TunnelConfig { mtu: MTU, staging_bytes: STAGING / count };
+            let shard = Shard::new(thread as u16, count as u16);
+            let tunnel = Tunnel::of_shard(self.key.clone(), config, shard, &cookies);
+            let (number, network) = (self.number, Rc::clone(&self.network));
+            // The first one reports for all.
+            let stats = move || match thread {
+                0 => vec![network.borrow().kernels[number].tun_stats],
+                _ => Vec::new(),
+            };
+            let tun = SimulatedTun::new(Rc::clone(&self.network), number, thread, hasher);
+            let udp = SimulatedUdp { network: Rc::clone(&self.network), node: number, thread };
+            let (commands, queue) = tokio::sync::mpsc::channel(64);
+            let mut event_loop = EventLoop::new(tunnel, tun, udp, queue, stats);
+            if count > 1 {
+                event_loop.join(siblings);
+            }
+            event_loop.configure(changes);
+            self.commands.push(commands);
+            self.threads.push(PacketThread {
+                event_loop: Box::pin(event_loop.run()),
+                flag: Arc::new(Flag { is_set: AtomicBool::new(true), world: Arc::clone(&self.world) }),
+                has_ended: false,
+                waits_until: Duration::ZERO,
+            });
+        }
+        if count > 1 {
+            let control = ControlThread::start(self.number as u64, handle, queues);
+            self.control = Control::Thread(Box::new(control));
+        }
+    }
+
+    /// Ends the daemon at once.
+    fn end(&mut self) {
+        self.threads.clear();
+        self.commands.clear();
+        self.control = Control::Direct(None);
+    }
+
     /// Ends the daemon, which leaves its state, in its next turn.
     pub(crate) fn hand_over(&mut self) {
         self.ask();
-        self.command(Command::Stop);
+        self.is_leaving = true;
+        match &mut self.control {
+            Control::Direct(_) => self.command(Command::Stop),
+            Control::Thread(control) => control.call(|handle| {
+                handle.stop();
+                None
+            }),
+        }
     }
 
     pub(crate) fn runs(&self) -> bool {
         self.left.is_none()
     }
 
-    fn start_with(&mut self, changes: Vec<Change>) {
-        self.left = None;
-        self.event_loop = Box::pin(std::future::pending());
-        let tunnel = Tunnel::new(self.key.clone(), TunnelConfig { mtu: MTU, staging_bytes: STAGING });
-        let (commands, queue) = tokio::sync::mpsc::channel(64);
-        let (number, network) = (self.number, Rc::clone(&self.network));
-        let stats = move || vec![network.borrow().kernels[number].tun_stats];
-        let tun = SimulatedTun::new(Rc::clone(&self.network), number);
-        let udp = SimulatedUdp { network: Rc::clone(&self.network), node: number };
-        let mut event_loop = EventLoop::new(tunnel, tun, udp, queue, stats);
-        event_loop.configure(changes);
-        self.event_loop = Box::pin(event_loop.run());
-        self.commands = commands;
-        self.snapshots = None;
-        self.snapshot = None;
-        self.flag.is_set.store(true, Relaxed);
+    /// Returns the packet threads that are to take a turn, and since when.
+    pub(crate) fn awake(&self) -> impl Iterator<Item = (usize, Duration)> {
+        let awake = self.threads.iter().enumerate();
+        let awake = awake.filter(|(_, thread)| thread.flag.is_set.load(Relaxed));
+        awake.map(|(number, thread)| (number, thread.waits_until))
     }
 
-    /// Reports whether a turn is due, which has to follow.
-    pub(crate) fn take_turn(&self) -> bool {
-        self.flag.is_set.swap(false, Relaxed)
+    /// Takes the processor from a packet thread, if there are several.
+    pub(crate) fn wait_until(&mut self, number: usize, until: Duration) {
+        if self.threads.len() > 1 {
+            self.threads[number].waits_until = until;
+        }
     }
 
-    /// Runs a turn of the event loop.
-    pub(crate) fn turn(&mut self) {
+    /// Runs a turn of a packet thread.
+    pub(crate) fn turn(&mut self, number: usize) {
         system::set_ahead(self.ahead);
-        let waker = Waker::from(Arc::clone(&self.flag));
-        let polled = self.event_loop.as_mut().poll(&mut Context::from_waker(&waker));
-        if let Some(snapshot) = self.snapshots.as_ref().and_then(|it| it.try_recv().ok()) {
+        let thread = &mut self.threads[number];
+        thread.flag.is_set.store(false, Relaxed);
+        if thread.has_ended {
+            return;
+        }
+        let waker = Waker::from(Arc::clone(&thread.flag));
+        match thread.event_loop.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => thread.has_ended = true,
+            Poll::Ready(Err(error)) => panic!("an event loop ended: {error}"),
+        }
+        if self.threads.iter().all(|thread| thread.has_ended) {
+            self.leave();
+        }
+    }
+
+    /// Lets the control thread go on. Returns whether it has to be called again.
+    pub(crate) fn advance(&mut self, chance: &mut Chance) -> bool {
+        let (snapshot, has_commands) = match &mut self.control {
+            Control::Direct(asked) => (asked.as_ref().and_then(|asked| asked.try_recv().ok()), false),
+            Control::Thread(control) => {
+                let snapshot = control.advance(&self.commands, chance).map(|snapshot| *snapshot);
+                (snapshot, control.has_commands())
+            }
+        };
+        self.record(snapshot);
+        has_commands
+    }
+
+    fn record(&mut self, snapshot: Option<Snapshot>) {
+        if let Some(snapshot) = snapshot {
             check_bounds(&snapshot);
             self.snapshot = Some(snapshot);
-        }
-        match polled {
-            Poll::Pending => {}
-            Poll::Ready(Ok(())) => self.leave(),
-            Poll::Ready(Err(error)) => panic!("an event loop ended: {error}"),
         }
     }
 
     fn leave(&mut self) {
-        self.event_loop = Box::pin(std::future::pending());
+        if let Control::Direct(asked) = &self.control {
+            let snapshot = asked.as_ref().and_then(|asked| asked.try_recv().ok());
+            self.record(snapshot);
+        }
+        self.end();
         self.network.borrow_mut().kernels[self.number].hand_over();
         let snapshot = self.snapshot.take().expect("a daemon that ends as it was told to");
         let of_key = |key| self.peers.values().find(|peer| peer.public_key == key);
@@ -193,21 +289,65 @@ impl Node {
         self.left = Some(snapshot.peers.into_iter().filter_map(left).collect());
     }
 
-    pub(crate) fn command(&mut self, command: Command) {
+    /// Sends a command to the only packet thread.
+    fn command(&mut self, command: Command) {
         // A full queue is a control thread that waits; it has nothing else to do here.
-        let _ = self.commands.try_send(command);
+        let _ = self.commands.first().map(|commands| commands.try_send(command));
     }
 
     pub(crate) fn change(&mut self, changes: Vec<Change>) {
+        match &mut self.control {
+            Control::Direct(_) => {
+                let answer = mpsc::sync_channel(1).0;
+                self.command(Command::Change { changes, answer });
+            }
+            Control::Thread(control) => control.call(|handle| {
+                let _ = handle.change(changes);
+                None
+            }),
+        }
+    }
+
+    pub(crate) fn rebind(&mut self, port: u16) {
         let answer = mpsc::sync_channel(1).0;
-        self.command(Command::Change { changes, answer });
+        self.command(Command::Rebind { port: Some(port), fwmark: None, answer });
     }
 
     /// Asks for a snapshot.
     pub(crate) fn ask(&mut self) {
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.command(Command::Snapshot { peers: Vec::with_capacity(8), answer });
-        self.snapshots = Some(answered);
-        self.snapshot = None;
+        if self.is_leaving {
+            return;
+        }
+        let peers = self.peers.len();
+        match &mut self.control {
+            Control::Direct(asked) => {
+                let (answer, answered) = mpsc::sync_channel(1);
+                *asked = Some(answered);
+                self.command(Command::Snapshot { peers: Vec::with_capacity(peers), answer });
+            }
+            Control::Thread(control) => control.call(move |handle| handle.snapshot(peers).ok().map(Box::new)),
+        }
+    }
+
+    /// Gives addresses to a peer, which the peer that has them loses.
+    pub(crate) fn reroute(&mut self, other: usize, addresses: Vec<IpNet>) {
+        for peer in self.peers.values_mut() {
+            peer.allowed_ips.retain(|prefix| !addresses.contains(prefix));
+        }
+        let peer = self.peers.get_mut(&other).unwrap();
+        peer.allowed_ips.extend(&addresses);
+        let peer = peer.public_key;
+        self.change(vec![Change::AllowedIps { peer, add: addresses, remove: Vec::new() }]);
+    }
+
+    /// Moves a peer to a packet thread.
+    pub(crate) fn move_peer(&mut self, other: usize, to: u16) {
+        let key = self.peers[&other].public_key;
+        if let Control::Thread(control) = &mut self.control {
+            control.call(move |handle| {
+                let _ = handle.move_peer(key, to);
+                None
+            });
+        }
     }
 }

@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use weft_tunnel::{PeerConfig, PeerSettings, PresharedKey, PrivateKey, PublicKey, ip};
 
 use crate::chance::Chance;
-use crate::kernel::{Kernel, TooLong, Translator};
+use crate::kernel::{End, Kernel, TooLong, Translator};
 use crate::network::Faults;
 use crate::packet::{Headers, inner_v4, inner_v6};
 
@@ -16,6 +17,8 @@ use crate::packet::{Headers, inner_v4, inner_v6};
 pub(crate) const BEGIN: Duration = Duration::from_secs(1000);
 /// The node that the others, the clients, have as their peer.
 pub(crate) const GATEWAY: usize = 0;
+/// Stands for the client that has the addresses which change their peer.
+pub(crate) const ROVING: usize = 250;
 
 pub(crate) const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -60,6 +63,10 @@ pub(crate) enum Event {
     /// Another interval of keepalives.
     Keepalive,
     Snapshot,
+    /// A peer moves to a packet thread, if there are several.
+    Move(usize, u16),
+    /// The addresses that change their peer are this peer's.
+    Reroute(usize),
     /// The link of the node carries packets of other lengths.
     LinkMtu(usize),
     /// A stranger sends bytes that may look like messages.
@@ -106,7 +113,11 @@ impl Plan {
         let mut flows = Vec::new();
         for from in 0..nodes {
             for _ in 0..=chance.below(3) {
-                let to = if from == GATEWAY { 1 + chance.below(nodes - 1) } else { GATEWAY };
+                let to = match from {
+                    GATEWAY if chance.happens(20) => ROVING,
+                    GATEWAY => 1 + chance.below(nodes - 1),
+                    _ => GATEWAY,
+                };
                 flows.push(flow(from, to, flows.len() as u32, chance));
             }
         }
@@ -122,7 +133,7 @@ impl Plan {
         let node = chance.below(nodes);
         let at = BEGIN + Duration::from_micros(chance.next() % self.length.as_micros() as u64);
         let length = chance.up_to(secs(120));
-        let (event, end) = match chance.below(45) {
+        let (event, end) = match chance.below(51) {
             0..22 => (Event::Burst, None),
             22..24 => (Event::Stray, None),
             24..26 => (Event::TunIsFull(true), Some(Event::TunIsFull(false))),
@@ -144,7 +155,19 @@ impl Plan {
             36 => (Event::Keepalive, None),
             37 | 38 => (Event::Snapshot, None),
             39 | 40 => (Event::HandOver, None),
-            41..44 => (Event::LinkMtu(*chance.one_of(&LINK_MTUS)), None),
+            41..45 if self.sites[GATEWAY].kernel.ends.len() == 1 => return,
+            41..45 => {
+                let threads = self.sites[GATEWAY].kernel.ends.len();
+                let peer = 1 + chance.below(nodes - 1);
+                self.schedule(at, GATEWAY, Event::Move(peer, chance.below(threads) as u16));
+                (Event::Burst, None)
+            }
+            48 | 49 => {
+                let event = Event::Reroute(1 + chance.below(nodes - 1));
+                self.schedule(at, GATEWAY, event);
+                (Event::Burst, None)
+            }
+            45..48 => (Event::LinkMtu(*chance.one_of(&LINK_MTUS)), None),
             _ => (Event::Junk, None),
         };
         self.schedule(at, node, event);
@@ -164,6 +187,11 @@ impl Plan {
     }
 }
 
+/// Returns the prefixes of the addresses that a node has inside the tunnel.
+pub(crate) fn addresses_of(node: usize) -> Vec<IpNet> {
+    [IpAddr::from(inner_v4(node)), IpAddr::from(inner_v6(node))].map(IpNet::from).to_vec()
+}
+
 fn sites(nodes: usize, length: Duration, chance: &mut Chance) -> Vec<Site> {
     let kernels: Vec<_> = (0..nodes).map(|node| kernel(node, chance)).collect();
     let keys: Vec<_> = (0..nodes).map(|_| PrivateKey::generate().unwrap()).collect();
@@ -176,12 +204,15 @@ fn sites(nodes: usize, length: Duration, chance: &mut Chance) -> Vec<Site> {
         let others = if of == GATEWAY { 1..nodes } else { GATEWAY..GATEWAY + 1 };
         let peer = |other: usize| {
             let is_known = of != GATEWAY || kernels[other].translator.is_none();
-            let addresses = [IpAddr::from(inner_v4(other)), IpAddr::from(inner_v6(other))];
+            let mut allowed_ips = addresses_of(other);
+            if other == 1 {
+                allowed_ips.extend(addresses_of(ROVING));
+            }
             let keepalive = length < LONG && chance.happens(30);
             let config = PeerConfig {
                 public_key: public[other],
                 endpoint: is_known.then_some(kernels[other].address),
-                allowed_ips: addresses.map(ipnet::IpNet::from).to_vec(),
+                allowed_ips,
                 settings: PeerSettings {
                     preshared_key: secrets[of.max(other)].clone(),
                     persistent_keepalive: NonZeroU16::new(25).filter(|_| keepalive),
@@ -204,6 +235,10 @@ fn kernel(node: usize, chance: &mut Chance) -> Kernel {
     }
     kernel.has_handshake_socket = chance.happens(50);
     kernel.joins = chance.happens(50);
+    kernel.steers = chance.happens(70);
+    if node == GATEWAY && chance.happens(40) {
+        kernel.ends.resize_with(2 + chance.below(2), End::default);
+    }
     kernel.has_offloads = chance.happens(50);
     kernel.too_long =
         *chance.one_of(&[TooLong::Fragmented, TooLong::Reported, TooLong::Reported, TooLong::Refused]);

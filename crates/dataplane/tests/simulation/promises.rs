@@ -10,7 +10,7 @@ use crate::kernel::TooLong;
 use crate::network::{Faults, OVERHEAD};
 use crate::node::{MTU, STAGING};
 use crate::packet::inner_v6;
-use crate::plan::{Event, Flow, GATEWAY, secs};
+use crate::plan::{Event, Flow, GATEWAY, ROVING, secs};
 use crate::world::World;
 
 /// Within this time two ends that hear each other have a session (docs/RELIABILITY.md).
@@ -26,6 +26,8 @@ const LATER: [DropReason; 4] = [
 /// three packets: the first is lost there, the second goes in fragments and shows the daemon the MTU, the
 /// third is answered.
 const TRIES: usize = 7;
+/// How often addresses change their peer, and peers their packet thread.
+const REARRANGEMENTS: usize = 3;
 /// After this time without traffic nothing is sent any more: Reject-After-Time three times.
 const EXPIRY: u64 = 540;
 
@@ -34,8 +36,9 @@ pub(crate) fn check_bounds(snapshot: &Snapshot) {
     let queues = &snapshot.queues;
     // The batches of a super-packet of tiny segments may exceed the capacity.
     let transmit = 8 + MAX_TCP_SEGMENTS / MAX_BATCH_SEGMENTS;
-    assert!(queues.control <= 256 && queues.transmit <= transmit, "{queues:?}");
-    assert!(queues.read_ahead_bytes <= 4 << 20, "{queues:?}");
+    let threads = snapshot.packet_threads.len();
+    assert!(queues.control <= threads * 256 && queues.transmit <= threads * transmit, "{queues:?}");
+    assert!(queues.read_ahead_bytes <= threads * (4 << 20), "{queues:?}");
 }
 
 impl World {
@@ -123,10 +126,49 @@ impl World {
         assert!(are_long && numbers.iter().all(|number| network.has_arrived(*number)), "a path stays narrow");
     }
 
+    /// While addresses change their peer and peers their packet thread, no packet is lost.
+    pub(crate) async fn rearranges(&mut self) {
+        let clients = self.nodes.len() - 1;
+        let threads = self.network.borrow().kernels[GATEWAY].ends.len();
+        let delay = self.network.borrow().delay;
+        self.flows.push(Flow::plain(GATEWAY, ROVING, 2000));
+        let roving = self.flows.len() - 1;
+        for _ in 0..REARRANGEMENTS {
+            let owner = 1 + self.chance.below(clients);
+            let peer = 1 + self.chance.below(clients);
+            let mut numbers = Vec::new();
+            for step in 0..20 {
+                match step {
+                    5 => self.happen(GATEWAY, Event::Reroute(owner)),
+                    10 => {
+                        numbers.extend(self.give_many(|flow| flow.to == peer));
+                        let to = self.chance.below(threads) as u16;
+                        self.happen(GATEWAY, Event::Move(peer, to));
+                    }
+                    // Meanwhile the peer goes on to another session.
+                    11..18 => numbers.extend(self.give_many(|flow| flow.from == peer)),
+                    _ => {}
+                }
+                numbers.extend((0..self.flows.len()).map(|flow| self.give(flow, 100).0));
+                let pause = self.chance.up_to(Duration::from_millis(3));
+                self.run_until(self.now() + pause).await;
+            }
+            // A barrier, and the way.
+            self.run_until(self.now() + secs(2) + delay).await;
+            let last = self.give(roving, 100).0;
+            self.run_until(self.now() + delay + Duration::from_millis(60)).await;
+            let network = self.network.borrow();
+            assert!(numbers.iter().all(|number| network.has_arrived(*number)), "a packet is lost");
+            assert!(network.has_arrived_at(owner, last), "the addresses are not those of node {owner}");
+        }
+        self.flows.pop();
+    }
+
     /// A daemon that takes over from another one has a session with each peer after a round trip, whatever
     /// address the peer has, and what waited for it arrives.
     pub(crate) async fn hands_over(&mut self) {
-        let (delay, moment) = (self.network.borrow().delay, Duration::from_millis(10));
+        // Packet threads wait for processors.
+        let (delay, moment) = (self.network.borrow().delay, Duration::from_millis(60));
         for node in 0..self.nodes.len() {
             self.happen(node, Event::HandOver);
             // It ends in this turn.
@@ -143,6 +185,14 @@ impl World {
             self.run_until(self.now() + delay + moment).await;
             assert!(self.have_arrived(&to_it), "node {node} has no session after it took over");
         }
+    }
+
+    /// Gives more packets than a turn sends, short enough for every link, in one of these flows; a packet if
+    /// there is one packet thread.
+    fn give_many(&mut self, is_wanted: impl Fn(&Flow) -> bool) -> Vec<u64> {
+        let threads = self.network.borrow().kernels[GATEWAY].ends.len();
+        let flow = self.flows.iter().position(is_wanted).unwrap();
+        (0..if threads > 1 { 250 } else { 1 }).map(|_| self.give(flow, 400).0).collect()
     }
 
     /// Gives a packet of each of these flows to the TUN of its sender, and returns their numbers.
@@ -172,6 +222,7 @@ impl World {
     /// Every packet and every datagram of the daemons that run is somewhere, or is counted once.
     pub(crate) async fn check_books(&mut self) {
         for node in 0..self.nodes.len() {
+            self.nodes[node].snapshot = None;
             self.nodes[node].ask();
         }
         self.run_until(self.now() + secs(1)).await;

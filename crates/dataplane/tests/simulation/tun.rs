@@ -20,15 +20,17 @@ const SLAB: usize = 2 * (MAX_PACKET + TAILROOM);
 pub(crate) struct SimulatedTun {
     network: Rc<RefCell<Network>>,
     node: usize,
+    thread: usize,
     hasher: FlowHasher,
     plain: PlainSlab,
     staged: Vec<Plaintext>,
 }
 
 impl SimulatedTun {
-    pub(crate) fn new(network: Rc<RefCell<Network>>, node: usize) -> Self {
+    /// Returns the TUN of a packet thread. All of a node have the same hasher.
+    pub(crate) fn new(network: Rc<RefCell<Network>>, node: usize, thread: usize, hasher: FlowHasher) -> Self {
         let plain = PlainSlab::new(4 * MAX_PACKET);
-        Self { network, node, hasher: FlowHasher::random(), plain, staged: Vec::new() }
+        Self { network, node, thread, hasher, plain, staged: Vec::new() }
     }
 }
 
@@ -39,6 +41,10 @@ impl Tun for SimulatedTun {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
+        let taken = self.recv_rest(cx, out, max_bytes);
+        if taken > 0 {
+            return Poll::Ready(Ok(taken));
+        }
         let mut network = self.network.borrow_mut();
         // A batch may end before the queue does.
         let most = if network.chance.happens(10) { 1 } else { usize::MAX };
@@ -46,7 +52,10 @@ impl Tun for SimulatedTun {
         let mut slab = Slab::new(SLAB, self.hasher);
         let mut bytes = 0;
         while bytes < max_bytes && slab.packets() < most {
-            let Some(Given { bytes: packet, offload, segments }) = kernel.given.front() else { break };
+            let Some(Given { bytes: packet, offload, segments }) = kernel.ends[self.thread].given.front()
+            else {
+                break;
+            };
             let len = packet.len();
             if slab.spare_mut().len() < len + TAILROOM {
                 break;
@@ -54,22 +63,62 @@ impl Tun for SimulatedTun {
             slab.spare_mut()[..len].copy_from_slice(packet);
             slab.commit(0, len, *offload);
             kernel.books.packets_read += segments;
-            kernel.given.pop_front();
+            kernel.ends[self.thread].given.pop_front();
             bytes += len;
         }
         if bytes == 0 {
-            kernel.wait(Wait::Packets, cx.waker());
+            kernel.wait(self.thread, Wait::Packets, cx.waker());
             return Poll::Pending;
         }
         kernel.books.turn.bytes_read += bytes;
-        out.push_back(TunBatch::new(slab, 0, SlabHome::None));
+        out.push_back(TunBatch::new(slab, self.thread as u16, SlabHome::None));
         Poll::Ready(Ok(bytes))
+    }
+
+    fn hand_over(
+        &mut self,
+        batches: &mut VecDeque<TunBatch>,
+        mut shard_of: impl FnMut(&[u8]) -> Option<u16>,
+    ) -> u64 {
+        let mut network = self.network.borrow_mut();
+        let kernel = &mut network.kernels[self.node];
+        // What others read for this thread is not handed on.
+        for batch in batches.iter_mut().filter(|batch| usize::from(batch.queue()) == self.thread) {
+            let owners: Vec<_> = batch.remaining().map(&mut shard_of).collect();
+            let wanted: Vec<_> = owners.iter().map(Option::is_some).collect();
+            for (place, slab) in batch.take_out(&wanted) {
+                let owner = usize::from(owners[place].unwrap());
+                kernel.ends[owner].inbox.push_back(TunBatch::new(slab, self.thread as u16, SlabHome::None));
+                kernel.wake(owner, Wait::Packets);
+            }
+        }
+        batches.retain(|batch| !batch.is_done());
+        0
+    }
+
+    fn recv_rest(&mut self, cx: &mut Context<'_>, out: &mut VecDeque<TunBatch>, max_bytes: usize) -> usize {
+        let kernel = &mut self.network.borrow_mut().kernels[self.node];
+        let mut bytes = 0;
+        while bytes < max_bytes
+            && let Some(batch) = kernel.ends[self.thread].inbox.pop_front()
+        {
+            bytes += batch.bytes();
+            out.push_back(batch);
+        }
+        if bytes == 0 {
+            kernel.wait(self.thread, Wait::Packets, cx.waker());
+        }
+        bytes
+    }
+
+    fn is_drained(&self) -> bool {
+        self.network.borrow().kernels[self.node].ends[self.thread].inbox.is_empty()
     }
 
     fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let kernel = &mut self.network.borrow_mut().kernels[self.node];
         if kernel.tun_is_full {
-            kernel.wait(Wait::TunRoom, cx.waker());
+            kernel.wait(self.thread, Wait::TunRoom, cx.waker());
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))

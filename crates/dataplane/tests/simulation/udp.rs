@@ -17,6 +17,7 @@ const REFUSALS: [i32; 5] = [libc::ENOBUFS, libc::ENOMEM, libc::EPERM, libc::ENET
 pub(crate) struct SimulatedUdp {
     pub(crate) network: Rc<RefCell<Network>>,
     pub(crate) node: usize,
+    pub(crate) thread: usize,
 }
 
 impl SimulatedUdp {
@@ -35,7 +36,7 @@ impl SimulatedUdp {
         let mut filled = 0;
         while filled < RecvBuffers::COUNT {
             let Some(buffer) = buffers.free_buffers().next() else { break };
-            let Some(first) = kernel.take(of_handshakes) else { break };
+            let Some(first) = kernel.take(self.thread, of_handshakes) else { break };
             let (stride, mut len) = (first.bytes.len(), first.bytes.len());
             buffer[..len].copy_from_slice(&first.bytes);
             // What has the same source and size, the last one shorter (UDP GRO).
@@ -48,13 +49,14 @@ impl SimulatedUdp {
             };
             let mut last = stride;
             loop {
-                let queue = if of_handshakes { &kernel.handshakes } else { &kernel.received };
+                let end = &kernel.ends[self.thread];
+                let queue = if of_handshakes { &end.handshakes } else { &end.received };
                 let Some(next) = queue.front().filter(|next| kernel.joins && joins_to(last, next, len))
                 else {
                     break;
                 };
                 last = next.bytes.len();
-                let Some(next) = kernel.take(of_handshakes) else { break };
+                let Some(next) = kernel.take(self.thread, of_handshakes) else { break };
                 buffer[len..len + last].copy_from_slice(&next.bytes);
                 len += last;
             }
@@ -65,7 +67,8 @@ impl SimulatedUdp {
         if filled > 0 {
             return Poll::Ready(Ok(filled));
         }
-        kernel.wait(if of_handshakes { Wait::Handshakes } else { Wait::Datagrams }, cx.waker());
+        let what = if of_handshakes { Wait::Handshakes } else { Wait::Datagrams };
+        kernel.wait(self.thread, what, cx.waker());
         Poll::Pending
     }
 }
@@ -87,7 +90,7 @@ impl Udp for SimulatedUdp {
         let mut network = self.network.borrow_mut();
         let kernel = &mut network.kernels[self.node];
         if kernel.socket_is_full {
-            kernel.wait(Wait::SocketRoom, cx.waker());
+            kernel.wait(self.thread, Wait::SocketRoom, cx.waker());
             return Poll::Pending;
         }
         let errors = kernel.errors_percent;

@@ -6,7 +6,7 @@ use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::PoisonError;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::time::Sleep;
@@ -18,8 +18,15 @@ use crate::node::{Node, WorldWaker};
 use crate::plan::{BEGIN, Event, Flow, Plan, secs};
 use crate::system;
 
-/// Turns of all event loops at one instant: more would be a loop that spins.
-const TURNS_AT_ONE_INSTANT: usize = 2_000;
+/// Turns of all event loops at one instant, after which time goes on.
+const TURNS_OF_A_MILLISECOND: usize = 500;
+/// How long one of several packet threads waits for a processor.
+const LONGEST_WAIT: Duration = Duration::from_millis(4);
+/// Turns of all event loops in a world: many times as many as in the busiest one.
+const MOST_TURNS: u64 = 100_000;
+/// How long there may be so many without a pause: more would be a loop that spins. One that waits for others
+/// at a barrier takes turns for 5 ms.
+const BUSY_MILLISECONDS: usize = 20;
 /// The most that a turn does in each direction: the budgets of the event loop, the packets that waited for
 /// the sessions of all peers, and a batch beyond.
 const LONGEST_TURN: Turn =
@@ -65,6 +72,8 @@ pub(crate) struct World {
     turns: u64,
     longest_turn: Turn,
     turns_now: usize,
+    /// Milliseconds without a pause so far.
+    busy: usize,
 }
 
 impl World {
@@ -117,6 +126,7 @@ impl World {
             turns: 0,
             longest_turn: Turn::default(),
             turns_now: 0,
+            busy: 0,
         }
     }
 
@@ -130,6 +140,7 @@ impl World {
         self.run_until(self.now() + secs(60)).await;
         self.agrees().await;
         self.carries().await;
+        self.rearranges().await;
         self.hands_over().await;
         self.falls_silent().await;
         self.widens().await;
@@ -156,28 +167,56 @@ impl World {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, end: Duration) -> Poll<()> {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        self.wakes(None);
         let now = BEGIN + self.began.elapsed();
         if now > self.now() {
             self.turns_now = 0;
         }
         self.network.borrow_mut().now = now;
         system::set_now(now);
-        loop {
+        let mut waiting;
+        let is_busy = loop {
             while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= now) {
                 let (node, event) = entry.remove();
                 self.happen(node, event);
             }
             self.network.borrow_mut().deliver();
-            let Some(node) = self.nodes.iter().position(Node::take_turn) else { break };
-            self.turn(node);
-        }
+            let mut has_commands = false;
+            for node in &mut self.nodes {
+                has_commands |= node.advance(&mut self.chance);
+            }
+            let each = self.nodes.iter().enumerate();
+            let each =
+                each.flat_map(|(node, of)| of.awake().map(move |(thread, since)| (node, thread, since)));
+            let (awake, later): (Vec<_>, Vec<_>) = each.partition(|(_, _, since)| *since <= now);
+            waiting = later.into_iter().map(|(_, _, until)| until).min();
+            if awake.is_empty() && has_commands {
+                continue;
+            }
+            // Whichever is first on its processor.
+            let Some((node, thread, _)) = awake.first().map(|_| *self.chance.one_of(&awake)) else {
+                break false;
+            };
+            if self.chance.happens(3) {
+                self.nodes[node].wait_until(thread, now + self.chance.up_to(LONGEST_WAIT));
+            }
+            if self.turns_now >= TURNS_OF_A_MILLISECOND {
+                break true;
+            }
+            self.turn(node, thread);
+        };
         if now >= end {
             return Poll::Ready(());
         }
         let event = self.events.keys().next().map(|(at, _)| *at);
         let arrival = self.network.borrow().next_arrival();
-        let next = [event, arrival, Some(end)].into_iter().flatten().min().unwrap_or(end);
+        let mut next = [event, arrival, waiting, Some(end)].into_iter().flatten().min().unwrap_or(end);
+        self.busy = if is_busy { self.busy + 1 } else { 0 };
+        if is_busy {
+            assert!(self.busy <= BUSY_MILLISECONDS, "an event loop spins");
+            next = next.min(now + Duration::from_millis(1));
+        }
+        self.wakes(Some(cx.waker().clone()));
         self.timer.as_mut().reset(self.began + (next - BEGIN));
         if self.timer.as_mut().poll(cx).is_ready() {
             cx.waker().wake_by_ref();
@@ -185,13 +224,18 @@ impl World {
         Poll::Pending
     }
 
-    /// Runs a turn of an event loop.
-    fn turn(&mut self, node: usize) {
+    /// Makes event loops wake the world or not.
+    fn wakes(&self, waker: Option<Waker>) {
+        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker;
+    }
+
+    /// Runs a turn of a packet thread.
+    fn turn(&mut self, node: usize, thread: usize) {
         self.turns += 1;
+        assert!(self.turns <= MOST_TURNS, "messages go round and round");
         self.turns_now += 1;
-        assert!(self.turns_now <= TURNS_AT_ONE_INSTANT, "an event loop spins");
         self.network.borrow_mut().kernels[node].books.turn = Turn::default();
-        self.nodes[node].turn();
+        self.nodes[node].turn(thread);
         let turn = self.network.borrow().kernels[node].books.turn;
         self.longest_turn = self.longest_turn.max(turn);
         assert!(turn.max(LONGEST_TURN) == LONGEST_TURN, "too much for a turn: {turn:?}");
