@@ -25,10 +25,13 @@ pub use datagram::MIN_DATAGRAM;
 use datagram::{Header, Kind, MAX_DATAGRAM};
 use sockets::{Sockets, grid};
 
-/// The flows have ended when nothing has arrived for this long.
+/// The flows have ended when everything has arrived, and nothing more for this long: nothing came twice.
 const QUIET: Duration = Duration::from_millis(300);
+/// What is missing is lost when nothing has arrived for this long: on a busy machine a program may wait a
+/// second and more for a processor.
+const LOST: Duration = Duration::from_secs(3);
 /// The longest wait for datagrams in flight.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a receiver sleeps at most before it checks whether it should end.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -124,6 +127,7 @@ struct Shared {
     sent: AtomicU64,
     refused: AtomicU64,
     received: AtomicU64,
+    replies_sent: AtomicU64,
     replies_received: AtomicU64,
     corrupt: AtomicU64,
     replies_corrupt: AtomicU64,
@@ -229,11 +233,18 @@ impl Shared {
         *self.last_arrival.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
+    /// Reports whether everything that was sent has arrived.
+    fn has_all(&self) -> bool {
+        let has = |sent: &AtomicU64, received: &AtomicU64| received.load(Relaxed) >= sent.load(Relaxed);
+        has(&self.sent, &self.received) && has(&self.replies_sent, &self.replies_received)
+    }
+
     fn wait_for_quiet(&self) {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             let last = self.last_arrival.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(start);
-            if last.max(start).elapsed() >= QUIET {
+            let quiet = if self.has_all() { QUIET } else { LOST };
+            if last.max(start).elapsed() >= quiet {
                 return;
             }
             thread::sleep(TICK);
@@ -332,7 +343,10 @@ fn receive(sockets: &Sockets, options: &NumberedOptions, shared: &Shared) -> Rec
             let header = Header { kind: Kind::Reply, flow: header.flow, sequence: replies_sent[flow] };
             header.write_datagram(MIN_DATAGRAM, &mut reply);
             match socket.send_to(&reply, from) {
-                Ok(_) => replies_sent[flow] += 1,
+                Ok(_) => {
+                    replies_sent[flow] += 1;
+                    shared.replies_sent.fetch_add(1, Relaxed);
+                }
                 Err(_) => {
                     shared.replies_refused.fetch_add(1, Relaxed);
                 }
