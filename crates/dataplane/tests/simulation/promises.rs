@@ -64,8 +64,7 @@ impl World {
         self.flows.clear();
         for client in 1..self.nodes.len() {
             for (from, to) in [(client, GATEWAY), (GATEWAY, client)] {
-                let number = self.network.borrow_mut().new_number() as u32;
-                self.flows.push(Flow::plain(from, to, 1000 + number));
+                self.add_flow(from, to);
             }
         }
         for _ in 0..AGREEMENT / 3 {
@@ -76,6 +75,12 @@ impl World {
             }
         }
         panic!("no agreement within {AGREEMENT} s");
+    }
+
+    /// Adds a flow that no other has the number of.
+    fn add_flow(&mut self, from: usize, to: usize) {
+        let number = 1000 + self.network.borrow_mut().new_number() as u32;
+        self.flows.push(Flow::plain(from, to, number));
     }
 
     /// Packets of any length pass between all, or their senders learn which do.
@@ -131,7 +136,7 @@ impl World {
         let clients = self.nodes.len() - 1;
         let threads = self.network.borrow().kernels[GATEWAY].ends.len();
         let delay = self.network.borrow().delay;
-        self.flows.push(Flow::plain(GATEWAY, ROVING, 2000));
+        self.add_flow(GATEWAY, ROVING);
         let roving = self.flows.len() - 1;
         for _ in 0..REARRANGEMENTS {
             let owner = 1 + self.chance.below(clients);
