@@ -3,14 +3,13 @@
 
 use std::net::SocketAddr;
 use std::net::UdpSocket;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use weft_lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
 use weft_lab::traffic::Amount;
 use weft_lab::{PATIENCE, Transfer, until};
 
-use crate::accounts::{Bed, Setting, with_each};
+use crate::accounts::{Bed, Setting};
 use crate::content::{finish_in_order, start_numbered};
 use crate::support::{End, Family, alone};
 
@@ -44,27 +43,23 @@ fn keeps_the_order(family: Family, options: NumberedOptions) -> Vec<NumberedRepo
 }
 
 /// The same with options that know when the sending begins.
-fn keeps_the_order_for(
-    family: Family,
-    options: impl Fn(Instant) -> NumberedOptions + Sync,
-) -> Vec<NumberedReport> {
+fn keeps_the_order_for(family: Family, options: impl Fn(Instant) -> NumberedOptions) -> Vec<NumberedReport> {
     let _alone = alone();
-    let reports = Mutex::new(Vec::new());
-    with_each(four_queues(), |setting| {
-        let Some(bed) = Bed::new(setting) else { return };
+    let mut reports = Vec::new();
+    for setting in four_queues() {
+        let Some(bed) = Bed::new(setting) else { break };
         let bulk = BulkTransfers::start(&bed);
         let numbered = start_numbered(&bed, End::A, End::B, family, options(Instant::now()));
         wait_until_sent(&numbered);
         // Without it the queues run empty, and what is on its way arrives.
         bulk.finish();
-        let report = finish_in_order(&bed, numbered);
-        reports.lock().unwrap().push(report);
+        reports.push(finish_in_order(&bed, numbered));
         let [a, _] = bed.assert_balanced();
         assert_eq!(a.weft.tun_queues.len(), bed.setting.queues());
         assert!(a.weft.tun_queues.iter().all(|queue| queue.packets_read > 0), "{setting:?}: {a:?}");
         bed.stop();
-    });
-    reports.into_inner().unwrap()
+    }
+    reports
 }
 
 fn wait_until_sent(numbered: &Numbered) {
@@ -136,12 +131,14 @@ fn a_first_answer_in_mid_stream_keeps_the_order() {
 #[test]
 fn flows_that_the_other_end_began_keep_their_order_when_the_kernel_forgets_them() {
     let _alone = alone();
-    with_each(four_queues(), flows_that_the_other_end_began_keep_their_order);
+    for setting in four_queues() {
+        let Some(bed) = Bed::new(setting) else { return };
+        flows_that_the_other_end_began_keep_their_order(bed);
+    }
 }
 
-fn flows_that_the_other_end_began_keep_their_order(setting: Setting) {
+fn flows_that_the_other_end_began_keep_their_order(bed: Bed) {
     const FLOWS: usize = 96;
-    let Some(bed) = Bed::new(setting) else { return };
     let bind = |end: End| -> Vec<UdpSocket> {
         let address = SocketAddr::new(end.inner(Family::V4), 0);
         bed.ends.namespace(end).run(|| (0..FLOWS).map(|_| UdpSocket::bind(address).unwrap()).collect())
