@@ -16,6 +16,9 @@ pub(crate) const OUTER_HEADERS: usize = 28;
 /// Bytes that a tunnel adds to a packet: these headers, and what surrounds the packet in a message.
 pub(crate) const OVERHEAD: usize = OUTER_HEADERS + 32;
 
+/// The longest time for which the network holds the second copy of a datagram back.
+pub(crate) const HELD_BACK: Duration = Duration::from_secs(300);
+
 /// What the network of a world does to datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
@@ -219,7 +222,7 @@ impl Network {
         }
         if self.chance.happens(self.faults.repeat_percent) {
             self.has_repeats = true;
-            let later = self.now + self.delay + self.chance.up_to(Duration::from_secs(300));
+            let later = self.now + self.delay + self.chance.up_to(HELD_BACK);
             self.fly(later, to, Flying::Datagram(datagram));
         }
     }

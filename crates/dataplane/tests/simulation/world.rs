@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 
 use crate::chance::Chance;
 use crate::kernel::Turn;
-use crate::network::Network;
+use crate::network::{HELD_BACK, Network};
 use crate::node::{Node, WorldWaker};
 use crate::plan::{BEGIN, Event, Flow, Plan, secs};
 use crate::system;
@@ -140,6 +140,9 @@ impl World {
         self.run_until(self.now() + secs(60)).await;
         self.agrees().await;
         self.carries().await;
+        // What the network holds back may divert a peer to an old address, until it is heard again.
+        self.run_until(self.now() + HELD_BACK).await;
+        self.agrees().await;
         self.rearranges().await;
         self.hands_over().await;
         self.falls_silent().await;
