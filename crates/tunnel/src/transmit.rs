@@ -243,7 +243,7 @@ impl Drop for Slot<'_> {
 /// A control message (handshake message, cookie reply or keepalive) that waits for the socket.
 #[derive(Clone, Debug)]
 pub struct ControlMessage {
-    /// The peer whose handshake initiation this is, if it is one.
+    /// The peer that this message begins a handshake with, if it is an initiation.
     initiation_to: Option<PeerId>,
     destination: SocketAddr,
     source: Option<IpAddr>,

@@ -20,7 +20,7 @@ const TO: u16 = 9;
 /// Packets between two clock reads.
 const BURST: u32 = 8;
 /// An address of the tunnel's network that no peer has.
-const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 0, 200, 1);
+const UNASSIGNED: Ipv4Addr = Ipv4Addr::new(10, 0, 200, 1);
 /// Bytes of a packet that is not tiny, without what a kind adds.
 const LONG: usize = 1200;
 const ICMP: u8 = 1;
@@ -113,7 +113,7 @@ fn write(packet: &mut [u8], kind: Kind, own: Ipv4Addr, number: u32) -> usize {
     let len = header + payload;
     let [high_len, low_len] = (len as u16).to_be_bytes();
     let source = if kind == Kind::Spoofed { CLIENT } else { own };
-    let destination = if kind == Kind::Unroutable { NOBODY } else { GATEWAY };
+    let destination = if kind == Kind::Unroutable { UNASSIGNED } else { GATEWAY };
     packet[..12].copy_from_slice(&[
         0x40 | (header / 4) as u8,
         0,

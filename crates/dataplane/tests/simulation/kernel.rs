@@ -63,7 +63,7 @@ struct PathMtu {
 pub(crate) struct Kernel {
     pub(crate) address: SocketAddr,
     pub(crate) translator: Option<Translator>,
-    /// Whether handshake messages have a socket of their own.
+    /// Whether handshake messages have a separate socket.
     pub(crate) has_handshake_socket: bool,
     /// Whether received datagrams are joined (UDP GRO).
     pub(crate) joins: bool,
@@ -295,7 +295,7 @@ impl Kernel {
         }
     }
 
-    /// Returns the packet thread whose socket gets a datagram.
+    /// Returns the packet thread that receives a datagram.
     fn thread_of(&self, datagram: &Datagram) -> usize {
         let number = if self.steers {
             let index = match datagram.bytes.first() {

@@ -119,7 +119,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Returns a node whose daemon runs.
+    /// Returns a node with a running daemon.
     pub(crate) fn new(
         number: usize,
         network: &Rc<RefCell<Network>>,

@@ -30,7 +30,7 @@ impl Wire {
         match (bytes[0], bytes.len()) {
             (1, 148) | (2, 92) => {
                 let index = word(4);
-                // A new session of whoever answers to this index.
+                // A new session of the node with this index.
                 self.sessions.retain(|(sender, of), _| *sender == node || *of != index);
                 for other in (0..nodes).filter(|other| *other != node) {
                     self.sessions.insert((other, index), (now, HashSet::new()));

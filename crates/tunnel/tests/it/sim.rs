@@ -230,7 +230,7 @@ pub(crate) struct World {
     pub(crate) network: Network,
     /// Directions, from node to node, on which everything is lost.
     pub(crate) cut: BTreeSet<(usize, usize)>,
-    /// Nodes whose sockets take nothing.
+    /// Nodes with full sockets.
     pub(crate) full: BTreeSet<usize>,
     /// Share of the datagrams that reach another shard than the kernel's choice.
     pub(crate) stray_percent: u64,
