@@ -4,6 +4,10 @@
 //! them over. Messages of the next session arrive here, and could overtake. So they wait here, from the first
 //! of them on, until the other thread has handed over everything that it had received by then: it is asked to
 //! say so ([`Siblings::ask_flush`]), and its answer comes behind the last of these messages.
+//!
+//! If the kernel cannot choose a socket for each message, those of the sessions from before the move may
+//! arrive here as well, or at a third thread, while earlier ones are with the thread that had the peer. They
+//! wait in the same way, until its first answer.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -25,15 +29,22 @@ const KEEPALIVE_BYTES: usize = 32;
 /// When the sessions from before the move have ended (Reject-After-Time).
 const OVER: Duration = Duration::from_secs(180);
 
-/// How far the change to the next session has come.
+/// The session of a message: one from before the move, or one since then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    Before,
+    Next,
+}
+
+/// What the other thread is asked for.
 #[derive(Debug)]
 enum State {
-    /// No message of the next session has arrived.
-    Before,
-    /// Messages of the next session wait.
-    Holds { held: VecDeque<HandedOver>, until: Instant, is_asked: bool },
-    /// The other thread did not answer in time.
-    Late,
+    /// Nothing: no message waits.
+    Idle,
+    /// Messages wait for its answer, at least one.
+    Holds { held: VecDeque<(Age, HandedOver)>, until: Instant, is_asked: bool },
+    /// It did not answer in time. A message of this age was opened since.
+    Late(Age),
 }
 
 /// A peer that moved here.
@@ -44,6 +55,8 @@ struct Detour {
     from: u16,
     /// The receiver indices of its sessions and handshakes at the time of the move.
     before: Vec<u32>,
+    /// Whether everything that the other thread had of these sessions at the time of the move is here.
+    is_flushed: bool,
     state: State,
     over_at: Instant,
 }
@@ -91,7 +104,8 @@ impl Detours {
     /// Records that a peer moved here from packet thread `from`, with sessions of these receiver indices.
     pub(super) fn begin(&mut self, peer: PublicKey, from: u16, before: Vec<u32>, now: Instant) {
         if !before.is_empty() {
-            self.each.push(Detour { peer, from, before, state: State::Before, over_at: now + OVER });
+            let (is_flushed, state, over_at) = (false, State::Idle, now + OVER);
+            self.each.push(Detour { peer, from, before, is_flushed, state, over_at });
         }
     }
 
@@ -111,15 +125,16 @@ impl Detours {
         let mut is_done = true;
         each.retain_mut(|detour| {
             if let State::Holds { held, until, is_asked } = &mut detour.state {
-                if let Some(first) = held.front().filter(|_| !*is_asked) {
+                if let Some((_, first)) = held.front().filter(|_| !*is_asked) {
                     let source = first.meta.source;
                     *is_asked = siblings.ask_flush(detour.from, detour.peer, source);
                     is_done &= *is_asked;
                 }
                 if now >= *until {
                     tracing::debug!(peer = %detour.peer, "the packet thread that had the peer does not answer");
-                    release(held, ready, held_bytes);
-                    detour.state = State::Late;
+                    let newest = held.back().map_or(Age::Before, |(age, _)| *age);
+                    release(held.drain(..), ready, held_bytes);
+                    detour.state = State::Late(newest);
                     is_done = false;
                 }
             }
@@ -138,25 +153,22 @@ impl Detours {
     pub(super) fn take(&mut self, tunnel: &Tunnel, data: Data, now: Instant) -> Taken {
         match data {
             Data::Flushed(peer) => {
-                if let Some(place) = self.each.iter().position(|detour| detour.peer == peer) {
-                    let mut detour = self.each.swap_remove(place);
-                    if let State::Holds { held, .. } = &mut detour.state {
-                        release(held, &mut self.ready, &mut self.held_bytes);
-                    }
+                if let Some(place) = self.each.iter().position(|detour| detour.peer == peer)
+                    && self.each[place].flushed(&mut self.ready, &mut self.held_bytes, now)
+                {
+                    self.each.swap_remove(place);
                 }
                 Taken::Done
             }
             Data::Datagram { from, datagram } => {
-                let Some((detour, is_next)) = find(&mut self.each, tunnel, &datagram.bytes) else {
+                let Some((detour, age)) = find(&mut self.each, tunnel, &datagram.bytes) else {
                     return Taken::Other(datagram);
                 };
                 // What came through the thread that had the peer is in order.
-                let passage = if is_next && from != detour.from {
-                    hold(detour, &mut self.held_bytes, &datagram.meta, &datagram.bytes, now)
-                } else if !is_next && matches!(detour.state, State::Late) {
-                    Passage::Drop
+                let passage = if from == detour.from {
+                    detour.passage_of_handed_over(age)
                 } else {
-                    Passage::Open
+                    detour.passage(age, &mut self.held_bytes, &datagram.meta, &datagram.bytes, now)
                 };
                 match passage {
                     Passage::Drop => return Taken::Dropped,
@@ -186,8 +198,8 @@ impl Detours {
         now: Instant,
     ) -> Passage {
         match find(&mut self.each, tunnel, datagram) {
-            Some((detour, true)) => hold(detour, &mut self.held_bytes, meta, datagram, now),
-            _ => Passage::Open,
+            Some((detour, age)) => detour.passage(age, &mut self.held_bytes, meta, datagram, now),
+            None => Passage::Open,
         }
     }
 
@@ -203,40 +215,93 @@ impl Detours {
     }
 }
 
-/// Returns the move of the peer that a message is for, and whether it is a message of a session since then.
-fn find<'a>(each: &'a mut [Detour], tunnel: &Tunnel, datagram: &[u8]) -> Option<(&'a mut Detour, bool)> {
+impl Detour {
+    fn age_of(&self, index: u32) -> Age {
+        if self.before.contains(&index) { Age::Before } else { Age::Next }
+    }
+
+    /// Decides on a message that the thread that had the peer handed over.
+    fn passage_of_handed_over(&self, age: Age) -> Passage {
+        let is_late = age == Age::Before && matches!(self.state, State::Late(_));
+        if is_late { Passage::Drop } else { Passage::Open }
+    }
+
+    /// Decides on any other message, and copies it if it waits.
+    fn passage(
+        &mut self,
+        age: Age,
+        held_bytes: &mut usize,
+        meta: &RecvMeta,
+        datagram: &[u8],
+        now: Instant,
+    ) -> Passage {
+        if matches!(self.state, State::Idle) && (age == Age::Next || !self.is_flushed) {
+            self.state = holds(VecDeque::new(), now);
+        }
+        match &mut self.state {
+            State::Idle => Passage::Open,
+            State::Holds { held, .. } => {
+                if *held_bytes + datagram.len() > MAX_HELD_BYTES {
+                    return Passage::Drop;
+                }
+                *held_bytes += datagram.len();
+                held.push_back((age, HandedOver::new(meta, datagram)));
+                Passage::Waits
+            }
+            State::Late(Age::Next) if age == Age::Before => Passage::Drop,
+            State::Late(opened) => {
+                *opened = age;
+                Passage::Open
+            }
+        }
+    }
+
+    /// Takes the answer of the thread that had the peer. Returns whether the move is over: messages of the
+    /// next session have waited for this answer.
+    fn flushed(&mut self, ready: &mut VecDeque<HandedOver>, held_bytes: &mut usize, now: Instant) -> bool {
+        self.is_flushed = true;
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Idle => false,
+            State::Late(opened) => opened == Age::Next,
+            State::Holds { mut held, .. } => {
+                let is_over = held.front().is_some_and(|(age, _)| *age == Age::Next);
+                let next = held.iter().position(|(age, _)| *age == Age::Next).filter(|_| !is_over);
+                let count = next.unwrap_or(held.len());
+                release(held.drain(..count), ready, held_bytes);
+                // Those of the next session came after the question, as did others that the thread has now.
+                if !held.is_empty() {
+                    self.state = holds(held, now);
+                }
+                is_over
+            }
+        }
+    }
+}
+
+fn holds(held: VecDeque<(Age, HandedOver)>, now: Instant) -> State {
+    State::Holds { held, until: now + PATIENCE, is_asked: false }
+}
+
+/// Returns the move of the peer that a message is for, and the age of its session.
+fn find<'a>(each: &'a mut [Detour], tunnel: &Tunnel, datagram: &[u8]) -> Option<(&'a mut Detour, Age)> {
     if each.is_empty() {
         return None;
     }
     // A keepalive has no place among packets: it may be sent before data that was sealed earlier.
     let (peer, index) = tunnel.receiver_of_data(datagram).filter(|_| datagram.len() > KEEPALIVE_BYTES)?;
     let detour = each.iter_mut().find(|detour| detour.peer == peer)?;
-    let is_next = !detour.before.contains(&index);
-    Some((detour, is_next))
+    let age = detour.age_of(index);
+    Some((detour, age))
 }
 
-/// Copies a message of the next session, unless these need not wait any longer.
-fn hold(
-    detour: &mut Detour,
+/// Lets messages that waited come before anything else that was received.
+fn release(
+    held: impl Iterator<Item = (Age, HandedOver)>,
+    ready: &mut VecDeque<HandedOver>,
     held_bytes: &mut usize,
-    meta: &RecvMeta,
-    datagram: &[u8],
-    now: Instant,
-) -> Passage {
-    if matches!(detour.state, State::Before) {
-        let (held, until) = (VecDeque::new(), now + PATIENCE);
-        detour.state = State::Holds { held, until, is_asked: false };
+) {
+    for (_, datagram) in held {
+        *held_bytes -= datagram.bytes.len();
+        ready.push_back(datagram);
     }
-    let State::Holds { held, .. } = &mut detour.state else { return Passage::Open };
-    if *held_bytes + datagram.len() > MAX_HELD_BYTES {
-        return Passage::Drop;
-    }
-    *held_bytes += datagram.len();
-    held.push_back(HandedOver::new(meta, datagram));
-    Passage::Waits
-}
-
-fn release(held: &mut VecDeque<HandedOver>, ready: &mut VecDeque<HandedOver>, held_bytes: &mut usize) {
-    *held_bytes -= held.iter().map(|datagram| datagram.bytes.len()).sum::<usize>();
-    ready.append(held);
 }

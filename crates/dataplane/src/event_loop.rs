@@ -125,6 +125,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         let now = self.clock.begin();
         // Before commands: those after a move count on it.
         let halts = self.standstill.is_some() && self.follow_standstill(cx, now);
+        if let Some(siblings) = &mut self.siblings {
+            siblings.pause(halts);
+        }
         let commands = match self.commands(cx, now) {
             Poll::Ready(()) => return Poll::Ready(Ok(())),
             Poll::Pending => commands::turn_of(self.unfinished.as_ref()),

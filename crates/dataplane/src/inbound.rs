@@ -26,8 +26,8 @@ const BUDGET: usize = 96 * 1024;
 /// and the packets of a sparse source do not wait behind the others.
 const RECEIVED: usize = 2 * BUDGET;
 const MAX_CALLS: usize = 8;
-/// Maximum number of receive errors without a successful receive in between: an error usually concerns one
-/// datagram, and the socket keeps working.
+/// Maximum number of receive calls that fail one after the other: an error usually concerns one datagram, and
+/// the socket keeps working.
 const MAX_FAILED_CALLS: u32 = 1000;
 /// How long a TUN may accept nothing before data for it is dropped, so that handshakes continue.
 const STALL: Duration = Duration::from_secs(1);
@@ -47,7 +47,8 @@ pub(super) struct Inbound {
     /// While the TUN has no room: since when it has taken nothing, and how many packets before.
     waiting: Option<(Instant, u64)>,
     stalled: bool,
-    failed_calls: u32,
+    failures: Failures,
+    handshake_failures: Failures,
     /// The peers that just moved here.
     detours: Detours,
     flushes: Flushes,
@@ -64,7 +65,8 @@ impl Inbound {
             handshakes_at: None,
             waiting: None,
             stalled: false,
-            failed_calls: 0,
+            failures: Failures::default(),
+            handshake_failures: Failures::default(),
             detours: Detours::default(),
             flushes: Flushes::default(),
             no_plain: PlainSlab::new(0),
@@ -116,7 +118,7 @@ impl Inbound {
             return Ok(Turn::Idle);
         }
         clock.begin_stage();
-        let Self { handshakes, buffers, no_plain, failed_calls, flushes, .. } = self;
+        let Self { handshakes, buffers, no_plain, handshake_failures, flushes, .. } = self;
         let mut messages = 0;
         while messages < HANDSHAKES && tunnel.has_time_for_handshakes(now) {
             if let Some(siblings) = siblings.as_deref_mut()
@@ -124,8 +126,8 @@ impl Inbound {
             {
                 messages += 1;
                 match message {
-                    Message::Handshake(HandedOver { meta, mut bytes }) => {
-                        let handled = tunnel.handle_handed_over(&meta, &mut bytes, now, no_plain, control);
+                    Message::Handshake(HandedOver { meta, bytes }) => {
+                        let handled = tunnel.handle_handed_over(&meta, &bytes, now, control);
                         conclude(handled, Some(siblings), tunnel, &meta, &bytes);
                     }
                     Message::Endpoint { peer, endpoint } => {
@@ -138,12 +140,10 @@ impl Inbound {
                 continue;
             }
             let Some(mut received) = handshakes.next_datagram() else {
-                match udp.poll_recv_handshakes(cx, handshakes) {
-                    Poll::Ready(Ok(_)) => {
-                        *failed_calls = 0;
-                        continue;
-                    }
-                    Poll::Ready(Err(error)) => return self.count_failure(error).map(|()| Turn::Busy),
+                let received = udp.poll_recv_handshakes(cx, handshakes);
+                match handshake_failures.count(received)? {
+                    Poll::Ready(Some(_)) => continue,
+                    Poll::Ready(None) => return Ok(Turn::Busy),
                     Poll::Pending if messages == 0 => return Ok(Turn::Idle),
                     Poll::Pending => break,
                 }
@@ -168,13 +168,6 @@ impl Inbound {
             self.handshakes_at = Some(now + HANDSHAKE_PATIENCE);
         }
         Ok(Turn::Busy)
-    }
-
-    /// Counts a receive error. More than [`MAX_FAILED_CALLS`] without a successful receive end the loop.
-    fn count_failure(&mut self, error: std::io::Error) -> Result<(), DataplaneError> {
-        tracing::debug!(%error, "cannot receive");
-        self.failed_calls += 1;
-        if self.failed_calls > MAX_FAILED_CALLS { Err(DataplaneError::Udp(error)) } else { Ok(()) }
     }
 
     #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
@@ -269,10 +262,9 @@ impl Inbound {
             if self.buffers.received_bytes() >= RECEIVED || !self.buffers.make_room() {
                 break;
             }
-            match udp.poll_recv(cx, &mut self.buffers) {
-                Poll::Ready(Ok(_)) => self.failed_calls = 0,
-                Poll::Ready(Err(error)) => self.count_failure(error)?,
-                Poll::Pending => return Ok(true),
+            let received = udp.poll_recv(cx, &mut self.buffers);
+            if self.failures.count(received)?.is_pending() {
+                return Ok(true);
             }
         }
         Ok(false)
@@ -287,11 +279,14 @@ impl Inbound {
         tunnel: &mut Tunnel,
         now: Instant,
     ) -> bool {
-        while self.buffers.make_room() && self.detours.have_room() {
+        while !siblings.is_paused() && self.buffers.make_room() && self.detours.have_room() {
             let Poll::Ready(Some(data)) = siblings.poll_data(cx) else { return true };
             let fits = match self.detours.take(tunnel, data, now) {
                 Taken::Done => true,
-                Taken::Other(HandedOver { meta, bytes }) => self.buffers.push_copy(&meta, &bytes),
+                // What is not accepted is counted.
+                Taken::Other(HandedOver { meta, bytes }) => {
+                    tunnel.accept_handed_over(&bytes).is_err() || self.buffers.push_copy(&meta, &bytes)
+                }
                 Taken::Dropped => false,
             };
             tunnel.count_drop(DropReason::Overload, u64::from(!fits));
@@ -377,6 +372,29 @@ impl Inbound {
                 }
             }
         }
+    }
+}
+
+/// The receive calls of a socket that failed one after the other.
+#[derive(Debug, Default)]
+struct Failures(u32);
+
+impl Failures {
+    /// Counts a failed call, whose result becomes `None`. A call that finds nothing to receive works.
+    ///
+    /// # Errors
+    /// More than [`MAX_FAILED_CALLS`] failed: the socket does not work any more.
+    fn count(
+        &mut self,
+        received: Poll<std::io::Result<usize>>,
+    ) -> Result<Poll<Option<usize>>, DataplaneError> {
+        let Poll::Ready(Err(error)) = received else {
+            self.0 = 0;
+            return Ok(received.map(Result::ok));
+        };
+        tracing::debug!(%error, "cannot receive");
+        self.0 += 1;
+        if self.0 > MAX_FAILED_CALLS { Err(DataplaneError::Udp(error)) } else { Ok(Poll::Ready(None)) }
     }
 }
 

@@ -64,6 +64,7 @@ pub struct Siblings {
     outboxes: Vec<Outbox>,
     messages: mpsc::Receiver<Message>,
     data: mpsc::Receiver<Data>,
+    is_paused: bool,
 }
 
 impl Siblings {
@@ -80,6 +81,7 @@ impl Siblings {
             outboxes: outboxes.clone(),
             messages,
             data,
+            is_paused: false,
         };
         (0..).zip(inboxes).map(siblings).collect()
     }
@@ -122,12 +124,24 @@ impl Siblings {
         outbox.is_none_or(|outbox| outbox.data.try_send(Data::Flushed(peer)).is_ok())
     }
 
-    pub(super) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message>> {
-        self.messages.poll_recv(cx)
+    /// Leaves what others hand over where it is, or takes it again. While a peer is on its way to this event
+    /// loop, its messages may come before it.
+    pub(super) fn pause(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
     }
 
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Returns the next message. While paused, it is pending, and registers no waker.
+    pub(super) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message>> {
+        if self.is_paused { Poll::Pending } else { self.messages.poll_recv(cx) }
+    }
+
+    /// As [`Self::poll_message`].
     pub(super) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Data>> {
-        self.data.poll_recv(cx)
+        if self.is_paused { Poll::Pending } else { self.data.poll_recv(cx) }
     }
 }
 

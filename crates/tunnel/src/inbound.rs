@@ -44,7 +44,7 @@ pub enum Inbound {
     /// The datagram carried no packet, and is done with.
     Consumed,
     /// The datagram is for a peer of the shard with this number: hand it over, to
-    /// [`Tunnel::handle_handed_over`].
+    /// [`Tunnel::handle_handed_over`], or data to [`Tunnel::accept_handed_over`].
     Elsewhere(u16),
 }
 
@@ -71,51 +71,53 @@ impl Tunnel {
         plain: &mut PlainSlab,
         control: &mut ControlQueue,
     ) -> Result<Inbound, DropReason> {
-        let result = self.message(meta, datagram, now, plain, control, Arrival::Received);
+        let result = if Self::is_data(datagram) {
+            self.data(meta, datagram, now, plain)
+        } else {
+            self.handle_control(meta, datagram, now, control, Arrival::Received)
+        };
         self.counted(result)
     }
 
-    /// Handles a datagram that another shard received and handed over, as [`Self::handle_datagram`] does. An
-    /// initiation is answered without asking the gate: it was admitted where it was received. The result is
-    /// [`Inbound::Elsewhere`] only if the peer moved on to another shard meanwhile.
+    /// Handles a handshake message or cookie reply that another shard received and handed over, as
+    /// [`Self::handle_datagram`] does. An initiation is answered without asking the gate: it was admitted
+    /// where it was received. The result is [`Inbound::Elsewhere`] only if the peer moved on to another shard
+    /// meanwhile.
     ///
     /// # Errors
     /// The datagram was dropped, and is counted under the reason that is returned.
     pub fn handle_handed_over(
         &mut self,
         meta: &RecvMeta,
-        datagram: &mut [u8],
+        datagram: &[u8],
         now: Instant,
-        plain: &mut PlainSlab,
         control: &mut ControlQueue,
     ) -> Result<Inbound, DropReason> {
-        let result = self.message(meta, datagram, now, plain, control, Arrival::HandedOver);
-        // A message for an index of no peer is not handed on for ever.
-        let is_lost = matches!(result, Ok(Inbound::Elsewhere(_))) && !self.is_for_known_peer(datagram);
-        self.counted(if is_lost { Err(DropReason::UnknownReceiverIndex) } else { result })
+        self.accept_handed_over(datagram)?;
+        let result = self.handle_control(meta, datagram, now, control, Arrival::HandedOver);
+        self.counted(result)
     }
 
-    // Inlined into both callers, so that the common path has no more branches than it needs: 20 instructions
-    // a packet.
-    #[inline(always)]
-    fn message(
-        &mut self,
-        meta: &RecvMeta,
-        datagram: &mut [u8],
-        now: Instant,
-        plain: &mut PlainSlab,
-        control: &mut ControlQueue,
-        arrival: Arrival,
-    ) -> Result<Inbound, DropReason> {
-        if Self::is_data(datagram) {
-            self.data(meta, datagram, now, plain)
-        } else {
-            self.handle_control(meta, datagram, now, control, arrival)
-        }
+    /// Checks that a datagram that another shard handed over is for a session or handshake that is known
+    /// here. Data is then passed to [`Self::handle_datagram`], like data that was received here. Anything
+    /// else must not be: it would be handed back, and go round between the shards without end. A late message
+    /// of a session that has ended is such a datagram.
+    ///
+    /// # Errors
+    /// The datagram was dropped, and is counted under the reason that is returned.
+    pub fn accept_handed_over(&mut self, datagram: &[u8]) -> Result<(), DropReason> {
+        let at = match datagram.first() {
+            // The sender of an initiation says who it is.
+            Some(1) => return Ok(()),
+            Some(2) => 8,
+            _ => 4,
+        };
+        let is_known = index_at(datagram, at).is_some_and(|index| self.by_index.route(index).is_some());
+        self.counted(if is_known { Ok(()) } else { Err(DropReason::UnknownReceiverIndex) })
     }
 
     #[inline(always)]
-    fn counted(&mut self, result: Result<Inbound, DropReason>) -> Result<Inbound, DropReason> {
+    fn counted<T>(&mut self, result: Result<T, DropReason>) -> Result<T, DropReason> {
         if let Err(reason) = result {
             self.drops.add(reason, 1);
         }
@@ -242,17 +244,6 @@ impl Tunnel {
             Some(Route { peer, .. }) => self.foreign.shard_of(peer),
             None => self.by_index.other_shard_of(index),
         }
-    }
-
-    /// Reports whether a message that is for another shard is for a peer that is known to be there, and not
-    /// only for an index that is not ours.
-    fn is_for_known_peer(&self, datagram: &[u8]) -> bool {
-        let at = match datagram.first() {
-            Some(1) => return true,
-            Some(2) => 8,
-            _ => 4,
-        };
-        index_at(datagram, at).is_some_and(|index| self.by_index.route(index).is_some())
     }
 
     /// Checks that the budget has time for a handshake message, and `control` has room for an answer.

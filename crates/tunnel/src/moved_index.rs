@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::peer_id::PeerId;
 
-/// An index of a peer that moved away from this shard or to it, while messages may still carry it.
+/// An index of a peer that moved away from this shard, while messages may still carry it.
 #[derive(Debug)]
 pub(crate) struct MovedIndex {
     pub(crate) until: Instant,

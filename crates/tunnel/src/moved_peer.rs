@@ -3,7 +3,8 @@
 //!
 //! The receiver indices of its sessions still name the shard that drew them, so the kernel delivers their
 //! messages there. That shard keeps the routes of these indices, which lead to a foreign peer from now on,
-//! and hands the messages over. The shard that has the peer draws the indices of later sessions.
+//! and hands the messages over. The shard that has the peer draws the indices of later sessions. It alone
+//! knows when a session has ended; messages that are handed over to it later are dropped there.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -21,9 +22,6 @@ use crate::tunnel::Tunnel;
 /// Time after which no session with an index from before the move can be alive: that of an initiation that is
 /// answered at the end of its attempt, and the session after it.
 const FORGET_AFTER: Duration = Duration::from_secs(90 + REJECT_AFTER_TIME.as_secs());
-/// The shard that adopted the peer remembers indices for longer. It alone knows when their sessions have
-/// ended, and must not hand their messages back.
-const REMEMBER_FOR: Duration = Duration::from_secs(FORGET_AFTER.as_secs() + 30);
 
 /// A peer on its way to another shard.
 pub struct MovedPeer {
@@ -74,7 +72,6 @@ impl Tunnel {
             .flatten()
             .flat_map(|s| s.routes())
             .collect();
-        self.moved.retain(|moved| moved.peer != id || self.by_index.is_ended(moved.index));
         let until = now + FORGET_AFTER;
         self.moved.extend(routes.iter().map(|(index, _)| MovedIndex { until, peer: id, index: *index }));
         self.foreign_in_place_of(id, &peer, to);
@@ -99,9 +96,6 @@ impl Tunnel {
         for (index, local) in &routes {
             self.by_index.insert(*index, Route { peer: id, local: *local });
         }
-        let until = now + REMEMBER_FOR;
-        let of_others = routes.iter().filter(|(index, _)| self.by_index.other_shard_of(*index).is_some());
-        self.moved.extend(of_others.map(|(index, _)| MovedIndex { until, peer: id, index: *index }));
         // A packet may come from a peer, which has another place here.
         peer.staging.for_each(|staged| {
             let header = staged.packet().and_then(|packet| IpHeader::parse(packet.bytes()));
@@ -141,26 +135,19 @@ impl Tunnel {
 
     /// Forgets the routes of sessions that a peer had when it moved away.
     pub(crate) fn forget_moved_indices(&mut self, id: PeerId) {
-        let Self { moved, by_index, .. } = self;
-        moved.retain(|moved| {
-            let is_routed = by_index.route(moved.index).is_some_and(|route| route.peer == id);
-            if is_routed {
-                by_index.forget(moved.index);
-            }
-            !is_routed
-        });
+        self.forget_moved_indices_if(|moved| moved.peer == id);
     }
 
     /// Forgets indices that no message carries any more.
     pub(crate) fn expire_moved_indices(&mut self, now: Instant) {
-        let Self { moved, by_index, peers, .. } = self;
-        moved.retain(|moved| {
-            let is_over = moved.until <= now;
-            let is_own = |route: Route| peers.get(route.peer.place()).is_some_and(Option::is_some);
-            if is_over && !by_index.route(moved.index).is_some_and(is_own) {
-                by_index.forget(moved.index);
+        self.forget_moved_indices_if(|moved| moved.until <= now);
+    }
+
+    fn forget_moved_indices_if(&mut self, is_over: impl Fn(&MovedIndex) -> bool) {
+        for moved in self.moved.extract_if(.., |moved| is_over(moved)) {
+            if self.by_index.route(moved.index).is_some_and(|route| route.peer == moved.peer) {
+                self.by_index.remove(moved.index);
             }
-            !is_over
-        });
+        }
     }
 }

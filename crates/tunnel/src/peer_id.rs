@@ -9,9 +9,6 @@ impl PeerId {
         Self(place as u32)
     }
 
-    /// An index that no peer has.
-    pub(crate) const NONE: Self = Self(u32::MAX);
-
     pub(crate) fn place(self) -> usize {
         self.0 as usize
     }

@@ -17,9 +17,6 @@ pub(crate) struct Route {
     pub(crate) local: u32,
 }
 
-/// The route of an index of another shard whose session has ended here.
-const ENDED: Route = Route { peer: PeerId::NONE, local: 0 };
-
 /// All indices that a message to us may carry now.
 pub(crate) struct PeerIndex {
     shard: Shard,
@@ -66,30 +63,15 @@ impl PeerIndex {
         self.version += 1;
     }
 
-    /// Releases an index. One that another shard drew stays known as ended, until [`Self::forget`]: that
-    /// shard hands its messages over to this one, which must not hand them back.
+    /// Releases an index.
     pub(crate) fn remove(&mut self, index: u32) {
-        match self.other_shard_of(index) {
-            None => drop(self.routes.remove(&index)),
-            Some(_) => drop(self.routes.insert(index, ENDED)),
-        }
-        self.version += 1;
-    }
-
-    /// Reports whether an index of another shard was released.
-    pub(crate) fn is_ended(&self, index: u32) -> bool {
-        self.route(index) == Some(ENDED)
-    }
-
-    /// Removes every trace of an index.
-    pub(crate) fn forget(&mut self, index: u32) {
         self.routes.remove(&index);
         self.version += 1;
     }
 
     /// Iterates over all indices, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.routes.iter().filter(|(_, route)| **route != ENDED).map(|(index, _)| *index)
+        self.routes.keys().copied()
     }
 
     /// Returns a number that changes whenever an index is added or removed.

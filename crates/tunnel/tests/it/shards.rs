@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use weft_tunnel::{
     Change, ControlQueue, DropReason, Ecn, Inbound, Outbound, PeerConfig, PeerSettings, PeerSnapshot,
@@ -9,7 +10,7 @@ use weft_tunnel::{
 };
 
 use crate::sim::{
-    Datagram, Kind, MTU, Network, Node, PeerOptions, World, inner_v4, inner_v6, ms, numbered, secs, udp,
+    self, Datagram, Kind, MTU, Network, Node, PeerOptions, World, inner_v4, inner_v6, ms, numbered, secs, udp,
 };
 
 /// The node with several shards.
@@ -318,7 +319,7 @@ fn a_peer_moves_with_its_session_its_staged_packets_and_a_handshake_under_way() 
 }
 
 #[test]
-fn a_message_of_a_session_that_ended_after_the_move_is_not_handed_to_and_fro() {
+fn a_message_of_a_session_that_ended_after_a_move_is_not_handed_back() {
     let mut world = world_of(3, 2);
     let key = world.nodes[1].public_key();
     let _ = world.send(1, S, 0);
@@ -329,15 +330,19 @@ fn a_message_of_a_session_that_ended_after_the_move_is_not_handed_to_and_fro() {
     world.move_peer(S, &key, 2);
     let now = world.now;
     assert!(world.nodes[S].shard_mut(2).apply(Change::EndSession(key), now));
-    // The kernel gives it to shard 0, and that to shard 2.
+    // The kernel gives it to shard 0, and that to the shard that has the peer now.
     assert_eq!(receive(&mut world, 0, &old), Ok(Inbound::Elsewhere(2)));
-    assert_eq!(receive(&mut world, 2, &old), Err(DropReason::UnknownReceiverIndex));
+    assert_eq!(hand_over(&mut world, 2, &old), Err(DropReason::UnknownReceiverIndex));
+    world.move_peer(S, &key, 1);
+    assert_eq!(receive(&mut world, 0, &old), Ok(Inbound::Elsewhere(1)));
+    assert_eq!(hand_over(&mut world, 1, &old), Err(DropReason::UnknownReceiverIndex));
     // A peer that is removed is forgotten everywhere.
     for shard in 0..3 {
         assert!(world.nodes[S].shard_mut(shard).apply(Change::RemovePeer(key), now));
     }
-    for shard in [0, 2] {
-        assert_eq!(receive(&mut world, shard, &old), Err(DropReason::UnknownReceiverIndex));
+    assert_eq!(receive(&mut world, 0, &old), Err(DropReason::UnknownReceiverIndex));
+    for shard in [1, 2] {
+        assert_eq!(hand_over(&mut world, shard, &old), Err(DropReason::UnknownReceiverIndex));
     }
 }
 
@@ -407,17 +412,31 @@ fn under_load_the_first_shard_demands_the_cookie_and_the_owner_answers() {
 
 /// Gives a datagram to one shard, whatever the kernel would choose.
 fn receive(world: &mut World, shard: usize, datagram: &Datagram) -> Result<Inbound, DropReason> {
-    let meta = RecvMeta {
-        source: datagram.source,
-        local: None,
-        ecn: Ecn::NotEct,
-        len: datagram.bytes.len(),
-        stride: datagram.bytes.len(),
-    };
+    give(world, shard, datagram, Tunnel::handle_datagram)
+}
+
+/// Gives a datagram to one shard, as another one that received it does. Nothing is answered.
+fn hand_over(world: &mut World, shard: usize, datagram: &Datagram) -> Result<Inbound, DropReason> {
+    give(world, shard, datagram, |tunnel, meta, datagram, now, plain, control| {
+        let before = tunnel.drops().total();
+        let result = sim::hand_over(tunnel, meta, datagram, now, plain, control);
+        assert_eq!((tunnel.drops().total() - before, control.is_empty()), (u64::from(result.is_err()), true));
+        result
+    })
+}
+
+fn give<T>(
+    world: &mut World,
+    shard: usize,
+    datagram: &Datagram,
+    to: impl FnOnce(&mut Tunnel, &RecvMeta, &mut [u8], Instant, &mut PlainSlab, &mut ControlQueue) -> T,
+) -> T {
+    let len = datagram.bytes.len();
+    let meta = RecvMeta { source: datagram.source, local: None, ecn: Ecn::NotEct, len, stride: len };
     let (mut plain, mut control) = (PlainSlab::new(1 << 16), ControlQueue::new(8));
     let now = world.now;
     let tunnel = world.nodes[S].shard_mut(shard);
-    tunnel.handle_datagram(&meta, &mut datagram.bytes.clone(), now, &mut plain, &mut control)
+    to(tunnel, &meta, &mut datagram.bytes.clone(), now, &mut plain, &mut control)
 }
 
 #[test]
@@ -491,27 +510,11 @@ fn what_is_handed_over_to_the_wrong_shard_is_dropped_there_unless_its_peer_is_kn
     let response = data(&world);
     world.send(2, S, 4).unwrap();
     let (initiation, data) = (world.last_sent(3, Kind::Initiation), world.last_sent(2, Kind::Data));
-    let mut hand_over = |shard: usize, datagram: &Datagram| {
-        let meta = RecvMeta {
-            source: datagram.source,
-            local: None,
-            ecn: Ecn::NotEct,
-            len: datagram.bytes.len(),
-            stride: datagram.bytes.len(),
-        };
-        let (mut plain, mut control, now) = (PlainSlab::new(1 << 16), ControlQueue::new(8), world.now);
-        let tunnel = world.nodes[S].shard_mut(shard);
-        let before = tunnel.drops().total();
-        let result =
-            tunnel.handle_handed_over(&meta, &mut datagram.bytes.clone(), now, &mut plain, &mut control);
-        assert_eq!((tunnel.drops().total() - before, control.is_empty()), (u64::from(result.is_err()), true));
-        result
-    };
     for datagram in [&response, &data] {
-        assert_eq!(hand_over(0, datagram), Err(DropReason::UnknownReceiverIndex));
+        assert_eq!(hand_over(&mut world, 0, datagram), Err(DropReason::UnknownReceiverIndex));
     }
     // The peer may have moved since the initiation was handed over.
-    assert_eq!(hand_over(0, &initiation), Ok(Inbound::Elsewhere(2)));
+    assert_eq!(hand_over(&mut world, 0, &initiation), Ok(Inbound::Elsewhere(2)));
 }
 
 #[test]

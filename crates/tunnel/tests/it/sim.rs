@@ -206,6 +206,23 @@ fn shard_of<'a>(first: &'a mut Tunnel, others: &'a mut [Tunnel], shard: usize) -
     if shard == 0 { first } else { &mut others[shard - 1] }
 }
 
+/// Hands a datagram over to a shard, as event loops do.
+pub(crate) fn hand_over(
+    tunnel: &mut Tunnel,
+    meta: &RecvMeta,
+    datagram: &mut [u8],
+    now: Instant,
+    plain: &mut PlainSlab,
+    control: &mut ControlQueue,
+) -> Result<Inbound, DropReason> {
+    if Tunnel::is_data(datagram) {
+        tunnel.accept_handed_over(datagram)?;
+        tunnel.handle_datagram(meta, datagram, now, plain, control)
+    } else {
+        tunnel.handle_handed_over(meta, datagram, now, control)
+    }
+}
+
 /// What became of data messages on the network and at their receivers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DataCounts {
@@ -477,14 +494,14 @@ impl World {
             self.handed_over += 1;
             self.handed_over_initiations += u64::from(datagram.bytes[0] == 1);
             let Node { tunnel, others, plain, control, .. } = node;
-            result = shard_of(tunnel, others, shard.into())
-                .handle_handed_over(&meta, &mut bytes, now, plain, control);
+            let tunnel = shard_of(tunnel, others, shard.into());
+            result = hand_over(tunnel, &meta, &mut bytes, now, plain, control);
             // A datagram that the kernel gave to the wrong shard, of a peer that moved.
             if let Ok(Inbound::Elsewhere(shard)) = result {
                 assert!(node.has_moves && is_stray, "handed over again, to {shard}");
                 let Node { tunnel, others, plain, control, .. } = node;
-                result = shard_of(tunnel, others, shard.into())
-                    .handle_handed_over(&meta, &mut bytes, now, plain, control);
+                let tunnel = shard_of(tunnel, others, shard.into());
+                result = hand_over(tunnel, &meta, &mut bytes, now, plain, control);
             }
         }
         assert_eq!(bytes, datagram.bytes, "it is as it was");
