@@ -13,6 +13,11 @@ pub(crate) const SOCKET_BYTES: usize = 2 << 20;
 /// Packets and super-packets that wait in a TUN at most; the kernel refuses more.
 pub(crate) const TUN_PACKETS: usize = 4000;
 
+/// The most that a turn does in each direction: the budgets of the event loop, the packets that waited for
+/// the sessions of all peers, and a batch beyond.
+const LONGEST_TURN: Turn =
+    Turn { bytes_read: 1 << 20, bytes_sent: 1 << 20, bytes_received: 1280 << 10, bytes_written: 256 << 10 };
+
 /// How long a kernel remembers the MTU of a path (net.ipv4.route.mtu_expires).
 const MTU_EXPIRES: Duration = Duration::from_secs(600);
 /// A daemon looks the MTU of a path up once in this time (`weft_udp`).
@@ -142,6 +147,11 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
+    /// Checks that the turn did not do too much.
+    pub(crate) fn check(self) {
+        assert!(self.max(LONGEST_TURN) == LONGEST_TURN, "too much for a turn: {self:?}");
+    }
+
     /// Returns the larger one of each.
     pub(crate) fn max(self, other: Self) -> Self {
         Self {

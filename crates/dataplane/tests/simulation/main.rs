@@ -27,6 +27,7 @@ mod packet;
 mod plan;
 mod promises;
 mod system;
+mod threads;
 mod tun;
 mod udp;
 mod wire;

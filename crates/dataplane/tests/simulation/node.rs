@@ -2,16 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant, SystemTime};
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, mpsc};
+use std::time::{Instant, SystemTime};
 
 use ipnet::IpNet;
-use weft_dataplane::{Command, DataplaneError, EventLoop, Handle, Siblings, Snapshot};
+use weft_dataplane::{Command, EventLoop, Handle, Siblings, Snapshot};
 use weft_sched::flow::FlowHasher;
 use weft_tunnel::{
     Change, CookieRoot, PeerConfig, PeerSnapshot, PrivateKey, REJECT_AFTER_TIME, Remembered, Shard, Tunnel,
@@ -24,33 +20,13 @@ use crate::control::ControlThread;
 use crate::network::Network;
 use crate::promises::check_bounds;
 use crate::system;
+use crate::threads::{Threads, WorldWaker};
 use crate::tun::SimulatedTun;
 use crate::udp::SimulatedUdp;
 
 pub(crate) const MTU: u16 = 1420;
 /// Bytes that may wait for sessions in the tunnels of a daemon.
 pub(crate) const STAGING: usize = 256 << 10;
-
-/// What wakes the world.
-pub(crate) type WorldWaker = Arc<Mutex<Option<Waker>>>;
-
-/// Whether an event loop is to be polled.
-struct Flag {
-    is_set: AtomicBool,
-    world: WorldWaker,
-}
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.is_set.store(true, Relaxed);
-        let world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(waker) = &*world {
-            waker.wake_by_ref();
-        }
-    }
-}
-
-type Running = Pin<Box<dyn Future<Output = Result<(), DataplaneError>>>>;
 
 /// A peer that a daemon leaves to the next one.
 struct LeftPeer {
@@ -82,15 +58,6 @@ impl LeftPeer {
     }
 }
 
-/// A packet thread of a daemon.
-struct PacketThread {
-    event_loop: Running,
-    flag: Arc<Flag>,
-    has_ended: bool,
-    /// It has no processor until then.
-    waits_until: Duration,
-}
-
 /// How a daemon gets commands.
 enum Control {
     /// There is one packet thread, which answers later.
@@ -105,7 +72,7 @@ pub(crate) struct Node {
     key: PrivateKey,
     /// The settings of its peers, by node.
     pub(crate) peers: BTreeMap<usize, PeerConfig>,
-    threads: Vec<PacketThread>,
+    pub(crate) threads: Rc<Threads>,
     commands: Vec<tokio::sync::mpsc::Sender<Command>>,
     control: Control,
     /// The last one.
@@ -133,7 +100,7 @@ impl Node {
             world,
             key,
             peers,
-            threads: Vec::new(),
+            threads: Rc::default(),
             commands: Vec::new(),
             control: Control::Direct(None),
             snapshot: None,
@@ -177,8 +144,9 @@ impl Node {
                 0 => vec![network.borrow().kernels[number].tun_stats],
                 _ => Vec::new(),
             };
-            let tun = SimulatedTun::new(Rc::clone(&self.network), number, thread, hasher);
-            let udp = SimulatedUdp { network: Rc::clone(&self.network), node: number, thread };
+            let (network, threads) = (&self.network, Rc::downgrade(&self.threads));
+            let tun = SimulatedTun::new(Rc::clone(network), number, thread, Weak::clone(&threads), hasher);
+            let udp = SimulatedUdp { network: Rc::clone(network), node: number, thread, threads };
             let (commands, queue) = tokio::sync::mpsc::channel(64);
             let mut event_loop = EventLoop::new(tunnel, tun, udp, queue, stats);
             if count > 1 {
@@ -186,12 +154,7 @@ impl Node {
             }
             event_loop.configure(changes);
             self.commands.push(commands);
-            self.threads.push(PacketThread {
-                event_loop: Box::pin(event_loop.run()),
-                flag: Arc::new(Flag { is_set: AtomicBool::new(true), world: Arc::clone(&self.world) }),
-                has_ended: false,
-                waits_until: Duration::ZERO,
-            });
+            self.threads.start(event_loop.run(), Arc::clone(&self.world));
         }
         if count > 1 {
             let control = ControlThread::start(self.number as u64, handle, queues);
@@ -201,7 +164,7 @@ impl Node {
 
     /// Ends the daemon at once.
     fn end(&mut self) {
-        self.threads.clear();
+        self.threads = Rc::default();
         self.commands.clear();
         self.control = Control::Direct(None);
     }
@@ -223,35 +186,11 @@ impl Node {
         self.left.is_none()
     }
 
-    /// Returns the packet threads that are to take a turn, and since when.
-    pub(crate) fn awake(&self) -> impl Iterator<Item = (usize, Duration)> {
-        let awake = self.threads.iter().enumerate();
-        let awake = awake.filter(|(_, thread)| thread.flag.is_set.load(Relaxed));
-        awake.map(|(number, thread)| (number, thread.waits_until))
-    }
-
-    /// Takes the processor from a packet thread, if there are several.
-    pub(crate) fn wait_until(&mut self, number: usize, until: Duration) {
-        if self.threads.len() > 1 {
-            self.threads[number].waits_until = until;
-        }
-    }
-
     /// Runs a turn of a packet thread.
     pub(crate) fn turn(&mut self, number: usize) {
         system::set_ahead(self.ahead);
-        let thread = &mut self.threads[number];
-        thread.flag.is_set.store(false, Relaxed);
-        if thread.has_ended {
-            return;
-        }
-        let waker = Waker::from(Arc::clone(&thread.flag));
-        match thread.event_loop.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Pending => {}
-            Poll::Ready(Ok(())) => thread.has_ended = true,
-            Poll::Ready(Err(error)) => panic!("an event loop ended: {error}"),
-        }
-        if self.threads.iter().all(|thread| thread.has_ended) {
+        self.threads.turn(number);
+        if self.threads.have_ended() {
             self.leave();
         }
     }

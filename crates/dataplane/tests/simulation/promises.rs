@@ -131,11 +131,13 @@ impl World {
         assert!(are_long && numbers.iter().all(|number| network.has_arrived(*number)), "a path stays narrow");
     }
 
-    /// While addresses change their peer and peers their packet thread, no packet is lost.
+    /// While addresses change their peer and peers their packet thread, no packet is lost, and no datagram is
+    /// for a peer that is nowhere.
     pub(crate) async fn rearranges(&mut self) {
         let clients = self.nodes.len() - 1;
         let threads = self.network.borrow().kernels[GATEWAY].ends.len();
         let delay = self.network.borrow().delay;
+        let strays = self.strays().await;
         self.add_flow(GATEWAY, ROVING);
         let roving = self.flows.len() - 1;
         for _ in 0..REARRANGEMENTS {
@@ -169,6 +171,15 @@ impl World {
             assert!(network.has_arrived_at(owner, last), "the addresses are not those of node {owner}");
         }
         self.flows.pop();
+        assert_eq!(self.strays().await, strays, "datagrams for no peer of their packet thread");
+    }
+
+    /// Returns how many datagrams the gateway had no session for so far.
+    async fn strays(&mut self) -> u64 {
+        self.nodes[GATEWAY].snapshot = None;
+        self.nodes[GATEWAY].ask();
+        self.run_until(self.now() + secs(1)).await;
+        self.nodes[GATEWAY].snapshot.as_ref().unwrap().drops.get(DropReason::UnknownReceiverIndex)
     }
 
     /// A daemon that takes over from another one has a session with each peer after a round trip, whatever

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use weft_sched::flow::FlowHasher;
@@ -13,6 +13,7 @@ use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, TAILROOM};
 use crate::kernel::{Given, Wait};
 use crate::network::Network;
 use crate::packet::Label;
+use crate::threads::Threads;
 
 /// Bytes of a slab of packets that were read.
 const SLAB: usize = 2 * (MAX_PACKET + TAILROOM);
@@ -21,6 +22,7 @@ pub(crate) struct SimulatedTun {
     network: Rc<RefCell<Network>>,
     node: usize,
     thread: usize,
+    threads: Weak<Threads>,
     hasher: FlowHasher,
     plain: PlainSlab,
     staged: Vec<Plaintext>,
@@ -28,9 +30,19 @@ pub(crate) struct SimulatedTun {
 
 impl SimulatedTun {
     /// Returns the TUN of a packet thread. All of a node have the same hasher.
-    pub(crate) fn new(network: Rc<RefCell<Network>>, node: usize, thread: usize, hasher: FlowHasher) -> Self {
+    pub(crate) fn new(
+        network: Rc<RefCell<Network>>,
+        node: usize,
+        thread: usize,
+        threads: Weak<Threads>,
+        hasher: FlowHasher,
+    ) -> Self {
         let plain = PlainSlab::new(4 * MAX_PACKET);
-        Self { network, node, thread, hasher, plain, staged: Vec::new() }
+        Self { network, node, thread, threads, hasher, plain, staged: Vec::new() }
+    }
+
+    fn interleave(&self) {
+        self.threads.upgrade().into_iter().for_each(|threads| threads.interleave(&self.network, self.node));
     }
 }
 
@@ -41,6 +53,7 @@ impl Tun for SimulatedTun {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
+        self.interleave();
         let taken = self.recv_rest(cx, out, max_bytes);
         if taken > 0 {
             return Poll::Ready(Ok(taken));
@@ -80,6 +93,7 @@ impl Tun for SimulatedTun {
         batches: &mut VecDeque<TunBatch>,
         mut shard_of: impl FnMut(&[u8]) -> Option<u16>,
     ) -> u64 {
+        self.interleave();
         let mut network = self.network.borrow_mut();
         let kernel = &mut network.kernels[self.node];
         // What others read for this thread is not handed on.
@@ -112,10 +126,12 @@ impl Tun for SimulatedTun {
     }
 
     fn is_drained(&self) -> bool {
+        self.interleave();
         self.network.borrow().kernels[self.node].ends[self.thread].inbox.is_empty()
     }
 
     fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.interleave();
         let kernel = &mut self.network.borrow_mut().kernels[self.node];
         if kernel.tun_is_full {
             kernel.wait(self.thread, Wait::TunRoom, cx.waker());
@@ -138,6 +154,7 @@ impl Tun for SimulatedTun {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        self.interleave();
         let mut network = self.network.borrow_mut();
         for packet in self.staged.drain(..) {
             let bytes = self.plain.get(packet);

@@ -14,9 +14,10 @@ use tokio::time::Sleep;
 use crate::chance::Chance;
 use crate::kernel::Turn;
 use crate::network::{HELD_BACK, Network};
-use crate::node::{Node, WorldWaker};
+use crate::node::Node;
 use crate::plan::{BEGIN, Event, Flow, Plan, secs};
 use crate::system;
+use crate::threads::WorldWaker;
 
 /// Turns of all event loops at one instant, after which time goes on.
 const TURNS_OF_A_MILLISECOND: usize = 500;
@@ -27,11 +28,6 @@ const MOST_TURNS: u64 = 100_000;
 /// How long there may be so many without a pause: more would be a loop that spins. One that waits for others
 /// at a barrier takes turns for 5 ms.
 const BUSY_MILLISECONDS: usize = 20;
-/// The most that a turn does in each direction: the budgets of the event loop, the packets that waited for
-/// the sessions of all peers, and a batch beyond.
-const LONGEST_TURN: Turn =
-    Turn { bytes_read: 1 << 20, bytes_sent: 1 << 20, bytes_received: 1280 << 10, bytes_written: 256 << 10 };
-
 /// What happened in a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
@@ -189,8 +185,9 @@ impl World {
                 has_commands |= node.advance(&mut self.chance);
             }
             let each = self.nodes.iter().enumerate();
-            let each =
-                each.flat_map(|(node, of)| of.awake().map(move |(thread, since)| (node, thread, since)));
+            let each = each.flat_map(|(node, of)| {
+                of.threads.awake().into_iter().map(move |(thread, since)| (node, thread, since))
+            });
             let (awake, later): (Vec<_>, Vec<_>) = each.partition(|(_, _, since)| *since <= now);
             waiting = later.into_iter().map(|(_, _, until)| until).min();
             if awake.is_empty() && has_commands {
@@ -201,7 +198,7 @@ impl World {
                 break false;
             };
             if self.chance.happens(3) {
-                self.nodes[node].wait_until(thread, now + self.chance.up_to(LONGEST_WAIT));
+                self.nodes[node].threads.wait_until(thread, now + self.chance.up_to(LONGEST_WAIT));
             }
             if self.turns_now >= TURNS_OF_A_MILLISECOND {
                 break true;
@@ -241,7 +238,7 @@ impl World {
         self.nodes[node].turn(thread);
         let turn = self.network.borrow().kernels[node].books.turn;
         self.longest_turn = self.longest_turn.max(turn);
-        assert!(turn.max(LONGEST_TURN) == LONGEST_TURN, "too much for a turn: {turn:?}");
+        turn.check();
         if !self.nodes[node].runs() {
             // No process starts within the 20 ms in which a peer answers one initiation only.
             let pause = self.chance.up_to(secs(2)).max(Duration::from_millis(20));
