@@ -105,7 +105,7 @@ impl Host {
 
     /// Reports whether PreUp has to run. If other commands of its kind have run before, runs those that undo
     /// them first.
-    pub(super) fn begins_anew(&self) -> bool {
+    pub(super) fn is_to_run_pre_up(&self) -> bool {
         let Some(continued) = &self.continued else { return true };
         if continued.runs_commands {
             for phase in [HookPhase::PreDown, HookPhase::PostDown] {

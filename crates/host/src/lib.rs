@@ -279,7 +279,7 @@ impl Host {
         let link = self.kernel.netlink.link(&self.plan.interface)?;
         self.record.index = Some(link.index);
         self.kernel.link = Some(link);
-        if self.begins_anew() {
+        if self.is_to_run_pre_up() {
             self.applied.apply(&self.plan.before, &mut self.kernel)?;
         }
         Ok(self

@@ -109,7 +109,7 @@ async fn every_path_answers_and_only_to_reading() {
 }
 
 #[tokio::test]
-async fn a_request_for_a_name_of_somebody_elses_is_refused() {
+async fn a_request_for_another_host_name_is_refused() {
     let site = site(&Fake::new(healthy()));
     for path in ["/", "/metrics", "/status.json", "/healthz", "/nowhere"] {
         let (status, _, body) = ask(&site, Method::GET, path, &[("host", "evil.example:9586")]).await;

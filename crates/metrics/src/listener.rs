@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_somebody_has_is_named() {
+    fn a_port_that_is_in_use_is_named() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
         let error = Listener::open(&Address::Tcp(address)).unwrap_err();

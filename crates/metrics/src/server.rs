@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_answers_are_few_at_once_and_kept_for_nobody_who_takes_nothing() {
+    async fn large_answers_are_few_at_once_and_are_not_kept_for_a_client_that_takes_nothing() {
         let site = Arc::new(Site::new(Arc::new(gateway), Hosts::named(&[])));
         let mut stuck = Vec::new();
         for path in ["/metrics", "/status.json", "/metrics", "/status.json?peers=1000"] {

@@ -252,7 +252,7 @@ fn request_to(socket: &UdpSocket) -> Vec<u8> {
 }
 
 #[test]
-fn answers_leave_the_queue_that_somebody_else_fills() {
+fn answers_leave_the_queue_that_a_flood_fills() {
     if !several_queues(4) {
         return;
     }

@@ -74,7 +74,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     #[test]
-    fn a_pipe_that_is_full_takes_nothing_and_holds_nobody_up() {
+    fn a_full_pipe_takes_nothing_and_delays_no_writer() {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut output = Output::of(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
         let mut written = 0;

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_could_still_change_is_not_believed() {
+    fn what_could_still_be_changed_is_not_believed() {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let mut file = File::from(memfd_create(c"weft", flags).unwrap());
         file.write_all(b"{}").unwrap();

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_due_where_nobody_looks() {
+    fn nothing_is_due_without_a_reader() {
         let now = Instant::now();
         let mut line = StatusLine::wanted(false, now);
         line.touch(now);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_answered_keep_nobody_from_the_others() {
+    fn names_without_an_answer_do_not_delay_the_others() {
         let (never, silence) = mpsc::channel::<()>();
         let silence = Arc::new(Mutex::new(silence));
         let by = move |endpoint: &Endpoint| match endpoint.to_string().as_str() {

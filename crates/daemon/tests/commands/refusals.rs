@@ -131,7 +131,7 @@ fn a_wrong_command_line_ends_with_2() {
 }
 
 #[test]
-fn a_wrong_file_is_named_with_its_lines_before_anybody_is_asked() {
+fn a_wrong_file_is_named_with_its_lines_before_a_daemon_is_asked() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("wg.conf");
     std::fs::write(&file, "[Interface]\nAddress = 10.0.0.1\n[Peer]\nAllowedIPs = 10.0.0\n").unwrap();

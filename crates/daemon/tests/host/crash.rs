@@ -221,7 +221,7 @@ fn a_start_that_fails_late_leaves_a_kill_switch_that_was_there_before_and_no_oth
 }
 
 #[test]
-fn what_runs_after_a_service_leaves_a_daemon_alone_that_somebody_else_runs() {
+fn what_runs_after_a_service_leaves_a_daemon_that_was_started_by_hand_alone() {
     let Some(network) = Network::new() else { return };
     let file = network.file("weft0.conf", &full_tunnel(""));
     let daemon = network.up(&file);

@@ -36,7 +36,7 @@ fn the_mtu_follows_the_uplink() {
 }
 
 #[test]
-fn an_mtu_that_somebody_chose_stays() {
+fn an_mtu_that_was_chosen_stays() {
     let Some(lab) = routed() else { return };
     // One by its configuration, and one by hand.
     let configured = start(&lab, Some(1380));
@@ -53,7 +53,7 @@ fn an_mtu_that_somebody_chose_stays() {
 }
 
 #[test]
-fn super_packets_have_the_size_that_the_mtu_asks_for_whoever_sets_it() {
+fn super_packets_follow_an_mtu_that_any_program_sets() {
     let Some(lab) = routed() else { return };
     let _pair = start(&lab, Some(9000));
     let segments = || {

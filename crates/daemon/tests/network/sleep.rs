@@ -14,7 +14,7 @@ use crate::conversation::MIB;
 use crate::weft::{Pair, options, routed, talk};
 
 #[test]
-fn after_a_long_sleep_a_new_session_is_there_before_anybody_asks() {
+fn after_a_long_sleep_a_new_session_is_there_before_it_is_needed() {
     let Some(lab) = routed() else { return };
     let pair = Pair::start(&lab.client, &lab.server, Routed::v4(End::Server, 2), None, &options());
     talk(&lab.client, &lab.server).finish();

@@ -32,7 +32,7 @@ fn a_full_tunnel_keeps_its_rules_its_mark_and_its_packet_filter() {
 }
 
 #[test]
-fn what_somebody_took_away_comes_back_with_a_restart() {
+fn what_others_removed_comes_back_with_a_restart() {
     let Some(mut world) = World::up(&full_tunnel(""), &file_of_b()) else { return };
     let before = world.picture();
     let filter = world.filter();

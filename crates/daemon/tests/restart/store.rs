@@ -53,7 +53,7 @@ fn a_state_that_is_not_understood_makes_it_start_from_the_file() {
 }
 
 #[test]
-fn a_device_that_is_gone_is_made_anew() {
+fn a_device_that_is_gone_is_made_again() {
     let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
     let stream = world.stream(1);
     world.stop_for_restart();

@@ -160,7 +160,7 @@ fn an_address_that_cannot_be_added_leaves_no_interface() {
 }
 
 #[test]
-fn a_route_that_is_somebody_elses_leaves_no_interface_and_stays() {
+fn a_route_of_another_program_stays_and_no_interface_is_left() {
     let Some(ends) = Ends::new(1500) else { return };
     let (mut conf, _) = Conf::pair(Family::V6);
     // The longer one is added first, and has to go again.

@@ -77,7 +77,7 @@ fn a_table_by_number_gets_every_prefix() {
 }
 
 #[test]
-fn routes_that_somebody_took_away_are_not_missed() {
+fn routes_that_others_removed_are_not_missed() {
     let Some(ends) = Ends::new(1500) else { return };
     let before = Traces::of(&ends.a);
     let weft = Running::up(&ends.a, &conf_with_prefixes(None), &[]);

@@ -153,7 +153,7 @@ fn an_interface_that_is_stopped_over_its_socket_is_gone_when_the_connection_ends
 }
 
 #[test]
-fn the_socket_of_a_killed_daemon_is_no_interface_and_in_nobodys_way() {
+fn the_socket_of_a_killed_daemon_is_no_interface_and_in_no_way() {
     let Some(ends) = Ends::new(1500) else { return };
     let (conf, _) = Conf::pair(Family::V4);
     let killed = Running::up(&ends.a, &conf, &[]);

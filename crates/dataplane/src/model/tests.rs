@@ -120,7 +120,7 @@ fn what_is_as_it_was_changes_nothing() {
 }
 
 #[test]
-fn a_prefix_that_moves_is_never_nobodys() {
+fn a_prefix_that_moves_always_has_a_peer() {
     let mut model = model_with_key();
     model.change(&peers(vec![with(1, &["10.0.0.0/8", "10.1.0.0/16"]), with(2, &[])]));
     let changes = model.change(&peers(vec![with(1, &["10.1.0.0/16"]), with(2, &["10.0.0.0/8"])]));
@@ -193,7 +193,7 @@ fn limits_are_changed_by_who_knows_them_and_kept_by_everybody_else() {
 }
 
 #[test]
-fn updating_only_adds_nobody_and_removing_nobody_is_fine() {
+fn updating_only_adds_no_peer_and_removing_an_absent_peer_is_no_error() {
     let mut model = model_with_key();
     let update = PeerChange { update_only: true, ..with(1, &["10.0.0.0/8"]) };
     let remove = PeerChange { remove: true, ..PeerChange::new(key(2)) };

@@ -1,4 +1,5 @@
-//! The packet threads of a daemon. One may take a turn in the middle of another one's, as on another processor.
+//! The packet threads of a daemon. One may take a turn in the middle of the turn of another, as with a second
+//! processor.
 
 use std::cell::RefCell;
 use std::future::Future;

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unresolved_name_is_looked_up_without_anybody_waiting() {
+    fn an_unresolved_name_is_looked_up_in_the_background() {
         let (asked, questions) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         let (change, changes) = mpsc::channel();

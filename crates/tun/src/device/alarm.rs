@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_nobody_awaits_keeps_no_thread() {
+    fn a_pause_without_a_waiter_keeps_no_thread() {
         let mut alarm = Alarm::default();
         alarm.set(Duration::from_secs(3600));
         assert!(alarm.poll(&mut Context::from_waker(Waker::noop())).is_pending());

@@ -176,7 +176,7 @@ fn a_first_endpoint_is_sent_the_keepalive_at_once_and_another_one_is_not() {
 }
 
 #[test]
-fn a_first_endpoint_without_a_keepalive_wakes_nobody() {
+fn a_first_endpoint_without_a_keepalive_sends_nothing() {
     let hidden = || PeerOptions { hides_endpoint: true, ..Default::default() };
     let mut world = World::pair_with(hidden(), hidden());
     let (peer, endpoint) = (world.nodes[B].public_key(), world.nodes[B].address);

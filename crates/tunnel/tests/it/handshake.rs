@@ -242,7 +242,7 @@ fn an_initiation_is_not_repeated_while_a_peer_that_was_answered_may_confirm() {
 }
 
 #[test]
-fn a_responder_never_sends_on_a_session_that_nobody_confirmed() {
+fn a_responder_never_sends_on_an_unconfirmed_session() {
     let mut world = World::settled_pair();
     world.cut.insert((B, A));
     world.send(A, B, 1).unwrap();

@@ -68,7 +68,7 @@ fn an_address_that_no_peer_has_is_unreachable() {
 }
 
 #[test]
-fn a_peer_whose_endpoint_nobody_knows_is_unreachable() {
+fn a_peer_without_a_known_endpoint_is_unreachable() {
     let mut world = World::of(2);
     world.introduce(A, B, PeerOptions { hides_endpoint: true, ..PeerOptions::default() });
     for packet in [udp(inner_v4(A), inner_v4(B), &[1; 20]), udp(inner_v6(A), inner_v6(B), &[])] {

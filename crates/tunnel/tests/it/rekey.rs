@@ -8,7 +8,7 @@ use crate::sim::{A, B, DELAY, Kind, World, ms, secs};
 const ESTABLISHED: std::time::Duration = ms(100);
 
 #[test]
-fn only_the_initiator_begins_anew_when_it_sends_after_120_seconds() {
+fn only_the_initiator_renews_the_session_when_it_sends_after_120_seconds() {
     let mut world = World::pair();
     world.send(A, B, 0).unwrap();
     world.run_until(ESTABLISHED + ms(119_999));
@@ -27,7 +27,7 @@ fn only_the_initiator_begins_anew_when_it_sends_after_120_seconds() {
 }
 
 #[test]
-fn the_initiator_begins_anew_when_it_receives_after_165_seconds() {
+fn the_initiator_renews_the_session_when_it_receives_after_165_seconds() {
     let mut world = World::pair();
     world.send(A, B, 0).unwrap();
     // The packets are far enough apart that A sends only keepalives, and close enough that B never appears
@@ -45,7 +45,7 @@ fn the_initiator_begins_anew_when_it_receives_after_165_seconds() {
 }
 
 #[test]
-fn receiving_alone_begins_anew_after_165_seconds() {
+fn receiving_alone_renews_the_session_after_165_seconds() {
     let mut world = World::pair();
     world.send(A, B, 0).unwrap();
     world.run_until(ESTABLISHED + secs(165) - DELAY - ms(1));
@@ -129,7 +129,7 @@ fn a_session_neither_opens_nor_seals_after_180_seconds() {
 }
 
 #[test]
-fn a_peer_that_has_been_idle_for_long_begins_anew() {
+fn a_peer_that_was_idle_for_long_gets_a_new_session() {
     for idle in [170, 179, 180, 181, 200, 541, 4000] {
         for first in [A, B] {
             let mut world = World::settled_pair();

@@ -7,7 +7,7 @@ use weft_tunnel::{Change, PublicKey, Remembered};
 use crate::sim::{A, B, Kind, PeerOptions, World, ms, secs};
 
 /// Restarts A's side of the peer B, with this recorded state.
-fn begin_anew(world: &mut World, remembered: Remembered) -> PublicKey {
+fn restart_with(world: &mut World, remembered: Remembered) -> PublicKey {
     let (key, now) = (world.nodes[B].public_key(), world.now);
     assert!(world.nodes[A].tunnel.remove_peer(&key));
     world.introduce(A, B, PeerOptions::default());
@@ -18,7 +18,7 @@ fn begin_anew(world: &mut World, remembered: Remembered) -> PublicKey {
 #[test]
 fn a_peer_that_has_a_session_is_greeted_at_once() {
     let mut world = World::settled_pair();
-    begin_anew(&mut world, Remembered { has_session: true, ..Remembered::default() });
+    restart_with(&mut world, Remembered { has_session: true, ..Remembered::default() });
     // B does not know of the restart, and A cannot open what B sends now.
     world.send(B, A, 1).unwrap();
     world.send(A, B, 2).unwrap();
@@ -32,7 +32,7 @@ fn a_peer_that_has_a_session_is_greeted_at_once() {
 #[test]
 fn a_peer_without_a_session_is_left_alone() {
     let mut world = World::settled_pair();
-    begin_anew(&mut world, Remembered::default());
+    restart_with(&mut world, Remembered::default());
     world.run_for(secs(10));
     assert_eq!(world.count(A, Kind::Initiation), 0);
 }
@@ -50,7 +50,7 @@ fn it_answers_from_the_address_that_the_peer_knows_and_counts_on() {
         received_bytes: 2000,
         has_session: true,
     };
-    let key = begin_anew(&mut world, remembered);
+    let key = restart_with(&mut world, remembered);
     let peer = world.nodes[A].peer(&key);
     assert_eq!((peer.last_handshake, peer.source), (Some(at), Some(alias.ip())));
     assert_eq!((peer.sent_bytes, peer.received_bytes), (1000, 2000));

@@ -203,7 +203,7 @@ fn data_older_than_the_replay_window_is_refused() {
 }
 
 #[test]
-fn nothing_that_is_forged_or_replayed_makes_anybody_send() {
+fn nothing_that_is_forged_or_replayed_is_answered() {
     // A has every reason of boringtun's to send: an old session that A initiated, data sent and received.
     let mut world = World::pair();
     world.send(A, B, 0).unwrap();
@@ -246,7 +246,7 @@ fn nothing_that_is_forged_or_replayed_makes_anybody_send() {
 }
 
 #[test]
-fn messages_to_nobody_are_refused() {
+fn messages_to_no_peer_are_refused() {
     for (mut world, to, message) in every_kind() {
         let at = match message.kind() {
             Kind::Initiation => continue,
@@ -315,7 +315,7 @@ fn a_preshared_key_that_both_ends_have_makes_a_session() {
 }
 
 #[test]
-fn inner_packets_to_nobody_and_inner_packets_that_are_none_stay_here() {
+fn packets_for_no_peer_and_malformed_packets_stay_here() {
     let mut world = World::settled_pair();
     let stranger = "192.168.77.1".parse().unwrap();
     let packet = udp(inner_v4(A), stranger, &[0; 10]);

@@ -40,7 +40,7 @@ fn an_answer_of_any_kind_ends_the_silence() {
 }
 
 #[test]
-fn data_that_nobody_answers_is_answered_with_one_keepalive_after_10_seconds() {
+fn data_without_answer_packets_is_answered_with_one_keepalive_after_10_seconds() {
     let mut world = World::settled_pair();
     let sent = world.elapsed();
     world.send(A, B, 1).unwrap();

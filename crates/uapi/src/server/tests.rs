@@ -254,7 +254,7 @@ fn a_client_that_stops_in_the_middle_is_hung_up_on() {
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_up_nobody() {
+fn a_client_that_does_not_read_delays_no_other() {
     let served = Served::with(Limits { write: Duration::from_millis(200), ..Limits::default() });
     *served.fake.peers.lock().unwrap() = (0..20_000).map(state_of).collect();
     let mut deaf: Vec<Connection> = (0..4).map(|_| served.connect()).collect();
@@ -296,7 +296,7 @@ fn a_long_change_holds_up_no_other_client() {
 }
 
 #[test]
-fn whoever_has_been_idle_for_longest_gives_way() {
+fn the_client_that_was_idle_for_longest_gives_way() {
     let served = Served::with(Limits { clients: 3, ..Limits::default() });
     let mut connections: Vec<Connection> = Vec::new();
     for _ in 0..3 {
@@ -435,7 +435,7 @@ fn the_end_of_the_file_is_noticed() {
 }
 
 #[test]
-fn its_own_file_goes_with_it_and_nobody_is_told() {
+fn its_own_file_goes_with_it_without_a_report() {
     let Served { directory, path, gone, server, .. } = Served::new();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o770)).unwrap();
     Connection::to(&path).ask(GET);

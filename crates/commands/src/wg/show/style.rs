@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_for_terminals_unless_somebody_says_otherwise() {
+    fn colours_are_for_terminals_unless_told_otherwise() {
         use Style::{Coloured, Plain};
         for (mode, no_color, terminal, expected) in [
             ("", false, true, Coloured),

@@ -120,7 +120,7 @@ fn the_first_address_of_a_network_goes_alone_and_the_routes_stay() {
 }
 
 #[test]
-fn a_route_of_somebody_else_is_named() {
+fn a_route_of_another_program_is_named() {
     in_a_namespace(|netlink| {
         let link = make_link(netlink);
         netlink.set_up(&link).unwrap();
