@@ -41,7 +41,7 @@ enum Age {
 enum State {
     /// Nothing: no message waits.
     Idle,
-    /// Messages wait for its answer, at least one.
+    /// Messages wait for its answer.
     Holds { held: VecDeque<(Age, HandedOver)>, until: Instant, is_asked: bool },
     /// It did not answer in time. A message of this age was opened since.
     Late(Age),
@@ -132,13 +132,15 @@ impl Detours {
                 }
                 if now >= *until {
                     tracing::debug!(peer = %detour.peer, "the packet thread that had the peer does not answer");
-                    let newest = held.back().map_or(Age::Before, |(age, _)| *age);
+                    // If nothing waits, the thread was perhaps not asked, and no answer would come.
+                    let newest = held.back().map(|(age, _)| *age);
                     release(held.drain(..), ready, held_bytes);
-                    detour.state = State::Late(newest);
+                    detour.state = newest.map_or(State::Idle, State::Late);
                     is_done = false;
                 }
             }
-            now < detour.over_at
+            // What waits is not forgotten.
+            now < detour.over_at || matches!(detour.state, State::Holds { .. })
         });
         is_done
     }
