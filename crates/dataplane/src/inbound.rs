@@ -380,7 +380,8 @@ impl Inbound {
 struct Failures(u32);
 
 impl Failures {
-    /// Counts a failed call, whose result becomes `None`. A call that finds nothing to receive works.
+    /// Counts a call if it failed, and returns `None` in place of its error. A call that finds nothing to
+    /// receive has not failed.
     ///
     /// # Errors
     /// More than [`MAX_FAILED_CALLS`] failed: the socket does not work any more.

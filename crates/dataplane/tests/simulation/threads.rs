@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
+use std::rc::Weak;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -101,26 +102,24 @@ impl Threads {
             Poll::Ready(Err(error)) => panic!("an event loop ended: {error}"),
         }
     }
+}
 
-    /// Lets another packet thread take a turn now and then, in the middle of a turn of this one.
-    pub(crate) fn interleave(&self, network: &RefCell<Network>, node: usize) {
-        if self.0.borrow().len() == 1 {
+/// Lets another packet thread of a node take a turn now and then, in the middle of a turn of one.
+pub(crate) fn interleave(threads: &Weak<Threads>, network: &RefCell<Network>, node: usize) {
+    let Some(threads) = threads.upgrade().filter(|threads| threads.0.borrow().len() > 1) else { return };
+    let (outer, other) = {
+        let mut network = network.borrow_mut();
+        if !network.chance.happens(INTERLEAVED_PERCENT) {
             return;
         }
-        let (outer, other) = {
-            let mut network = network.borrow_mut();
-            if !network.chance.happens(INTERLEAVED_PERCENT) {
-                return;
-            }
-            let now = network.now;
-            let awake: Vec<_> = self.awake().into_iter().filter(|(_, since)| *since <= now).collect();
-            if awake.is_empty() {
-                return;
-            }
-            let (other, _) = *network.chance.one_of(&awake);
-            (mem::take(&mut network.kernels[node].books.turn), other)
-        };
-        self.turn(other);
-        mem::replace(&mut network.borrow_mut().kernels[node].books.turn, outer).check();
-    }
+        let now = network.now;
+        let awake: Vec<_> = threads.awake().into_iter().filter(|(_, since)| *since <= now).collect();
+        if awake.is_empty() {
+            return;
+        }
+        let (other, _) = *network.chance.one_of(&awake);
+        (mem::take(&mut network.kernels[node].books.turn), other)
+    };
+    threads.turn(other);
+    mem::replace(&mut network.borrow_mut().kernels[node].books.turn, outer).check();
 }

@@ -13,7 +13,7 @@ use weft_tunnel::{MAX_PACKET, PlainSlab, Plaintext, TAILROOM};
 use crate::kernel::{Given, Wait};
 use crate::network::Network;
 use crate::packet::Label;
-use crate::threads::Threads;
+use crate::threads::{Threads, interleave};
 
 /// Bytes of a slab of packets that were read.
 const SLAB: usize = 2 * (MAX_PACKET + TAILROOM);
@@ -40,10 +40,6 @@ impl SimulatedTun {
         let plain = PlainSlab::new(4 * MAX_PACKET);
         Self { network, node, thread, threads, hasher, plain, staged: Vec::new() }
     }
-
-    fn interleave(&self) {
-        self.threads.upgrade().into_iter().for_each(|threads| threads.interleave(&self.network, self.node));
-    }
 }
 
 impl Tun for SimulatedTun {
@@ -53,7 +49,7 @@ impl Tun for SimulatedTun {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
-        self.interleave();
+        interleave(&self.threads, &self.network, self.node);
         let taken = self.recv_rest(cx, out, max_bytes);
         if taken > 0 {
             return Poll::Ready(Ok(taken));
@@ -93,7 +89,7 @@ impl Tun for SimulatedTun {
         batches: &mut VecDeque<TunBatch>,
         mut shard_of: impl FnMut(&[u8]) -> Option<u16>,
     ) -> u64 {
-        self.interleave();
+        interleave(&self.threads, &self.network, self.node);
         let mut network = self.network.borrow_mut();
         let kernel = &mut network.kernels[self.node];
         // What others read for this thread is not handed on.
@@ -126,12 +122,12 @@ impl Tun for SimulatedTun {
     }
 
     fn is_drained(&self) -> bool {
-        self.interleave();
+        interleave(&self.threads, &self.network, self.node);
         self.network.borrow().kernels[self.node].ends[self.thread].inbox.is_empty()
     }
 
     fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.interleave();
+        interleave(&self.threads, &self.network, self.node);
         let kernel = &mut self.network.borrow_mut().kernels[self.node];
         if kernel.tun_is_full {
             kernel.wait(self.thread, Wait::TunRoom, cx.waker());
@@ -154,7 +150,7 @@ impl Tun for SimulatedTun {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.interleave();
+        interleave(&self.threads, &self.network, self.node);
         let mut network = self.network.borrow_mut();
         for packet in self.staged.drain(..) {
             let bytes = self.plain.get(packet);

@@ -10,7 +10,7 @@ use weft_udp::{BindError, RecvBuffers, SendError, Sent, Udp, UdpFeatures, UdpSta
 
 use crate::kernel::{Datagram, Kernel, SOCKET_BYTES, TooLong, Wait, has_packet};
 use crate::network::{Network, OUTER_HEADERS};
-use crate::threads::Threads;
+use crate::threads::{Threads, interleave};
 
 /// What a kernel says when it cannot send for the moment.
 const REFUSALS: [i32; 5] = [libc::ENOBUFS, libc::ENOMEM, libc::EPERM, libc::ENETUNREACH, libc::ECONNREFUSED];
@@ -23,17 +23,13 @@ pub(crate) struct SimulatedUdp {
 }
 
 impl SimulatedUdp {
-    fn interleave(&self) {
-        self.threads.upgrade().into_iter().for_each(|threads| threads.interleave(&self.network, self.node));
-    }
-
     fn receive(
         &mut self,
         cx: &mut Context<'_>,
         buffers: &mut RecvBuffers,
         of_handshakes: bool,
     ) -> Poll<io::Result<usize>> {
-        self.interleave();
+        interleave(&self.threads, &self.network, self.node);
         let mut network = self.network.borrow_mut();
         let errors = network.kernels[self.node].errors_percent;
         if network.chance.happens(errors) {
@@ -94,7 +90,7 @@ fn buffer_bytes(of_handshakes: bool) -> usize {
 
 impl Udp for SimulatedUdp {
     fn poll_send(&mut self, cx: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<Result<Sent, SendError>> {
-        self.interleave();
+        interleave(&self.threads, &self.network, self.node);
         let mut network = self.network.borrow_mut();
         let kernel = &mut network.kernels[self.node];
         if kernel.socket_is_full {
