@@ -43,7 +43,9 @@ enum State {
     Idle,
     /// Messages wait for its answer.
     Holds { held: VecDeque<(Age, HandedOver)>, until: Instant, is_asked: bool },
-    /// It did not answer in time. A message of this age was opened since.
+    /// It did not answer in time. A message of this age was opened since. Once that is one of the next
+    /// session, an answer says nothing about it: it may have been given before. The move then lasts until its
+    /// end, and later messages of the sessions before it are dropped.
     Late(Age),
 }
 
@@ -263,8 +265,11 @@ impl Detour {
     fn flushed(&mut self, ready: &mut VecDeque<HandedOver>, held_bytes: &mut usize, now: Instant) -> bool {
         self.is_flushed = true;
         match std::mem::replace(&mut self.state, State::Idle) {
-            State::Idle => false,
-            State::Late(opened) => opened == Age::Next,
+            State::Idle | State::Late(Age::Before) => false,
+            State::Late(Age::Next) => {
+                self.state = State::Late(Age::Next);
+                false
+            }
             State::Holds { mut held, .. } => {
                 let is_over = held.front().is_some_and(|(age, _)| *age == Age::Next);
                 let next = held.iter().position(|(age, _)| *age == Age::Next).filter(|_| !is_over);
@@ -305,5 +310,33 @@ fn release(
     for (_, datagram) in held {
         *held_bytes -= datagram.bytes.len();
         ready.push_back(datagram);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_comes_too_late_does_not_end_a_move() {
+        let (now, source) = (Instant::now(), SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
+        let meta = RecvMeta { source, local: None, ecn: weft_tunnel::Ecn::NotEct, len: 100, stride: 100 };
+        let (peer, mut siblings) = (PublicKey::from_bytes([1; 32]), Siblings::of(2));
+        let mut detours = Detours::default();
+        detours.begin(peer, 1, vec![7], now);
+        let message = |detours: &mut Detours, age| {
+            detours.each[0].passage(age, &mut detours.held_bytes, &meta, &[0; 100], now)
+        };
+        assert_eq!(message(&mut detours, Age::Before), Passage::Waits);
+        assert!(!detours.turn(now + PATIENCE, &siblings.remove(0)));
+        assert!(detours.next_ready().is_some());
+        // The thread that had the peer answers now; then the session changes.
+        assert_eq!(message(&mut detours, Age::Next), Passage::Open);
+        let Detours { each, ready, held_bytes } = &mut detours;
+        assert!(!each[0].flushed(ready, held_bytes, now));
+        assert_eq!(each[0].passage_of_handed_over(Age::Before), Passage::Drop);
+        assert_eq!(each[0].passage_of_handed_over(Age::Next), Passage::Open);
     }
 }
