@@ -18,6 +18,7 @@ use crate::{output, stages, topology};
 
 mod args;
 mod cipher;
+mod distance;
 mod measure;
 mod model;
 mod pace;

@@ -8,6 +8,7 @@ use serde::Serialize;
 use weft_lab::cpu;
 
 use super::args::Case;
+use super::distance;
 use super::pace::{self, Pace, PacedSender, Progress};
 use super::site::{Counters, PACKET, Site};
 use crate::interrupt::Interrupt;
@@ -37,6 +38,8 @@ pub(crate) struct Figures {
     pub(crate) foreign: Option<f64>,
     /// Share of the packets that did not reach the peer or the TUN.
     pub(crate) lost: f64,
+    /// The longer one of the round trips between two processors before and after.
+    pub(crate) core_to_core_ns: Option<f64>,
 }
 
 impl Figures {
@@ -64,6 +67,7 @@ struct Sums {
 
 /// Starts a gateway and measures it.
 pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt) -> Result<Figures> {
+    let distance_before = distance::round_trip_ns()?;
     let mut site = Site::start(case.packet_threads, peers, interrupt)?;
     let shards = usize::from(case.packet_threads.get());
     let by_shard = site.peers_by_shard();
@@ -99,6 +103,9 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
         cores: sums.cpu.as_secs_f64() / sums.time.as_secs_f64(),
         foreign: has_foreign.then(|| sums.handed_over_bytes as f64 / read),
         lost: sums.lost as f64 / (packets + sums.lost) as f64,
+        core_to_core_ns: distance::round_trip_ns()?
+            .zip(distance_before)
+            .map(|(after, before)| after.max(before)),
     })
 }
 

@@ -163,7 +163,8 @@ impl Report {
              cipher.\nThe senders run on the same machine: where there are no more cores than packet threads, they take \
              some of their time.\n\"By the limit\" leaves the cipher as much of the processors as the senders leave the packet \
              threads.\n\"With a core each\" is the gain that the CPU time of a packet would allow if they did \
-             not, and behind it the same divided by that of the cipher.\n",
+             not, and behind it the same divided by that of the cipher.\nCore to core is the round trip of a cache line \
+             between two processors: a hypervisor may move them to cores with different caches.\n",
             self.rounds,
             self.seconds,
             self.peers,
@@ -189,6 +190,7 @@ impl Report {
             "foreign, %",
             "lost, %",
             "senders' CPU",
+            "core to core, ns",
         ];
         let mut table = table(header, 1);
         for side in &self.sides {
@@ -212,6 +214,8 @@ impl Report {
                 median(&|figures| figures.foreign.map(|share| 100.0 * share), 1),
                 median(&|figures| Some(100.0 * figures.lost), 2),
                 median(&|figures| Some(figures.senders_cpu_seconds_per_gbit), 3),
+                summary(&|figures| figures.core_to_core_ns)
+                    .map_or_else(String::new, |round_trip| spread(&round_trip, 0)),
             ]);
         }
         table
@@ -291,6 +295,7 @@ mod tests {
             cores: 1.0,
             foreign: Some(0.101),
             lost: 0.0,
+            core_to_core_ns: Some(58.4),
         }
     }
 
@@ -336,9 +341,15 @@ mod tests {
         assert_eq!(report.cipher[1].gain_with_a_core_each.unwrap().median, 1.6);
         assert!((report.sides[1].gain_by_cipher_with_a_core_each.unwrap() - 1.25).abs() < 1e-9);
         let text = report.text();
-        for shown in
-            [" 2 threads, download, 10 % foreign", "1.50", "1.25", "4.50 (3.00–6.00)", "10.1", "note: 2"]
-        {
+        for shown in [
+            " 2 threads, download, 10 % foreign",
+            "1.50",
+            "1.25",
+            "4.50 (3.00–6.00)",
+            "10.1",
+            "58 (58–58)",
+            "note: 2",
+        ] {
             assert!(text.contains(shown), "{shown} is not in\n{text}");
         }
     }
