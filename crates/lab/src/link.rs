@@ -17,7 +17,7 @@ use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBu
 use super::Namespace;
 
 /// Timeout for a new link; a veth is running within milliseconds.
-const LINK_PATIENCE: Duration = Duration::from_secs(5);
+const LINK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Options for joining two namespaces.
 #[derive(Clone, Debug)]

@@ -3,17 +3,15 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use weft_config::Endpoint;
 use weft_host::resolve::{AtStart, Cancel, Resolver, Retries, Watched, first_addresses};
-use weft_lab::{Namespace, here, mounts};
+use weft_lab::{Namespace, PATIENCE, here, mounts};
 use weft_tunnel::PublicKey;
 
 use crate::name_server::{Records, serve, set};
 use crate::support::{Machine, bind};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const PEER: [u8; 32] = [1; 32];
 
 /// Runs `work` where names are looked up at a server with these records only.
@@ -22,7 +20,7 @@ pub(crate) fn with_name_server(records: &Records, work: impl FnOnce() + Send) {
         return;
     }
     let machine = Machine::new();
-    fs::write(machine.resolv_conf(), "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n").unwrap();
+    fs::write(machine.resolv_conf(), "nameserver 127.0.0.1\noptions timeout:30 attempts:1\n").unwrap();
     fs::write(machine.path("etc/nsswitch.conf"), "hosts: dns\n").unwrap();
     Namespace::new("names").unwrap().run(|| {
         if let Err(error) = mounts::separate() {

@@ -5,10 +5,9 @@
 //! ```
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
 
 use weft_lab::routed::{End, Routed};
-use weft_lab::until;
+use weft_lab::{PATIENCE, until};
 
 use crate::conversation::MIB;
 use crate::weft::{CLIENT, PORT, Pair, SERVER, inner_v4, options, routed, talk};
@@ -63,7 +62,7 @@ fn a_client_with_nothing_to_send_tells_its_new_address() {
         talk(&moving.lab.client, &moving.lab.server).finish();
         // The last word is the client's, so that it owes no keepalive.
         let sink = moving.lab.server.run(|| UdpSocket::bind((inner_v4(SERVER), 0))).unwrap();
-        sink.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        sink.set_read_timeout(Some(PATIENCE)).unwrap();
         let client = moving.lab.client.run(|| UdpSocket::bind((inner_v4(CLIENT), 0))).unwrap();
         client.send_to(b"last", sink.local_addr().unwrap()).unwrap();
         assert_eq!(sink.recv(&mut [0; 8]).unwrap(), 4);

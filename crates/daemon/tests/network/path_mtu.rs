@@ -9,12 +9,11 @@
 //! through, and the server from its own interface.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Duration;
 
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use weft::up::Options;
 use weft_lab::routed::{End, OUTER, Routed};
-use weft_lab::{Namespace, here, link, until};
+use weft_lab::{Namespace, PATIENCE, here, link, until};
 use weft_udp::PathMtu;
 
 use crate::conversation::{Conversation, MIB};
@@ -42,7 +41,7 @@ fn exchange(lab: &Routed, inner: fn(u8) -> IpAddr) {
 /// A socket of the server that waits for datagrams from the tunnel.
 fn sink(lab: &Routed) -> UdpSocket {
     let sink = lab.server.run(|| UdpSocket::bind((inner_v4(SERVER), 0))).unwrap();
-    sink.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    sink.set_read_timeout(Some(PATIENCE)).unwrap();
     sink
 }
 

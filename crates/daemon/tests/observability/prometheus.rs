@@ -59,7 +59,7 @@ fn a_prometheus_scrapes_weft_and_answers_the_queries_of_the_dashboard() {
     let rules = root().join("contrib/prometheus/weft.rules.yml").canonicalize().unwrap();
     let file = a.directory.path().join("prometheus.yml");
     let text = format!(
-        "global: {{ scrape_interval: 500ms, evaluation_interval: 500ms }}\nrule_files: [{}]\nscrape_configs:\n\
+        "global: {{ scrape_interval: 5s, evaluation_interval: 5s }}\nrule_files: [{}]\nscrape_configs:\n\
          - job_name: weft\n  static_configs: [{{ targets: [\"{ADDRESS}\"] }}]\n",
         rules.display()
     );
@@ -80,9 +80,9 @@ fn a_prometheus_scrapes_weft_and_answers_the_queries_of_the_dashboard() {
         answer["data"]["result"].clone()
     };
     let found = |of: &str| query(of).as_array().unwrap().len();
-    // Rates need two scrapes.
-    wait_until("two scrapes", || {
-        let scrapes = query("count_over_time(up{job=\"weft\"}[1m])");
+    // Rates need two scrapes. `up` is 1 for each that was answered.
+    wait_until("three scrapes", || {
+        let scrapes = query("sum_over_time(up{job=\"weft\"}[1m])");
         let count = scrapes[0]["value"][1].as_str().and_then(|count| count.parse::<u32>().ok());
         count.filter(|&count| count >= 3)
     });

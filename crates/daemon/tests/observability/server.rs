@@ -119,7 +119,8 @@ fn requests_that_could_do_harm_are_refused() {
     assert_eq!(exchange(&mut nonsense, "\u{0}\u{1}\r\n\r\n").status, 400);
 }
 
-/// So many clients that wait for each other's time limits of 20 s, 32 at a time, take longer than [`PATIENCE`].
+/// So many clients that wait for each other's time limits of 20 s, 32 at a time, take longer than
+/// [`PATIENCE`].
 const MANY_CLIENTS: usize = 1000;
 
 /// A client from this address that does not end what it begins: it says nothing, sends a part of a request,
@@ -324,28 +325,21 @@ fn ten_thousand_peers_are_told_of_in_bounded_memory() {
     let Some((a, _)) = two_ends() else { return };
     let count = 10_000;
     let running = a.up(&(a.conf("Table = off") + &End::silent_peers(count)), METRICS);
-    // On a busy machine it may take longer than a scrape waits.
-    let get = |path: &str| {
-        wait_until("an answer", || {
-            let answer = a.get(path);
-            (answer.status != 503).then_some(answer)
-        })
-    };
-    let resident = || get("/metrics?peers=off").sample("process_resident_memory_bytes{");
+    let resident = || a.get("/metrics?peers=off").sample("process_resident_memory_bytes{");
     let before = resident();
-    let scrape = get("/metrics");
+    let scrape = a.get("/metrics");
     assert_eq!(scrape.sample("weft_peers{"), f64::from(count));
     let samples = scrape.body.lines().filter(|line| line.starts_with("wireguard_sent_bytes_total{")).count();
     assert_eq!(samples, count as usize);
-    let without = get("/metrics?peers=off");
+    let without = a.get("/metrics?peers=off");
     assert!(without.body.len() < 100_000 && without.sample("weft_peers{") == f64::from(count));
-    let status = get("/status.json?peers=100");
+    let status = a.get("/status.json?peers=100");
     assert_eq!(status.json()["peers"].as_array().unwrap().len(), 100);
     assert!(status.body.len() < 200_000);
     // Clients that do not take their answers cost no more than a few of them would, also where each asks for
     // a separate look at the interface.
     let uptime = || {
-        let status = get("/status.json?peers=off");
+        let status = a.get("/status.json?peers=off");
         status.json()["uptime_ms"].as_u64().unwrap()
     };
     let slow: Vec<TcpStream> = (0..30)

@@ -2,10 +2,10 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
-use weft_lab::{here, wait_until};
+use weft_lab::{PATIENCE, here, wait_until};
 
 use crate::world::{World, file_of, file_of_a, file_of_b, inner, key, public};
 
@@ -60,7 +60,7 @@ fn what_waited_for_the_next_process_arrives_in_order() {
     world.stream(1).end();
     let to = (inner(2), 9);
     let receiver = world.b.run(|| UdpSocket::bind(to)).unwrap();
-    receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     let sender = world.a.run(|| UdpSocket::bind((inner(1), 0))).unwrap();
     world.stop_for_restart();
     for number in 0..100_u8 {

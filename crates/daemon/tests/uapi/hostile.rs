@@ -4,7 +4,6 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use weft_lab::PATIENCE;
@@ -48,7 +47,7 @@ fn wg_is_served_whatever_others_send() {
 fn slow_client(path: &Path, number: usize, part: &[u8], whole: &[u8]) -> UnixStream {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
     // Bounds the connection too, when no client is accepted any more.
-    socket.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_write_timeout(Some(PATIENCE)).unwrap();
     socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
     let mut stream = UnixStream::from(socket);
     // It may have lost its place already.

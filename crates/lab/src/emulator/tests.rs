@@ -5,6 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::PATIENCE;
 use crate::traffic::{Amount, TcpReceiver, TcpSenders};
 
 struct Lab {
@@ -31,7 +32,7 @@ fn lab(spec: &str) -> Option<Lab> {
 
 fn socket(namespace: &Namespace, address: &str) -> UdpSocket {
     let socket = namespace.run(|| UdpSocket::bind((address, 0))).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
@@ -83,7 +84,7 @@ fn what_is_lost_on_purpose_does_not_arrive_and_is_counted() {
     near.send_to(b"x", ("192.0.2.255", far.local_addr().unwrap().port())).unwrap();
     let start = Instant::now();
     while lab.emulator.counters()[0].lost == before {
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < PATIENCE);
         std::thread::yield_now();
     }
     far.set_nonblocking(true).unwrap();
