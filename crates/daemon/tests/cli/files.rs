@@ -1,0 +1,146 @@
+//! Files of keys, files that cannot be read, and files that other users can read.
+
+#[cfg(target_os = "linux")]
+use std::process::Command;
+
+#[cfg(target_os = "linux")]
+use tempfile::TempDir;
+
+use crate::support::{Ended, KEY, OTHER, OWN, PEER, file, run, weft};
+
+#[test]
+fn keys_may_stand_in_files_of_their_own() {
+    let text = format!(
+        "[Interface]\nprivatekeyfile = own.key # ours\n[Peer]\nPublicKey = {PEER}\nPresharedKeyFile = peer.psk\n"
+    );
+    let (directory, path) = file("wg0.conf", text.as_bytes());
+    let path = path.to_str().unwrap();
+    for arguments in [
+        &["check", path][..],
+        &["strip", path],
+        &["setconf", "wg0", path],
+        &["addconf", "wg0", path],
+        &["syncconf", "wg0", path],
+    ] {
+        let missing = run(arguments, "");
+        assert_eq!((missing.code, missing.stdout.as_str()), (78, ""), "{arguments:?}: {}", missing.stderr);
+        for part in [
+            "wg0.conf:2: PrivateKeyFile: ",
+            "own.key: there is no such file",
+            "wg0.conf:5: PresharedKeyFile: ",
+        ] {
+            assert!(missing.stderr.contains(part), "{part} in:\n{}", missing.stderr);
+        }
+    }
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("own.key", "not a key\n");
+    write("peer.psk", &format!("{OTHER}\n"));
+    assert!(run(&["check", path], "").stderr.contains("wg0.conf:2: PrivateKeyFile: "));
+    write("own.key", &format!("{KEY}\n"));
+    let shown = run(&["check", path], "");
+    assert_eq!(shown.code, 0, "{}", shown.stderr);
+    assert!(shown.stdout.contains(OWN), "{}", shown.stdout);
+    assert!(!shown.stdout.contains(&OTHER[..20]), "{}", shown.stdout);
+
+    // The service's own comes first.
+    let credentials = tempfile::tempdir().unwrap();
+    std::fs::write(credentials.path().join("own.key"), OTHER).unwrap();
+    let output = weft(&["check", path]).env("CREDENTIALS_DIRECTORY", credentials.path()).output().unwrap();
+    let with_credential = Ended::from(output);
+    assert_eq!(with_credential.code, 0, "{}", with_credential.stderr);
+    assert!(!with_credential.stdout.contains(OWN), "{}", with_credential.stdout);
+    // What wg(8) gets has the keys themselves, line by line.
+    let stripped = run(&["strip", path], "").stdout;
+    let expected =
+        format!("[Interface]\nPrivateKey = {KEY}\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\n");
+    assert_eq!(stripped, expected);
+}
+
+#[test]
+fn files_that_cannot_be_read_end_with_78_and_their_name() {
+    let ended = run(&["check", "/nonexistent/wg0.conf"], "");
+    assert_eq!(ended.code, 78);
+    assert!(ended.stderr.starts_with("error: /nonexistent/wg0.conf: "), "{}", ended.stderr);
+
+    let ended = run(&["check", "no-such-interface-name"], "");
+    assert_eq!(ended.code, 78);
+    assert!(ended.stderr.contains("interface name is 1 to 15"), "{}", ended.stderr);
+
+    let (_directory, path) = file("wg0.conf", b"\xff\xfe[\0I\0");
+    let ended = run(&["check", path.to_str().unwrap()], "");
+    assert_eq!(ended.code, 78);
+    assert!(ended.stderr.contains("wg0.conf:1: the file is not UTF-8"), "{}", ended.stderr);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_file_that_others_can_read_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (_directory, path) = file("wg0.conf", format!("[Interface]\nPrivateKey={KEY}\n").as_bytes());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let ended = run(&["check", path.to_str().unwrap()], "");
+    assert_eq!(ended.code, 0);
+    assert!(ended.stderr.contains("mode 0640") && ended.stderr.contains("chmod 600"), "{}", ended.stderr);
+}
+
+/// How weft ends for a user who owns nothing; `None` if the test cannot become one. All can read the
+/// directory.
+#[cfg(target_os = "linux")]
+fn run_as_nobody(directory: &TempDir, arguments: &[&str]) -> Option<Ended> {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = if nix::unistd::geteuid().is_root() {
+        // The binary is copied to where the other user can run it.
+        let binary = directory.path().join("weft");
+        // By another process: what this one has open for writing, a child forked meanwhile has too, and such
+        // a program cannot be executed.
+        assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_weft")).arg(&binary).status().unwrap().success());
+        Command::new(&binary).args(arguments).uid(65_534).gid(65_534).output()
+    } else {
+        weft(arguments).output()
+    };
+    match output {
+        Ok(output) => Some(output.into()),
+        Err(reason) => {
+            weft_lab::here::not_run(&format!("weft {arguments:?}: {reason}"));
+            None
+        }
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_key_that_may_not_be_read_ends_with_77_and_its_file_and_line() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (directory, path) = file("wg0.conf", b"[Interface]\nListenPort = 1\nPrivateKeyFile = own.key\n");
+    let key = directory.path().join("own.key");
+    std::fs::write(&key, KEY).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o000)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let path = path.to_str().unwrap();
+    for arguments in [
+        &["check", path][..],
+        &["strip", path],
+        &["setconf", "wg0", path],
+        &["addconf", "wg0", path],
+        &["syncconf", "wg0", path],
+    ] {
+        let Some(ended) = run_as_nobody(&directory, arguments) else { return };
+        assert_eq!((ended.code, ended.stdout.as_str()), (77, ""), "{arguments:?}: {}", ended.stderr);
+        let told =
+            ["wg0.conf:3: PrivateKeyFile: ", "own.key: cannot read the key: permission denied", "as root"];
+        assert!(told.iter().all(|part| ended.stderr.contains(part)), "{arguments:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_that_may_not_be_read_ends_with_77() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (directory, path) = file("wg0.conf", format!("[Interface]\nPrivateKey={KEY}\n").as_bytes());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let Some(ended) = run_as_nobody(&directory, &["check", path.to_str().unwrap()]) else { return };
+    assert_eq!(ended.code, 77, "{}", ended.stderr);
+    assert!(ended.stderr.contains("wg0.conf") && ended.stderr.contains("as root"), "{}", ended.stderr);
+}

@@ -1,0 +1,46 @@
+//! `weft top`, `status` and `doctor`, without a running interface.
+
+#[cfg(unix)]
+use crate::support::{Ended, weft};
+use crate::support::{file, run};
+
+#[test]
+fn top_needs_a_terminal_and_says_what_does_not() {
+    let ended = run(&["top", "wg0"], "");
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert!(ended.stderr.contains("weft status --json"), "{}", ended.stderr);
+}
+
+#[test]
+#[cfg(unix)]
+fn status_of_nothing_is_a_failure_that_names_the_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    for arguments in [&["status"][..], &["status", "wg0"], &["status", "--json"]] {
+        let output = weft(arguments).env("WEFT_RUNTIME_DIR", directory.path()).output().unwrap();
+        let ended = Ended::from(output);
+        assert_eq!((ended.code, ended.stdout.as_str()), (1, ""), "{arguments:?}");
+        assert!(ended.stderr.contains(directory.path().to_str().unwrap()), "{}", ended.stderr);
+    }
+    assert_eq!(run(&["status", "no/name"], "").code, 2);
+    assert_eq!(run(&["status", "--sample", "x"], "").code, 2);
+}
+
+#[test]
+fn doctor_refuses_a_wrong_configuration_with_its_lines() {
+    let (_directory, path) = file("wg0.conf", b"[Interface]\nMtu=1\n");
+    let ended = run(&["doctor", path.to_str().unwrap()], "");
+    assert_eq!(ended.code, 78);
+    assert!(ended.stderr.contains("wg0.conf:2: MTU"), "{}", ended.stderr);
+}
+
+#[test]
+fn doctor_prints_findings_for_people_and_for_scripts() {
+    let people = run(&["doctor"], "");
+    assert!([0, 1].contains(&people.code), "{}", people.stderr);
+    assert!(!people.stdout.contains('\u{1b}'), "{}", people.stdout);
+    let scripts = run(&["doctor", "--json"], "");
+    let report: serde_json::Value = serde_json::from_str(&scripts.stdout).unwrap();
+    let problems = report["problems"].as_u64().unwrap();
+    assert_eq!(scripts.code, i32::from(problems > 0));
+    assert_eq!(people.stdout.lines().filter(|line| line.starts_with("problem")).count() as u64, problems);
+}
