@@ -347,7 +347,7 @@ mod tests {
             "1.25",
             "4.50 (3.00–6.00)",
             "10.1",
-            "58 (58–58)",
+            " 58 │",
             "note: 2",
         ] {
             assert!(text.contains(shown), "{shown} is not in\n{text}");
