@@ -257,19 +257,32 @@ mod tests {
 
     use super::*;
 
-    /// Three packets of one stream, which are joined.
-    fn batch() -> (PlainSlab, Vec<Staged>) {
+    /// The byte of a packet with its number.
+    const NUMBER: usize = 45;
+
+    /// Three packets of one flow, which are joined.
+    fn batch(protocol: u8) -> (PlainSlab, Vec<Staged>) {
         let hasher = FlowHasher::random();
         let mut slab = PlainSlab::new(1000);
         let packets = (0..3_u8).map(|number| {
             let mut packet = [0; 50];
-            packet[..12].copy_from_slice(&[0x45, 0, 0, 50, 0, 0, 0x40, 0, 64, ip::TCP, 0, 0]);
-            packet[27] = 10 * number;
-            packet[32..34].copy_from_slice(&[0x50, 0x10]);
+            packet[..12].copy_from_slice(&[0x45, 0, 0, 50, 0, 0, 0x40, 0, 64, protocol, 0, 0]);
+            packet[NUMBER] = 10 * number;
+            let checksum = match protocol {
+                ip::UDP => {
+                    packet[25] = 30;
+                    26..28
+                }
+                _ => {
+                    packet[27] = 10 * number;
+                    packet[32..34].copy_from_slice(&[0x50, 0x10]);
+                    36..38
+                }
+            };
             ip::write_ipv4_checksum(&mut packet, 20);
-            let sum = ip::pseudo_header_sum(&packet[12..20], ip::TCP, 30);
+            let sum = ip::pseudo_header_sum(&packet[12..20], protocol, 30);
             let sum = !ip::fold(ip::checksum_add(sum, &packet[20..]));
-            packet[36..38].copy_from_slice(&sum.to_be_bytes());
+            packet[checksum].copy_from_slice(&sum.to_be_bytes());
             Staged { packet: slab.push(&packet).unwrap(), flow: hasher.hash(&packet) }
         });
         let packets = packets.collect();
@@ -281,34 +294,41 @@ mod tests {
         BatchWriter::new(Arc::new(coalescing), Arc::default())
     }
 
-    /// Returns the sequence number of a write, and whether packets are joined in it.
+    /// Returns the number of the first packet of a write, and whether packets are joined in it.
     fn seen(pieces: &[IoSlice<'_>]) -> (u8, bool) {
-        (if pieces[0].len() > 10 { pieces[0][37] } else { pieces[1][27] }, pieces[0][1] != 0)
+        let headers = pieces[0].len() - vnet_hdr::VNET_HDR;
+        (pieces[1][NUMBER - headers], pieces[0][1] != 0)
     }
 
     #[test]
-    fn a_refused_super_packet_goes_out_in_single_packets_and_none_is_joined_again() {
-        let (slab, packets) = batch();
-        let mut writer = writer();
-        let mut log = Vec::new();
-        for _ in 0..2 {
-            writer.start(&slab, &packets);
-            let written = writer.resume_with(&slab, &packets, |pieces| {
-                log.push(seen(pieces));
-                if seen(pieces).1 { Err(WriteError::Invalid) } else { Ok(()) }
-            });
-            assert_eq!(written, Written::All);
+    fn a_refused_super_packet_goes_out_in_single_packets_and_none_of_its_protocol_is_joined_again() {
+        let allowed_then = [
+            (ip::TCP, TunOffload { tcp: false, udp: true }),
+            (ip::UDP, TunOffload { tcp: true, udp: false }),
+        ];
+        for (protocol, allowed_then) in allowed_then {
+            let (slab, packets) = batch(protocol);
+            let mut writer = writer();
+            let mut log = Vec::new();
+            for _ in 0..2 {
+                writer.start(&slab, &packets);
+                let written = writer.resume_with(&slab, &packets, |pieces| {
+                    log.push(seen(pieces));
+                    if seen(pieces).1 { Err(WriteError::Invalid) } else { Ok(()) }
+                });
+                assert_eq!(written, Written::All);
+            }
+            let singles = [(0, false), (10, false), (20, false)];
+            assert_eq!(log, [&[(0, true)], &singles[..], &singles[..]].concat());
+            let stats = writer.stats.snapshot();
+            assert_eq!((stats.packets_written, stats.segments_written, stats.write_failures), (6, 6, 0));
+            assert_eq!(writer.coalescing.allowed(), allowed_then);
         }
-        let singles = [(0, false), (10, false), (20, false)];
-        assert_eq!(log, [&[(0, true)], &singles[..], &singles[..]].concat());
-        let stats = writer.stats.snapshot();
-        assert_eq!((stats.packets_written, stats.segments_written, stats.write_failures), (6, 6, 0));
-        assert_eq!(writer.coalescing.allowed(), TunOffload { tcp: false, udp: true });
     }
 
     #[test]
     fn single_packets_of_a_refused_super_packet_go_on_where_the_queue_blocked() {
-        let (slab, packets) = batch();
+        let (slab, packets) = batch(ip::TCP);
         let mut writer = writer();
         writer.start(&slab, &packets);
         let mut log = Vec::new();
@@ -332,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_packet_that_is_refused_does_not_drop_the_rest() {
-        let (slab, mut packets) = batch();
+        let (slab, mut packets) = batch(ip::TCP);
         packets.swap(0, 2);
         let mut writer = writer();
         writer.start(&slab, &packets);
@@ -347,7 +367,7 @@ mod tests {
 
     #[test]
     fn what_is_given_up_is_counted_once() {
-        let (slab, packets) = batch();
+        let (slab, packets) = batch(ip::TCP);
         let mut writer = writer();
         writer.start(&slab, &packets);
         let mut results = [Err(WriteError::Invalid), Ok(()), Err(WriteError::Full)].into_iter();

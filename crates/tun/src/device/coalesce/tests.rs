@@ -399,6 +399,20 @@ fn headers_that_differ_are_not_joined() {
 }
 
 #[test]
+fn a_different_acknowledgement_window_or_option_is_not_joined() {
+    let spec = |number: u32| Spec { options: vec![1; 12], ..tcp(0, number * 100, 100) };
+    let packets = [0, 1].map(|number| build(&spec(number)));
+    assert_eq!(writes(&packets, BOTH).len(), 1);
+    // The acknowledgement number, the window, the urgent pointer, and the options.
+    for at in [8, 11, 14, 15, 18, 19, 20, 31] {
+        let mut packets = packets.clone();
+        packets[1][20 + at] ^= 1;
+        finish(&mut packets[1]);
+        assert_eq!(writes(&packets, BOTH).len(), 2, "byte {at} of the TCP header");
+    }
+}
+
+#[test]
 fn without_dont_fragment_the_id_counts_up() {
     let fragile = |number: u32, id| Spec { dont_fragment: false, id, ..tcp(0, number * 100, 100) };
     assert_eq!(segments(&[fragile(0, 65_535), fragile(1, 0), fragile(2, 2)]), [2, 1]);
