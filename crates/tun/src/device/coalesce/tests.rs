@@ -413,6 +413,64 @@ fn a_different_acknowledgement_window_or_option_is_not_joined() {
 }
 
 #[test]
+fn fragments_options_of_ipv4_and_bytes_behind_the_packet_are_not_joined() {
+    for protocol in [ip::TCP, ip::UDP] {
+        let packets = [0, 1].map(|number| build(&Spec { protocol, ..tcp(0, number * 100, 100) }));
+        assert_eq!(writes(&packets, BOTH).len(), 1);
+        let last_fragment = |packet: &mut Vec<u8>| packet[7] = 1;
+        let first_fragment = |packet: &mut Vec<u8>| packet[6] |= 0x20;
+        let padded = |packet: &mut Vec<u8>| packet.push(0);
+        let with_options = |packet: &mut Vec<u8>| {
+            packet.splice(20..20, [1; 4]);
+            packet[0] = 0x46;
+            packet[3] += 4;
+        };
+        let changes: [&dyn Fn(&mut Vec<u8>); 4] = [&last_fragment, &first_fragment, &padded, &with_options];
+        for (number, change) in changes.into_iter().enumerate() {
+            // Both alike, so that nothing but this speaks against it.
+            let mut packets = packets.clone();
+            for packet in &mut packets {
+                change(packet);
+                packet[10..12].fill(0);
+                let header = usize::from(packet[0] & 0x0f) * 4;
+                let sum = !slow_sum(&packet[..header], 0);
+                packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            assert_eq!(writes(&packets, BOTH).len(), 2, "protocol {protocol}, change {number}");
+        }
+    }
+}
+
+#[test]
+fn datagrams_without_a_checksum_or_of_another_length_are_not_joined() {
+    let packets = [build(&udp(0, 100)), build(&udp(0, 100))];
+    assert_eq!(writes(&packets, BOTH).len(), 1);
+    let unverified = packets.clone().map(|mut packet| {
+        packet[26..28].fill(0);
+        packet
+    });
+    assert_eq!(writes(&unverified, BOTH).len(), 2);
+    let shorter = packets.map(|mut packet| {
+        packet[25] -= 1;
+        finish(&mut packet);
+        packet
+    });
+    assert_eq!(writes(&shorter, BOTH).len(), 2);
+}
+
+#[test]
+fn only_what_the_device_takes_is_joined() {
+    let streams = [build(&tcp(0, 0, 100)), build(&tcp(0, 100, 100))];
+    let datagrams = [build(&udp(0, 100)), build(&udp(0, 100))];
+    for (tcp, udp) in [(true, true), (true, false), (false, true), (false, false)] {
+        let count = |joined| if joined { 1 } else { 2 };
+        let offload = TunOffload { tcp, udp };
+        let written = [&streams, &datagrams].map(|packets| writes(packets, offload).len());
+        assert_eq!(written, [count(tcp), count(udp)], "{offload:?}");
+    }
+}
+
+#[test]
 fn without_dont_fragment_the_id_counts_up() {
     let fragile = |number: u32, id| Spec { dont_fragment: false, id, ..tcp(0, number * 100, 100) };
     assert_eq!(segments(&[fragile(0, 65_535), fragile(1, 0), fragile(2, 2)]), [2, 1]);
