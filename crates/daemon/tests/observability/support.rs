@@ -150,8 +150,8 @@ impl End {
         process
     }
 
-    /// An answer of the server at [`ADDRESS`]. While the machine is so busy that it has nothing to tell, it is
-    /// asked again.
+    /// An answer of the server at [`ADDRESS`]. While the machine is so busy that the server has no report, it
+    /// is asked again.
     pub(crate) fn get(&self, path: &str) -> Answer {
         let ask = || self.ask(ADDRESS.parse().unwrap(), &request(path, ADDRESS, ""));
         wait_until("an answer with a report", || {
