@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
@@ -129,4 +129,34 @@ fn model() {
 #[test]
 fn the_next_session_of_a_peer_that_moved_waits_for_the_last_one_and_never_for_ever() {
     explore(model);
+}
+
+/// An answer that was given before the session changed, and comes after it.
+fn model_of_a_late_answer() {
+    let (tunnel, siblings, mut now) = (Tunnel, Siblings::default(), Instant::now());
+    let mut detours = Detours::default();
+    detours.begin(PEER, HAD, vec![LAST], now);
+    let message = |index, number| {
+        let bytes = Tunnel::message(index, number);
+        HandedOver::new(&RecvMeta { source: source(), len: bytes.len() }, &bytes)
+    };
+    // The kernel gave it to this thread.
+    let first = message(LAST, 0);
+    assert_eq!(detours.passage(&tunnel, &first.meta, &first.bytes, now), Passage::Waits);
+    while detours.next_ready().is_none() {
+        detours.turn(now, &siblings);
+        now += Duration::from_secs(1);
+    }
+    assert!(siblings.answer_flush(HAS, PEER));
+    let next = message(NEXT, 2);
+    assert_eq!(detours.passage(&tunnel, &next.meta, &next.bytes, now), Passage::Open);
+    siblings.hand_over(HAD, message(LAST, 1));
+    let taken: Vec<_> =
+        std::iter::from_fn(|| siblings.next_data()).map(|data| detours.take(&tunnel, data, now)).collect();
+    assert!(matches!(taken[..], [Taken::Done, Taken::Dropped]), "{taken:?}");
+}
+
+#[test]
+fn an_answer_that_comes_too_late_does_not_end_a_move() {
+    shuttle::check_random(model_of_a_late_answer, 1);
 }

@@ -312,31 +312,3 @@ fn release(
         ready.push_back(datagram);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
-
-    use super::*;
-
-    #[test]
-    fn an_answer_that_comes_too_late_does_not_end_a_move() {
-        let (now, source) = (Instant::now(), SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
-        let meta = RecvMeta { source, local: None, ecn: weft_tunnel::Ecn::NotEct, len: 100, stride: 100 };
-        let (peer, mut siblings) = (PublicKey::from_bytes([1; 32]), Siblings::of(2));
-        let mut detours = Detours::default();
-        detours.begin(peer, 1, vec![7], now);
-        let message = |detours: &mut Detours, age| {
-            detours.each[0].passage(age, &mut detours.held_bytes, &meta, &[0; 100], now)
-        };
-        assert_eq!(message(&mut detours, Age::Before), Passage::Waits);
-        assert!(!detours.turn(now + PATIENCE, &siblings.remove(0)));
-        assert!(detours.next_ready().is_some());
-        // The thread that had the peer answers now; then the session changes.
-        assert_eq!(message(&mut detours, Age::Next), Passage::Open);
-        let Detours { each, ready, held_bytes } = &mut detours;
-        assert!(!each[0].flushed(ready, held_bytes, now));
-        assert_eq!(each[0].passage_of_handed_over(Age::Before), Passage::Drop);
-        assert_eq!(each[0].passage_of_handed_over(Age::Next), Passage::Open);
-    }
-}
