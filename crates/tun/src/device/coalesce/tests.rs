@@ -417,15 +417,17 @@ fn fragments_options_of_ipv4_and_bytes_behind_the_packet_are_not_joined() {
     for protocol in [ip::TCP, ip::UDP] {
         let packets = [0, 1].map(|number| build(&Spec { protocol, ..tcp(0, number * 100, 100) }));
         assert_eq!(writes(&packets, BOTH).len(), 1);
-        let last_fragment = |packet: &mut Vec<u8>| packet[7] = 1;
-        let first_fragment = |packet: &mut Vec<u8>| packet[6] |= 0x20;
-        let padded = |packet: &mut Vec<u8>| packet.push(0);
-        let with_options = |packet: &mut Vec<u8>| {
-            packet.splice(20..20, [1; 4]);
-            packet[0] = 0x46;
-            packet[3] += 4;
-        };
-        let changes: [&dyn Fn(&mut Vec<u8>); 4] = [&last_fragment, &first_fragment, &padded, &with_options];
+        let changes: [fn(&mut Vec<u8>); 4] = [
+            // The last fragment, and the first.
+            |packet| packet[7] = 1,
+            |packet| packet[6] |= 0x20,
+            |packet| packet.push(0),
+            |packet| {
+                packet.splice(20..20, [1; 4]);
+                packet[0] = 0x46;
+                packet[3] += 4;
+            },
+        ];
         for (number, change) in changes.into_iter().enumerate() {
             // Both alike, so that nothing but this speaks against it.
             let mut packets = packets.clone();
