@@ -264,12 +264,11 @@ impl Detour {
     /// next session have waited for this answer.
     fn flushed(&mut self, ready: &mut VecDeque<HandedOver>, held_bytes: &mut usize, now: Instant) -> bool {
         self.is_flushed = true;
+        if matches!(self.state, State::Late(Age::Next)) {
+            return false;
+        }
         match std::mem::replace(&mut self.state, State::Idle) {
-            State::Idle | State::Late(Age::Before) => false,
-            State::Late(Age::Next) => {
-                self.state = State::Late(Age::Next);
-                false
-            }
+            State::Idle | State::Late(_) => false,
             State::Holds { mut held, .. } => {
                 let is_over = held.front().is_some_and(|(age, _)| *age == Age::Next);
                 let next = held.iter().position(|(age, _)| *age == Age::Next).filter(|_| !is_over);

@@ -56,8 +56,8 @@ impl Node {
         self.shards().position(|tunnel| tunnel.peers().any(|peer| peer.public_key == *key))
     }
 
-    /// Returns the shard whose socket the kernel chooses for a datagram: by the four bytes of the receiver
-    /// index as they are on the wire.
+    /// Returns the shard to which the kernel gives a datagram: by the four bytes of the receiver index as
+    /// they are on the wire.
     pub(super) fn socket_of(&self, datagram: &Datagram) -> usize {
         let at = match datagram.bytes.first() {
             Some(2) => 8,
