@@ -20,6 +20,7 @@ pub mod emulator;
 pub mod flood;
 pub mod here;
 mod inherited;
+mod interception;
 pub mod link;
 pub mod memory_group;
 pub mod mounts;
@@ -39,6 +40,7 @@ pub mod userns;
 mod waiting;
 
 pub use inherited::inherit;
+pub use interception::{Interception, Verdict};
 pub use netns::Namespace;
 pub use process::Process;
 pub use refusal::Refusal;

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use libc::{c_int, c_long, sock_filter};
 
-const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-const UNLESS_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+pub(crate) const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+pub(crate) const UNLESS_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const UNLESS_AT_LEAST: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
-const RESULT: u32 = libc::BPF_RET | libc::BPF_K;
+pub(crate) const RESULT: u32 = libc::BPF_RET | libc::BPF_K;
 
 /// What the low word of an argument has to be.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +79,6 @@ impl Refusal {
     }
 }
 
-fn statement(code: u32, k: u32) -> sock_filter {
+pub(crate) fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
