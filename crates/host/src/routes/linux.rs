@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
@@ -16,6 +17,7 @@ use rtnetlink::packet_route::route::{
 };
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use weft_config::InterfaceName;
 
 use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, Via};
@@ -35,20 +37,24 @@ pub use veth::VethEnd;
 #[derive(Debug)]
 pub struct Netlink {
     runtime: Runtime,
+    /// A socket of the protocol NETLINK_ROUTE.
+    socket: OwnedFd,
+    connection: Mutex<Connection>,
+}
+
+/// The crate's side of a socket.
+#[derive(Debug)]
+struct Connection {
     handle: Handle,
+    task: JoinHandle<()>,
 }
 
 impl Netlink {
     /// Opens a netlink socket in the network namespace of this thread. No thread is started.
     pub fn open() -> Result<Self, RouteError> {
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(RouteError::Open)?;
-        let handle = {
-            let _guard = runtime.enter();
-            let (connection, handle, _) = rtnetlink::new_connection().map_err(RouteError::Open)?;
-            runtime.spawn(connection);
-            handle
-        };
-        Ok(Self { runtime, handle })
+        let protocol = socket2::Protocol::from(libc::NETLINK_ROUTE);
+        let socket = socket2::Socket::new(libc::AF_NETLINK.into(), socket2::Type::RAW, Some(protocol));
+        Self::adopt(socket.map_err(RouteError::Open)?.into())
     }
 
     /// Uses a netlink socket of another network namespace, of the protocol NETLINK_ROUTE. The owner of that
@@ -58,15 +64,24 @@ impl Netlink {
         nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
             .map_err(|errno| RouteError::Open(errno.into()))?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(RouteError::Open)?;
-        let handle = {
-            let _guard = runtime.enter();
-            // SAFETY: `into_raw_fd` gives up the only owner of an open descriptor.
-            let socket = unsafe { rtnetlink::sys::TokioSocket::from_raw_fd(socket.into_raw_fd()) };
-            let (connection, handle, _) = rtnetlink::from_socket(socket);
-            runtime.spawn(connection);
-            handle
-        };
-        Ok(Self { runtime, handle })
+        let connection = Connection::of(&socket, &runtime).map_err(RouteError::Open)?;
+        Ok(Self { runtime, socket, connection: Mutex::new(connection) })
+    }
+
+    fn handle(&self) -> Handle {
+        let mut connection = self.connection();
+        // The crate gives a connection up when the kernel does not take a message, as for lack of memory.
+        // Later messages may pass, and some of them undo the change that failed.
+        if connection.task.is_finished()
+            && let Ok(again) = Connection::of(&self.socket, &self.runtime)
+        {
+            *connection = again;
+        }
+        connection.handle.clone()
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finds a device.
@@ -75,7 +90,7 @@ impl Netlink {
     }
 
     fn find_link(&self, name: &str) -> Result<Link, RouteError> {
-        let links = self.handle.link().get().match_name(name).execute();
+        let links = self.handle().link().get().match_name(name).execute();
         match self.wait(links.try_collect::<Vec<_>>()) {
             Ok(links) => links
                 .first()
@@ -102,7 +117,7 @@ impl Netlink {
 
     /// Removes a device, even if another process holds it. It is no error if the device is gone already.
     pub fn remove_link(&self, link: &Link) -> Result<(), RouteError> {
-        gone_is_fine(self.wait(self.handle.link().del(link.index).execute()), &[libc::ENODEV])
+        gone_is_fine(self.wait(self.handle().link().del(link.index).execute()), &[libc::ENODEV])
             .map_err(|failure| failure.because(|| format!("remove interface {}", link.name)))
     }
 
@@ -125,12 +140,12 @@ impl Netlink {
     }
 
     fn change_link(&self, message: LinkMessage) -> Result<(), Failure> {
-        self.wait(self.handle.link().change(message).execute())
+        self.wait(self.handle().link().change(message).execute())
     }
 
     /// Adds an address to a device.
     pub fn add_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
-        let mut request = self.handle.address().add(link.index, address.addr(), address.prefix_len());
+        let mut request = self.handle().address().add(link.index, address.addr(), address.prefix_len());
         // The builder's message is replaced: it has a broadcast address, which a tunnel does not have.
         *request.message_mut() = address_message(link, address);
         self.wait(request.execute())
@@ -143,7 +158,7 @@ impl Netlink {
         if address.addr().is_ipv4() {
             self.keep_secondaries(link);
         }
-        let request = self.handle.address().del(address_message(link, address));
+        let request = self.handle().address().del(address_message(link, address));
         gone_is_fine(self.wait(request.execute()), &[libc::EADDRNOTAVAIL, libc::ENODEV, libc::ENXIO])
             .map_err(|failure| failure.because(|| format!("remove address {address} from {}", link.name)))
     }
@@ -165,7 +180,7 @@ impl Netlink {
     /// Adds a route to a prefix through a device. Returns whether that was needed: an existing route through
     /// the same device stays as it is.
     pub fn add_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<bool, RouteError> {
-        let request = self.handle.route().add(route_message(link, prefix, table));
+        let request = self.handle().route().add(route_message(link, prefix, table));
         match self.wait(request.execute()) {
             Ok(()) => Ok(true),
             Err(failure) if failure.is(libc::EEXIST) && self.has_route(link, prefix, table) => Ok(false),
@@ -175,14 +190,14 @@ impl Netlink {
 
     /// Removes a route. It is no error if the route is gone already.
     pub fn remove_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<(), RouteError> {
-        let request = self.handle.route().del(route_message(link, prefix, table));
+        let request = self.handle().route().del(route_message(link, prefix, table));
         gone_is_fine(self.wait(request.execute()), &[libc::ESRCH, libc::ENODEV])
             .map_err(|failure| failure.because(|| route_name("remove", link, prefix, table)))
     }
 
     /// Returns the addresses of a device, including those that the kernel assigned.
     pub fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, RouteError> {
-        let request = self.handle.address().get().set_link_index_filter(link.index).execute();
+        let request = self.handle().address().get().set_link_index_filter(link.index).execute();
         let found = self
             .wait(request.try_collect::<Vec<_>>())
             .map_err(|failure| failure.because(|| format!("list the addresses of {}", link.name)))?;
@@ -256,17 +271,32 @@ impl Netlink {
     fn routes(&self, family: AddressFamily) -> Result<Vec<RouteMessage>, Failure> {
         let mut query = RouteMessage::default();
         query.header.address_family = family;
-        self.wait(self.handle.route().get(query).execute().try_collect())
+        self.wait(self.handle().route().get(query).execute().try_collect())
     }
 
     fn wait<T>(&self, answer: impl Future<Output = Result<T, rtnetlink::Error>>) -> Result<T, Failure> {
         let answer = self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, answer).await });
+        // The crate takes an answer that never comes for a consent.
+        if self.connection().task.is_finished() {
+            return Err(Failure::Kernel(io::Error::other("the kernel did not take the message")));
+        }
         match answer {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(rtnetlink::Error::NetlinkError(message))) => Err(Failure::Kernel(message.to_io())),
             Ok(Err(other)) => Err(Failure::Kernel(io::Error::other(other))),
             Err(_) => Err(Failure::Timeout),
         }
+    }
+}
+
+impl Connection {
+    fn of(socket: &OwnedFd, runtime: &Runtime) -> io::Result<Self> {
+        let socket = socket.try_clone()?;
+        let _guard = runtime.enter();
+        // SAFETY: `into_raw_fd` gives up the only owner of an open descriptor.
+        let socket = unsafe { rtnetlink::sys::TokioSocket::from_raw_fd(socket.into_raw_fd()) };
+        let (connection, handle, _) = rtnetlink::from_socket(socket);
+        Ok(Self { handle, task: runtime.spawn(connection) })
     }
 }
 

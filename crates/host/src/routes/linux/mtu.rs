@@ -26,7 +26,7 @@ impl Netlink {
         if fw_mark != 0 {
             query.attributes.push(RouteAttribute::Mark(fw_mark));
         }
-        let answer = self.wait(self.handle.route().get(query).execute().try_collect::<Vec<_>>());
+        let answer = self.wait(self.handle().route().get(query).execute().try_collect::<Vec<_>>());
         answer
             .and_then(|routes| routes.first().map_or(Ok(USUAL_MTU), |route| self.mtu_of(route)))
             .map_err(|failure| failure.because(|| format!("look up the route to {destination}")))
@@ -68,7 +68,7 @@ impl Netlink {
         let mut smallest = None;
         for device in devices_of(route) {
             let links =
-                self.wait(self.handle.link().get().match_index(device).execute().try_collect::<Vec<_>>())?;
+                self.wait(self.handle().link().get().match_index(device).execute().try_collect::<Vec<_>>())?;
             let mtu = links.iter().flat_map(|link| &link.attributes).find_map(|attribute| match attribute {
                 LinkAttribute::Mtu(mtu) => Some(*mtu),
                 _ => None,

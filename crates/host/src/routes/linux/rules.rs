@@ -12,7 +12,7 @@ use crate::routes::{Family, FoundRule, MAIN_TABLE, Rule, RuleKind};
 impl Netlink {
     /// Adds a rule. It is no error if the same rule exists at the same priority already.
     pub fn add_rule(&self, rule: &Rule) -> Result<(), RouteError> {
-        let mut request = self.handle.rule().add();
+        let mut request = self.handle().rule().add();
         *request.message_mut() = message_of(rule);
         match self.wait(request.execute()) {
             Err(failure) if failure.is(libc::EEXIST) => Ok(()),
@@ -22,7 +22,7 @@ impl Netlink {
 
     /// Removes a rule. It is no error if the rule is gone already.
     pub fn remove_rule(&self, rule: &Rule) -> Result<(), RouteError> {
-        let request = self.handle.rule().del(message_of(rule));
+        let request = self.handle().rule().del(message_of(rule));
         gone_is_fine(self.wait(request.execute()), &[libc::ENOENT, libc::EAFNOSUPPORT])
             .map_err(|failure| failure.because(|| format!("remove {}", name_of(rule))))
     }
@@ -31,7 +31,7 @@ impl Netlink {
     pub fn rules(&self) -> Result<Vec<FoundRule>, RouteError> {
         let mut found = Vec::new();
         for (family, version) in [(Family::V4, IpVersion::V4), (Family::V6, IpVersion::V6)] {
-            let request = self.handle.rule().get(version).execute();
+            let request = self.handle().rule().get(version).execute();
             match self.wait(request.try_collect::<Vec<_>>()) {
                 Ok(messages) => found.extend(messages.iter().map(|message| found_rule(family, message))),
                 Err(failure) if has_no_such_family(&failure) => {}

@@ -24,9 +24,11 @@ fn in_a_namespace(body: impl FnOnce(&Netlink) + Send) {
 
 /// A dummy device, unless the kernel has none: then one end of a veth pair.
 fn make_link(netlink: &Netlink) -> Link {
-    let made = netlink.wait(netlink.handle.link().add(LinkDummy::new("dummy0").build()).execute());
+    let made = netlink.wait(netlink.handle().link().add(LinkDummy::new("dummy0").build()).execute());
     if made.is_err() {
-        netlink.wait(netlink.handle.link().add(LinkVeth::new("dummy0", "dummy1").build()).execute()).unwrap();
+        netlink
+            .wait(netlink.handle().link().add(LinkVeth::new("dummy0", "dummy1").build()).execute())
+            .unwrap();
         netlink.set_up(&netlink.find_link("dummy1").unwrap()).unwrap();
     }
     netlink.find_link("dummy0").unwrap()
@@ -48,7 +50,7 @@ fn static_routes(netlink: &Netlink, link: &Link) -> Vec<String> {
 
 /// The addresses of the device except link-local ones.
 fn addresses(netlink: &Netlink, link: &Link) -> Vec<String> {
-    let messages = netlink.handle.address().get().set_link_index_filter(link.index).execute();
+    let messages = netlink.handle().address().get().set_link_index_filter(link.index).execute();
     let mut found: Vec<String> = netlink
         .wait(messages.try_collect::<Vec<_>>())
         .unwrap()
@@ -91,7 +93,7 @@ fn addresses_and_routes_are_added_and_removed_and_those_of_others_stay() {
         }
         assert_eq!(static_routes(netlink, &link), ["254 fd00::/8"]);
         assert_eq!(addresses(netlink, &link), ["10.9.0.1/24"]);
-        netlink.wait(netlink.handle.link().del(link.index).execute()).unwrap();
+        netlink.wait(netlink.handle().link().del(link.index).execute()).unwrap();
         netlink.remove_route(&link, prefixes[1], MAIN_TABLE).unwrap();
         netlink.remove_address(&link, nets[0]).unwrap();
         let name = "dummy0".parse().unwrap();
@@ -124,7 +126,7 @@ fn a_route_of_another_program_is_named() {
     in_a_namespace(|netlink| {
         let link = make_link(netlink);
         netlink.set_up(&link).unwrap();
-        netlink.wait(netlink.handle.link().add(LinkVeth::new("veth0", "veth1").build()).execute()).unwrap();
+        netlink.wait(netlink.handle().link().add(LinkVeth::new("veth0", "veth1").build()).execute()).unwrap();
         let other = netlink.find_link("veth0").unwrap();
         netlink.set_up(&other).unwrap();
         netlink.set_up(&netlink.find_link("veth1").unwrap()).unwrap();
@@ -205,7 +207,7 @@ fn the_mtu_follows_the_routes_to_the_endpoints() {
         let mut route = route_message(&link, "198.51.100.0/24".parse().unwrap(), MAIN_TABLE);
         let metric = rtnetlink::packet_route::route::RouteMetric::Mtu(1300);
         route.attributes.push(RouteAttribute::Metrics(vec![metric]));
-        netlink.wait(netlink.handle.route().add(route).execute()).unwrap();
+        netlink.wait(netlink.handle().route().add(route).execute()).unwrap();
         let both = ["192.0.2.1:1".parse().unwrap(), "198.51.100.1:1".parse().unwrap()];
         assert_eq!(netlink.default_mtu(&interface, &both, 0), 1220);
 
@@ -221,7 +223,7 @@ fn queue_limits_are_set_as_far_as_the_kernel_knows_them() {
         let limits =
             QueueLimits { tx_queue_len: Some(777), gso_max_bytes: Some(61_000), gso_max_segments: Some(44) };
         netlink.set_queue_limits(&link, limits);
-        let links = netlink.handle.link().get().match_index(link.index).execute();
+        let links = netlink.handle().link().get().match_index(link.index).execute();
         let links = netlink.wait(links.try_collect::<Vec<_>>()).unwrap();
         let attributes = &links.first().unwrap().attributes;
         for expected in

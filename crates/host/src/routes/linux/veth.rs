@@ -32,7 +32,7 @@ impl Netlink {
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
             .build();
         let action = || format!("make the veth pair {}", near.name);
-        self.wait(self.handle.link().add(message).execute()).map_err(|failure| match failure {
+        self.wait(self.handle().link().add(message).execute()).map_err(|failure| match failure {
             Failure::Kernel(error) => {
                 let advice = match error.raw_os_error() {
                     Some(libc::EOPNOTSUPP) => {
