@@ -65,6 +65,17 @@ fn any_later_start_repairs_the_file() {
 }
 
 #[test]
+fn what_was_to_become_the_file_is_removed_with_the_rest() {
+    let machine = Machine::with_file();
+    killed(&machine, "wg0");
+    // As if it had been killed a moment before.
+    std::fs::rename(machine.resolv_conf(), machine.path("etc/.resolv.conf.weft")).unwrap();
+    std::fs::write(machine.resolv_conf(), BEFORE).unwrap();
+    assert_eq!(machine.system().repair().unwrap(), ["wg0"]);
+    assert_eq!((machine.text().as_str(), machine.leftovers()), (BEFORE, Vec::new()));
+}
+
+#[test]
 fn what_was_recorded_can_be_undone_by_another_process() {
     let machine = Machine::with_file();
     let record = killed(&machine, "wg0");

@@ -10,7 +10,7 @@ use weft_ipc::runtime_dir::read_untrusted;
 
 use super::super::super::{DnsError, Places};
 use super::owner::Owner;
-use super::state::FileState;
+use super::state::{FileState, remove_leftover};
 
 /// The largest file that is read: room for a thousand interfaces with a kilobyte of name servers and domains
 /// each.
@@ -67,7 +67,7 @@ impl Layers {
         FileState::file(text).put(&path).map_err(|error| super::failure("write", &path, error))
     }
 
-    /// Removes the layers and the backup.
+    /// Removes the layers and the backup, and what a killed process left beside the file.
     pub(super) fn clear(places: &Places) -> Result<(), DnsError> {
         let remove = |path: &Path| match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -76,7 +76,9 @@ impl Layers {
             _ => Ok(()),
         };
         remove(&Self::path(places))?;
-        remove(&Self::backup(places))
+        remove(&Self::backup(places))?;
+        remove_leftover(&places.resolv_conf);
+        Ok(())
     }
 
     pub(super) fn is_empty(&self) -> bool {

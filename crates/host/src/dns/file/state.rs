@@ -119,6 +119,12 @@ impl FileState {
     }
 }
 
+/// Removes what a process that was killed while it brought the path into a state has left beside it. Where
+/// that is not permitted, none has left anything.
+pub(super) fn remove_leftover(path: &Path) {
+    let _ = remove(&beside(path));
+}
+
 /// Returns the temporary path. It is always the same, so that leftovers of crashes do not accumulate.
 fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
