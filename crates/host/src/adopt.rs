@@ -119,7 +119,7 @@ impl Host {
     /// undone.
     pub(super) fn go_on(&mut self, continued: &Continued) -> Result<(), HostError> {
         // Until the change is complete, steps of either plan may be in force.
-        let mut steps = self.applied.all();
+        let mut steps: Vec<Step> = self.kernel.kept.iter().cloned().chain(self.applied.all()).collect();
         let is_in_force: HashSet<Step> = self.applied.steps().iter().cloned().collect();
         steps.extend(self.plan.steps.iter().filter(|step| !is_in_force.contains(step)).cloned());
         self.record.steps = steps;
@@ -129,14 +129,11 @@ impl Host {
         };
         self.write()?;
         let done = self.bring_in_force(&is_in_force, continued.runs_commands);
-        if let Err(error) = done {
-            self.restore_kill_switch();
-            return Err(error);
+        if done.is_ok() {
+            self.record.down.clone_from(&self.plan.down);
+            self.record.ran = self.plan.up_hooks();
         }
-        self.release_kill_switch();
-        self.record.down.clone_from(&self.plan.down);
-        self.record.ran = self.plan.up_hooks();
-        self.write_what_is_in_force()
+        self.conclude(done)
     }
 
     fn bring_in_force(&mut self, was_in_force: &HashSet<Step>, runs_commands: bool) -> Result<(), HostError> {

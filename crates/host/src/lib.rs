@@ -296,18 +296,24 @@ impl Host {
         }
         // All steps are recorded before the first is done: the record then has every step that was done, and
         // undoing a step that was not done is harmless.
-        self.record.steps = [self.applied.all(), self.plan.steps.clone()].concat();
+        self.record.steps =
+            self.kernel.kept.iter().chain(&self.applied.all()).chain(&self.plan.steps).cloned().collect();
         if let Some(wanted) = self.plan.dns() {
             self.record.dns = Some(self.kernel.dns_record(wanted)?);
         }
         self.write()?;
         let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
-        if let Err(error) = done {
+        self.conclude(done)
+    }
+
+    /// Ends a start. Until it cannot fail any more, a kill switch that was there before is kept.
+    fn conclude(&mut self, done: Result<(), HostError>) -> Result<(), HostError> {
+        if let Err(error) = done.and_then(|()| self.write_what_is_in_force()) {
             self.restore_kill_switch();
             return Err(error);
         }
         self.release_kill_switch();
-        self.write_what_is_in_force()
+        Ok(())
     }
 
     /// Brings the system from the steps in force to those of another configuration. Only differences are
@@ -331,14 +337,26 @@ impl Host {
         }
         self.write()?;
         drop(alone);
+        let before = self.applied.steps().to_vec();
         let done = self.applied.change_to(&plan.steps, &mut self.kernel);
-        if done.is_ok() {
-            self.record.down = plan.down.clone();
-            self.plan = plan;
+        if let Err(error) = done.and_then(|()| self.write_change_to(&plan.down, plan.mark)) {
+            // The record that was written first covers what may be in force, whatever fails here.
+            let restored = self.applied.change_to(&before, &mut self.kernel);
+            let (down, mark) = (self.plan.down.clone(), self.plan.mark);
+            if let Err(error) = restored.and_then(|()| self.write_change_to(&down, mark)) {
+                tracing::warn!("while taking back a change that failed: {error}");
+            }
+            return Err(error);
         }
-        self.record.mark = self.plan.mark;
-        self.write_what_is_in_force()?;
-        done.map(|()| difference)
+        self.plan = plan;
+        Ok(difference)
+    }
+
+    /// Records that a plan with these commands and this mark is in force.
+    fn write_change_to(&mut self, down: &[Hook], mark: u32) -> Result<(), HostError> {
+        self.record.down = down.to_vec();
+        self.record.mark = mark;
+        self.write_what_is_in_force()
     }
 
     /// Returns the plan for another configuration of this interface, which is up.
@@ -429,7 +447,8 @@ impl Host {
     }
 
     fn write_what_is_in_force(&mut self) -> Result<(), HostError> {
-        self.record.steps = self.applied.all();
+        let kept = self.kernel.kept.iter().filter(|kept| !self.has_replaced(kept)).cloned();
+        self.record.steps = kept.chain(self.applied.all()).collect();
         self.record.dns.clone_from(&self.kernel.dns);
         self.write()
     }
@@ -465,13 +484,15 @@ impl Host {
     /// Removes the kill switch that was left behind, unless the plan's firewall rules have replaced it.
     fn release_kill_switch(&mut self) {
         use execute::System as _;
-        let Some(step) = self.kernel.kept.take() else { return };
-        if self.applied.steps().iter().any(|other| other.key() == step.key()) {
-            return;
-        }
-        if let Err(error) = self.kernel.undo(&step) {
+        let Some(step) = self.kernel.kept.take().filter(|kept| !self.has_replaced(kept)) else { return };
+        if let Err(error) = self.kernel.undo(&step).and_then(|()| self.write_what_is_in_force()) {
             tracing::warn!("{error}");
         }
+    }
+
+    /// Reports whether firewall rules in force have replaced those of a step.
+    fn has_replaced(&self, step: &Step) -> bool {
+        self.applied.steps().iter().any(|other| other.key() == step.key())
     }
 
     /// Restores the kill switch that was in force before a failed start: the start may be one after a crash.

@@ -315,7 +315,11 @@ impl Owner {
             platform::write_private(&temporary, &text)?;
             std::fs::rename(&temporary, &path)
         };
-        write().map_err(|error| refused("write", &path, error))
+        write().map_err(|error| {
+            // On a full disk it would take room.
+            let _ = std::fs::remove_file(&temporary);
+            refused("write", &path, error)
+        })
     }
 
     /// Removes the record: nothing is left to undo.
