@@ -13,6 +13,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod any_call;
 mod crash;
 mod files;
 mod goes_on;

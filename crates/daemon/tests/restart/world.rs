@@ -130,12 +130,17 @@ impl World {
 
     /// Starts weft at B, and the service at A with this file.
     pub(crate) fn start_both(&mut self, file_a: &str, file_b: &str) {
+        self.start_other_end(file_b);
+        self.write(file_a);
+        self.start();
+    }
+
+    /// Starts weft at B.
+    pub(crate) fn start_other_end(&mut self, file_b: &str) {
         let config = weft_config::parse(file_b, Path::new("b.conf"), NAME.parse().unwrap()).unwrap().config;
         let endpoints = config.endpoint_addresses();
         let daemon = self.b.run(|| Daemon::start(&config, &endpoints, &Options::default(), || {})).unwrap();
         self.other_end = Some(daemon);
-        self.write(file_a);
-        self.start();
     }
 
     /// Writes the file of A, for its owner only.
@@ -212,6 +217,11 @@ impl World {
 
     /// Starts the service: what ExecStart= says, with what is in the store.
     pub(crate) fn spawn(&mut self) {
+        self.spawn_with(|_| {});
+    }
+
+    /// The same with a command that was changed.
+    pub(crate) fn spawn_with(&mut self, change: impl FnOnce(&mut Command)) {
         self.manager.begin_run();
         let mut command = self.command("sh");
         // Only a shell can put its own number into the environment of what it becomes.
@@ -222,6 +232,7 @@ impl World {
         }
         command.env("WEFT_INLINE_QUEUES", &self.inline_queues);
         self.manager.hand_over(&mut command);
+        change(&mut command);
         self.service = Some(Process::start(&self.a, command).unwrap());
     }
 
@@ -235,7 +246,16 @@ impl World {
             ready && self.weft(&["status", NAME, "--sample", "0"]).status.success()
         });
         // The first state is written a moment later.
-        until("all is kept", || self.manager.shared.names().contains(&self.state_name()));
+        until("all is kept", || self.is_kept());
+    }
+
+    /// Whether the service manager has the state of the service.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.manager.shared.names().contains(&self.state_name())
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.service().is_running()
     }
 
     pub(crate) fn state_name(&self) -> String {
@@ -349,6 +369,16 @@ impl World {
     #[track_caller]
     pub(crate) fn wait_for_log(&self, text: &str) {
         until(text, || self.log().contains(text));
+    }
+
+    /// What is on record on A. What a process that is killed leaves beside it holds nothing up: a lock
+    /// without an owner, and files that were to get another name.
+    pub(crate) fn records(&self) -> Vec<String> {
+        let instance =
+            weft_ipc::runtime_dir::instance(&self.directory.path().join("run"), &NAME.parse().unwrap());
+        let entries = std::fs::read_dir(instance).into_iter().flatten();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name != "lock" && !name.ends_with(".new")).collect()
     }
 
     /// The state that the service manager keeps; nothing while it is being replaced.
