@@ -138,6 +138,10 @@ pub struct UpArgs {
     /// are busy with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
     #[arg(long)]
     pub realtime: bool,
+    /// Count on at most this memory, in MiB: what waits for sessions and in receive buffers takes a share of
+    /// it. Otherwise the limit of the cgroup counts (MemoryMax= of systemd), else the memory of the machine.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
+    pub memory_limit: Option<u32>,
     /// End with 0 instead of the exit codes 2, 77 and 78, with which another start would fail again: launchd
     /// starts a service again after every other code.
     #[arg(long, hide = true, conflicts_with = "daemon")]

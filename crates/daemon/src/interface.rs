@@ -49,6 +49,8 @@ pub struct Options {
     pub ring_bytes: u32,
     /// Path MTU discovery: whether outgoing datagrams may be fragmented.
     pub path_mtu: PathMtu,
+    /// Bytes of memory to count on at most.
+    pub memory_limit: Option<u64>,
     /// The packet thread's name, at most 15 bytes.
     pub thread_name: String,
     pub priority: Priority,
@@ -61,6 +63,11 @@ impl Options {
 
     pub fn tun_queues(&self) -> TunQueues {
         tun_queues(self.tun_threads, self.inline_queues, self.packet_threads())
+    }
+
+    /// Returns the bytes to count on, where the system has this much, or does not tell.
+    fn memory(&self, bytes: Option<u64>) -> Option<u64> {
+        [bytes, self.memory_limit].into_iter().flatten().min()
     }
 }
 
@@ -76,6 +83,7 @@ impl Default for Options {
             join_segments: false,
             ring_bytes: weft_tun::RING_BYTES,
             path_mtu: PathMtu::default(),
+            memory_limit: None,
             thread_name: "weft-packets".into(),
             priority: Priority::Ordinary,
         }
@@ -145,7 +153,10 @@ impl Interface {
             udp: UdpConfig {
                 gso: udp.gso && options.offload,
                 path_mtu: options.path_mtu,
-                receive_buffer_bytes: weft_udp::receive_buffer_bytes(memory::total_bytes(), shards),
+                receive_buffer_bytes: weft_udp::receive_buffer_bytes(
+                    options.memory(memory::total_bytes()),
+                    shards,
+                ),
                 ..udp
             },
             sockets: inherited.sockets,
@@ -154,7 +165,8 @@ impl Interface {
                 .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,
             tunnel: TunnelConfig {
                 mtu: 0,
-                staging_bytes: weft_dataplane::staging_bytes(memory::available_bytes()) / shards,
+                staging_bytes: weft_dataplane::staging_bytes(options.memory(memory::available_bytes()))
+                    / shards,
             },
             thread_name: options.thread_name.clone(),
             priority: options.priority,

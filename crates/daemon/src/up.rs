@@ -132,6 +132,7 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
         join_segments: args.tun.join_segments,
         ring_bytes: args.tun.ring_bytes(),
         path_mtu: if config.interface.host.path_mtu_discovery { PathMtu::On } else { PathMtu::Off },
+        memory_limit: args.memory_limit.map(|mib| u64::from(mib) << 20),
         priority: if args.realtime { Priority::Realtime } else { Priority::Ordinary },
         ..Options::default()
     };

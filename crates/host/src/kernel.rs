@@ -11,7 +11,7 @@ use super::plan::SRC_VALID_MARK;
 use super::step::Step;
 use super::{HostError, hooks, outside, sysctl};
 use crate::dns;
-use crate::routes::{Family, Link, Netlink, RouteError};
+use crate::routes::{Family, FoundRule, Link, Netlink, RouteError, Rule};
 
 /// The system around one interface.
 #[derive(Debug)]
@@ -27,11 +27,13 @@ pub(super) struct Kernel {
     /// A kill switch that stays in force while other steps are undone: when other firewall rules are undone,
     /// it replaces them without a gap.
     pub(super) kept: Option<Step>,
+    /// Rules that could not be removed, and still have to be.
+    rules_left: Vec<Rule>,
 }
 
 impl Kernel {
     pub(super) fn new(netlink: Netlink, interface: InterfaceName) -> Self {
-        Self { netlink, outside: None, interface, link: None, dns: None, kept: None }
+        Self { netlink, outside: None, interface, link: None, dns: None, kept: None, rules_left: Vec::new() }
     }
 
     /// Returns the network that leads to the peers.
@@ -102,8 +104,15 @@ impl Kernel {
     /// Reports whether other rules route packets by their mark, so that the reverse-path filter still has to
     /// take the mark into account.
     fn others_route_by_mark(&self) -> Result<bool, RouteError> {
-        let rules = self.netlink.rules()?;
-        Ok(rules.iter().any(|rule| rule.family == Family::V4 && rule.is_inverted && rule.mark.is_some()))
+        let is_own = |rule: &FoundRule| self.rules_left.iter().any(|left| rule.is(left));
+        let routes_by_mark =
+            |rule: &FoundRule| rule.family == Family::V4 && rule.is_inverted && rule.mark.is_some();
+        Ok(self.netlink.rules()?.iter().any(|rule| routes_by_mark(rule) && !is_own(rule)))
+    }
+
+    fn remove_rule(&mut self, rule: &Rule) -> Result<(), RouteError> {
+        self.rules_left.retain(|left| left != rule);
+        self.netlink.remove_rule(rule).inspect_err(|_| self.rules_left.push(*rule))
     }
 
     fn restore_sysctl(&self, name: &str, before: &str) -> Result<(), HostError> {
@@ -160,7 +169,7 @@ impl System for Kernel {
             (Step::EndpointRoute { address, via }, _) => {
                 self.netlink.remove_endpoint_route(*address, via)?;
             }
-            (Step::Rule(rule), _) => self.netlink.remove_rule(rule)?,
+            (Step::Rule(rule), _) => self.remove_rule(rule)?,
             (Step::Sysctl { name, before, .. }, _) => self.restore_sysctl(name, before)?,
             (Step::Dns(_), _) => self.unset_dns()?,
             (Step::Firewall(_), _) => match self.kept.clone() {

@@ -278,16 +278,9 @@ impl Life {
 
     /// Lets each call of a life in turn meet this verdict.
     fn live_with(&mut self, verdict: Verdict, first: usize) {
-        let numbers: Box<dyn Iterator<Item = usize>> = match std::env::var(CALLS) {
-            Ok(range) => {
-                let (first, end) = range.split_once("..").unwrap();
-                Box::new(first.parse().unwrap()..end.parse().unwrap())
-            }
-            Err(_) => Box::new((first..).step_by(STRIDE)),
-        };
         assert_eq!(self.live(None), Stage::End, "{}", self.world.log());
         self.assert_nothing_is_left();
-        for (turn, number) in numbers.enumerate() {
+        for (turn, number) in numbers(first).enumerate() {
             let stage = self.live(Some((number, verdict)));
             let fault = std::mem::take(&mut *self.fault.lock().unwrap());
             let Some(call) = fault.calls.get(number) else {
@@ -298,6 +291,42 @@ impl Life {
             self.recover(turn, stage, verdict);
             self.assert_nothing_is_left();
         }
+    }
+
+    /// Takes down what a crash has left, while each call in turn meets this verdict, and again.
+    fn take_down_with(&mut self, verdict: Verdict, first: usize) {
+        for number in numbers(first) {
+            self.crash();
+            *self.fault.lock().unwrap() = Fault { at: Some((number, verdict)), calls: Vec::new() };
+            let fault = Arc::clone(&self.fault);
+            let mut down = self.world.command(env!("CARGO_BIN_EXE_weft"));
+            self.world.manager.environment(&mut down);
+            down.args(["down", NAME]);
+            let decide = move |call: &str| fault.lock().unwrap().decide(call);
+            let watched = Interception::of(&mut down, decide).unwrap();
+            let said = down.output().unwrap();
+            watched.wait().unwrap();
+            let fault = std::mem::take(&mut *self.fault.lock().unwrap());
+            let Some(call) = fault.calls.get(number) else {
+                assert!(said.status.success(), "{said:?}");
+                break;
+            };
+            println!("call {number}, {call}: {verdict:?}, {said:?}");
+            self.world.weft(&["down", NAME]);
+            self.assert_nothing_is_left();
+        }
+        self.assert_nothing_is_left();
+    }
+}
+
+/// The numbers of the calls that have their turn.
+fn numbers(first: usize) -> Box<dyn Iterator<Item = usize>> {
+    match std::env::var(CALLS) {
+        Ok(range) => {
+            let (first, end) = range.split_once("..").unwrap();
+            Box::new(first.parse().unwrap()..end.parse().unwrap())
+        }
+        Err(_) => Box::new((first..).step_by(STRIDE)),
     }
 }
 
@@ -325,6 +354,13 @@ fn a_service_that_is_killed_before_any_call_leaves_nothing_and_its_kill_switch_h
 fn a_service_that_is_refused_any_call_leaves_nothing_and_its_kill_switch_holds() {
     let Some(mut life) = Life::new() else { return };
     life.live_with(Verdict::Refuse(libc::EPERM), 11);
+}
+
+#[test]
+fn what_a_clean_up_has_not_done_when_it_is_killed_or_refused_a_call_the_next_one_does() {
+    let Some(mut life) = Life::new() else { return };
+    life.take_down_with(Verdict::Kill, 4);
+    life.take_down_with(Verdict::Refuse(libc::EPERM), 9);
 }
 
 #[test]
@@ -382,6 +418,24 @@ fn reload_is_refused(mut is_refused: impl FnMut(&str) -> bool + Send + 'static) 
     assert_eq!(life.interface(), before, "{}", life.world.log());
     life.world.weft_ok(&["reload", &file]);
     assert!(life.interface().iter().any(|item| item.contains("10.89.0.0/16 dev weft0")));
+    assert!(life.end(Doing::Stop), "{}", life.world.log());
+    watched.unwrap().wait().unwrap();
+    life.assert_nothing_is_left();
+}
+
+#[test]
+fn a_rule_that_could_not_be_removed_at_once_keeps_no_sysctl() {
+    let Some(mut life) = Life::new() else { return };
+    life.configure(FIRST);
+    let mut is_first = true;
+    // RTM_DELRULE.
+    let decide = move |call: &str| match call == "message 33 of netlink 0" && std::mem::take(&mut is_first) {
+        true => Verdict::Refuse(libc::ENOBUFS),
+        false => Verdict::Allow,
+    };
+    let mut watched = None;
+    life.world.spawn_with(|command| watched = Some(Interception::of(command, decide).unwrap()));
+    until("the service is up", || life.world.is_kept());
     assert!(life.end(Doing::Stop), "{}", life.world.log());
     watched.unwrap().wait().unwrap();
     life.assert_nothing_is_left();

@@ -122,6 +122,16 @@ fn in_64_mib_of_memory_it_survives_packets_for_peers_that_do_not_answer() {
     b.stop();
 }
 
+#[test]
+fn what_may_wait_is_a_share_of_the_limit_on_the_command_line() {
+    let Some(ends) = Ends::new(1500) else { return };
+    let (conf, _) = Conf::pair(Family::V4);
+    let a = Running::up(&ends.a, &conf, &["--memory-limit", "256"]);
+    // A sixty-fourth.
+    assert_eq!(a.status("0")["queues"]["staging_budget_bytes"], 4 << 20);
+    a.stop();
+}
+
 /// The state directory of A, on a file system that others do not see.
 struct State {
     mounts: Mounts,
