@@ -36,12 +36,16 @@ pub(crate) struct Siblings {
     messages: Mutex<VecDeque<Message>>,
     data: Mutex<VecDeque<Data>>,
     has_answered: Mutex<bool>,
+    /// Whether messages find no room.
+    pub(crate) is_full: bool,
 }
 
 impl Siblings {
     pub(crate) fn ask_flush(&self, _of: u16, peer: PublicKey, source: SocketAddr) -> bool {
-        self.messages.lock().unwrap().push_back(Message::Flush { peer, source, from: 1 });
-        true
+        if !self.is_full {
+            self.messages.lock().unwrap().push_back(Message::Flush { peer, source, from: 1 });
+        }
+        !self.is_full
     }
 
     pub(crate) fn answer_flush(&self, _to: u16, peer: PublicKey) -> bool {
