@@ -250,15 +250,17 @@ mod tests {
 
     use super::*;
 
-    /// Queues that are empty or not, each with a ring of 10 packets.
+    /// Queues that are empty or not, each with a ring of 10 packets and a reader.
     #[derive(Default)]
     struct Queues {
         busy: HashSet<u16>,
+        /// Batches that each reader has sent.
+        sent: [u64; 3],
     }
 
     impl Pipelines for Queues {
-        fn is_drained(&self, queue: u16, _: u64) -> bool {
-            !self.busy.contains(&queue)
+        fn is_drained(&self, queue: u16, taken: u64) -> bool {
+            !self.busy.contains(&queue) && self.sent[usize::from(queue)] == taken
         }
 
         fn packets_until_now(&self, _: u16) -> u64 {
@@ -306,6 +308,7 @@ mod tests {
                 slab.spare_mut()[..packet.len()].copy_from_slice(packet);
                 assert!(slab.commit(0, packet.len(), Offload::None));
             }
+            self.queues.sent[usize::from(queue)] += 1;
             let batch = TunBatch::new(slab, queue, mpsc::channel().0);
             self.guard.offer(batch, &mut self.table, &self.queues, &mut self.out, |_, _| {})
         }
@@ -351,6 +354,8 @@ mod tests {
         assert_eq!(bench.release(), 0);
         assert_eq!(bench.offer(0, 1), 28, "what still comes out of the old queue is older");
         assert_eq!(bench.offer(1, 1), 0);
+        assert_eq!(bench.out.len(), 3, "a batch that is held as a whole leaves nothing behind");
+        assert!(bench.guard.holds_any());
         bench.queues.busy.clear();
         assert_eq!(bench.release(), 56);
         assert_eq!(bench.delivered(), [(0, 1), (1, 2), (1, 3), (0, 1), (1, 1), (1, 1)]);
@@ -363,6 +368,28 @@ mod tests {
         let mut bench = Bench::new();
         bench.offer(0, 1);
         assert_eq!(bench.offer(1, 1), 28);
+    }
+
+    #[test]
+    fn a_batch_between_its_reader_and_the_packet_thread_is_waited_for() {
+        let mut bench = Bench::new();
+        bench.offer(0, 1);
+        bench.queues.sent[0] += 1;
+        assert_eq!(bench.offer(1, 1), 0);
+        bench.queues.sent[0] -= 1;
+        assert_eq!(bench.release(), 28);
+    }
+
+    #[test]
+    fn packet_threads_do_not_wait_for_what_each_holds_behind_the_queues_of_the_other() {
+        let mut bench = Bench::new();
+        bench.offer(0, 1);
+        assert!(!bench.guard.holds_behind(&(0..1)), "nothing is held");
+        bench.queues.busy.extend([0, 1]);
+        bench.offer(1, 1);
+        assert!(bench.guard.holds_behind(&(0..1)) && !bench.guard.holds_behind(&(1..3)));
+        bench.offer(2, 1);
+        assert!(bench.guard.holds_behind(&(0..2)) && !bench.guard.holds_behind(&(0..1)), "both are busy");
     }
 
     #[test]
@@ -443,6 +470,17 @@ mod tests {
         }
         assert_eq!(bench.offer_packets(1, std::slice::from_ref(&long)), offers * long.len());
         assert!(!bench.guard.holds_any());
+
+        // What went on takes no room any more.
+        for _ in 0..3 {
+            bench.offer(2, 1);
+            bench.queues.busy.insert(2);
+            for _ in 0..offers / 2 {
+                assert_eq!(bench.offer_packets(1, std::slice::from_ref(&long)), 0);
+            }
+            bench.queues.busy.clear();
+            assert_eq!(bench.release(), offers / 2 * long.len());
+        }
     }
 
     #[test]
