@@ -513,3 +513,60 @@ fn reason_of(error: &WireGuardError) -> DropReason {
         _ => DropReason::MalformedDatagram,
     }
 }
+
+// On the mock clock, boringtun's state is kept.
+#[cfg(all(test, not(feature = "mock-instant")))]
+mod tests {
+    use super::*;
+    use crate::shard::Shard;
+
+    /// One end: its keys and its session with the other end.
+    struct End {
+        identity: Identity,
+        indices: PeerIndex,
+        session: Session,
+        message: [u8; MAX_CONTROL_MESSAGE],
+    }
+
+    impl End {
+        fn new() -> Self {
+            Self {
+                identity: Identity::new(PrivateKey::generate().unwrap()),
+                indices: PeerIndex::new(Shard::ONLY),
+                session: Session::new(None),
+                message: [0; MAX_CONTROL_MESSAGE],
+            }
+        }
+
+        /// Gives up as when the peer does not answer. Returns whether the state of the handshake is kept.
+        fn gives_up(&mut self) -> bool {
+            self.session.drop_unless_used(&mut self.indices);
+            self.session.is_built()
+        }
+    }
+
+    #[test]
+    fn a_handshake_that_is_given_up_leaves_state_only_of_a_peer_that_was_there() {
+        let (mut from, mut to, now) = (End::new(), End::new(), Instant::now());
+        let (from_key, to_key) = (from.identity.public_key, to.identity.public_key);
+        let initiate = |from: &mut End| {
+            let End { identity, indices, session, message } = from;
+            let mut context = SessionContext { identity, indices, peer: PeerId::new(0), key: to_key };
+            session.initiate(&mut context, now, message).unwrap()
+        };
+        initiate(&mut from);
+        assert!(from.session.is_built());
+        assert!(!from.gives_up() && from.session.routes().count() == 0 && from.indices.iter().count() == 0);
+
+        let len = initiate(&mut from);
+        let End { identity, indices, session, message } = &mut to;
+        let mut context = SessionContext { identity, indices, peer: PeerId::new(0), key: from_key };
+        let len = session.answer(&mut context, &from.message[..len], now, message).unwrap();
+        let End { identity, indices, session, message } = &mut from;
+        let mut context = SessionContext { identity, indices, peer: PeerId::new(0), key: to_key };
+        let (_, index) = session.routes().next().unwrap();
+        session.conclude(&mut context, index, &to.message[..len], now, message).unwrap();
+        // A copy of an older initiation is refused by what is kept.
+        assert!(from.gives_up() && to.gives_up() && from.session.can_seal(now));
+    }
+}

@@ -73,6 +73,7 @@ fn a_preshared_key_may_change_many_times_in_one_session() {
     world.run_for(secs(1));
     assert_eq!(world.nodes[B].numbers().last(), Some(&21));
     assert_eq!(world.nodes[A].stats().handshakes, 2);
+    assert!(world.passes_both_ways(22), "the next session is another one than that from before the changes");
     let indices = |world: &World| world.nodes[A].tunnel.receiver_indices().count();
     assert!((1..=4).contains(&indices(&world)), "{} indices", indices(&world));
     let b = world.nodes[B].public_key();

@@ -93,8 +93,10 @@ fn the_old_session_opens_what_was_in_flight() {
     world.run_for(secs(2));
     assert_eq!(world.nodes[B].numbers(), [8, 9]);
     assert_ne!(late.bytes[4..8], world.last_sent(A, Kind::Data).bytes[4..8], "another session by now");
+    let handshakes = world.nodes[B].stats().handshakes;
     assert!(world.deliver(B, &late).unwrap().is_some());
     assert_eq!(world.nodes[B].numbers(), [8, 9, 7]);
+    assert_eq!(world.nodes[B].stats().handshakes, handshakes, "it confirms no session");
     world.send(B, A, 10).unwrap();
     world.run_for(secs(1));
     assert_eq!(world.nodes[A].numbers(), [10], "and the newer session stays the one to send on");

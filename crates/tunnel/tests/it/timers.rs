@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use weft_tunnel::{ControlQueue, PeerConfig, PeerSettings, PrivateKey, Progress};
+use weft_tunnel::{ControlQueue, PeerConfig, PeerSettings, PrivateKey, Progress, WakeReason};
 
 use crate::sim::{A, B, DELAY, Kind, PeerOptions, World, inner_v4, ms, secs};
 
@@ -130,6 +130,20 @@ fn an_idle_tunnel_stops_waking() {
         let talk = world.sent.len();
         assert!(talk <= 4, "{talk} datagrams of a tunnel that has nothing to say");
     }
+}
+
+#[test]
+fn what_a_handshake_left_behind_is_wiped_after_three_times_the_life_of_a_session() {
+    let mut world = World::settled_pair();
+    let began = world.now - world.elapsed();
+    world.run_for(secs(300));
+    for node in [A, B] {
+        let (at, reason) = world.nodes[node].tunnel.poll_timeout().unwrap();
+        assert_eq!(reason, WakeReason::SessionExpiry);
+        assert!(at - began > secs(540) && at - began < secs(543), "{:?}", at - began);
+    }
+    world.run_for(secs(300));
+    assert!([A, B].iter().all(|node| world.nodes[*node].tunnel.poll_timeout().is_none()));
 }
 
 #[test]
