@@ -122,8 +122,13 @@ impl Tunnel {
                 }
             }
             peer.is_ready = false;
+            let waiting = peer.staging.oldest_cause();
             self.ready.pop_front();
-            self.reschedule(id);
+            match waiting {
+                // The session ended before these packets were sealed.
+                Some(cause) => self.want_handshake(id, now, true, cause),
+                None => self.reschedule(id),
+            }
         }
         Progress::Done
     }

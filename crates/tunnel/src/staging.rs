@@ -52,6 +52,11 @@ impl Staging {
         self.bytes
     }
 
+    /// Returns the cause of the oldest packet.
+    pub(crate) fn oldest_cause(&self) -> Option<Cause> {
+        self.packets.front().map(|staged| staged.cause)
+    }
+
     /// Reports whether a packet of `len` bytes does not fit beside the staged packets.
     pub(crate) fn is_full_for(&self, len: usize) -> bool {
         self.packets.len() >= MAX_PACKETS || self.bytes + len > MAX_BYTES

@@ -1,6 +1,6 @@
 //! Staged packets: bounded, in order, and counted when they are dropped.
 
-use weft_tunnel::{DropReason, KeyTaken, Offload, Outbound, PeerConfig, PeerSettings, TunnelConfig};
+use weft_tunnel::{Change, DropReason, KeyTaken, Offload, Outbound, PeerConfig, PeerSettings, TunnelConfig};
 
 use crate::sim::{A, B, C, Kind, MTU, PeerOptions, World, inner_v4, inner_v6, secs, tcp, udp};
 
@@ -50,6 +50,21 @@ fn the_oldest_of_more_than_256_kib_go_first_and_count_as_segments() {
     let first = u32::from_be_bytes(*packets[0][24..].first_chunk().unwrap());
     assert_eq!(first, 2 * 60_000);
     assert!(packets.iter().all(|packet| packet.len() <= usize::from(MTU)));
+}
+
+#[test]
+fn packets_that_are_not_sealed_when_their_session_ends_wait_for_the_next_one() {
+    let mut world = World::pair();
+    world.flushes = false;
+    world.send(A, B, 1).unwrap();
+    world.run_for(secs(1));
+    assert!(world.nodes[A].tunnel.has_ready_staged(), "the session is there");
+    let (peer, now) = (world.nodes[B].public_key(), world.now);
+    assert!(world.nodes[A].tunnel.apply(Change::EndSession(peer), now));
+    world.flushes = true;
+    world.run_for(secs(10));
+    assert_eq!(world.nodes[B].numbers(), [1]);
+    assert_nothing_waits(&world, A);
 }
 
 #[test]
