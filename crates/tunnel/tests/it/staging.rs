@@ -116,6 +116,42 @@ fn the_budget_of_all_peers_binds_each_of_them() {
     assert_eq!(world.nodes[C].packets.len(), 1);
 }
 
+/// Creates a world in which A forwards packets of C to B, and may stage `budget` bytes.
+fn world_with_forwarding(budget: usize) -> World {
+    let mut world = World::with_config(3, TunnelConfig { mtu: MTU, staging_bytes: budget });
+    for other in [B, C] {
+        world.introduce(A, other, PeerOptions::default());
+        world.introduce(other, A, PeerOptions::default());
+    }
+    world
+}
+
+fn forward(world: &mut World) {
+    let packet = udp(inner_v4(C), inner_v4(B), &[1; 972]);
+    assert_eq!(world.give(A, packet, Offload::None), Ok(Outbound::Staged));
+}
+
+#[test]
+fn where_others_fill_the_room_of_a_peer_a_newer_packet_takes_the_place_of_the_oldest() {
+    let mut world = world_with_forwarding(16 << 20);
+    (0..MAX_PACKETS).for_each(|_| forward(&mut world));
+    world.send(A, B, 7).unwrap();
+    assert_eq!(world.nodes[A].dropped(DropReason::StagingFull), 1);
+    world.run_for(secs(1));
+    assert_eq!(world.nodes[B].numbers(), [7], "B takes no packets of C from A");
+}
+
+#[test]
+fn where_others_spend_the_budget_of_all_peers_they_do_not_make_room_for_a_newer_packet() {
+    let mut world = world_with_forwarding(9000);
+    (0..20).for_each(|_| forward(&mut world));
+    let (staged, dropped) =
+        (world.nodes[A].stats().staged_bytes, world.nodes[A].dropped(DropReason::StagingFull));
+    world.give(A, udp(inner_v4(A), inner_v4(B), &[2; 1300]), Offload::None).unwrap();
+    assert_eq!(world.nodes[A].stats().staged_bytes, staged);
+    assert_eq!(world.nodes[A].dropped(DropReason::StagingFull), dropped + 1);
+}
+
 #[test]
 fn a_packet_that_is_larger_than_the_budget_is_dropped() {
     let mut world = World::with_config(2, TunnelConfig { mtu: MTU, staging_bytes: 1000 });
