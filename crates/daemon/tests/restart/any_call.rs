@@ -161,7 +161,8 @@ impl Life {
             if let Some(rest) =
                 item.strip_prefix("address show dev weft0: ").and_then(|item| item.split_once(": "))
             {
-                *item = rest.1.to_owned();
+                // The limit of the queue changes speed alone, and a start goes on without it.
+                *item = rest.1.split(" qlen ").next().unwrap_or_default().to_owned();
             }
         }
         items.push(self.world.filter());
