@@ -139,6 +139,10 @@ impl World {
 
     /// Gives a message to the first TUN. Returns the packet that weft reads, if the message is one.
     fn read(&mut self, message: &[u8]) -> Option<(Vec<u8>, Offload)> {
+        if message.is_empty() {
+            // A TUN has a header in front of each packet; a socket reports its end like this.
+            return None;
+        }
         let before = self.outbound.device.stats().snapshot();
         self.outbound.queues[0].send(message).ok()?;
         let mut read = None;
