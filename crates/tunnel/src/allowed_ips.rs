@@ -177,6 +177,26 @@ mod tests {
     }
 
     #[test]
+    fn hosts_of_networks_that_count_up_spread_over_the_places() {
+        let first = "2001:db8::1".parse::<std::net::Ipv6Addr>().unwrap().to_bits();
+        let hosts = (0..REMEMBERED as u128).map(|network| IpAddr::V6((first + (network << 64)).into()));
+        let places = hosts.map(|host| place_of(host, shift_for(REMEMBERED)));
+        let distinct = places.collect::<std::collections::HashSet<_>>().len();
+        assert!(distinct > REMEMBERED / 2, "{distinct}");
+    }
+
+    #[test]
+    fn prefixes_that_come_and_go_do_not_enlarge_the_cache() {
+        let (network, peer) = ("10.0.0.0/8".parse().unwrap(), PeerId::for_test(0));
+        let mut table = AllowedIps::new();
+        for _ in 0..1000 {
+            table.insert(network, peer);
+            assert!(table.remove(network, peer));
+        }
+        assert_eq!(table.remembered.len(), REMEMBERED);
+    }
+
+    #[test]
     fn the_addresses_of_thousands_of_peers_are_remembered_and_a_change_is_seen() {
         let address = |peer: u32| IpAddr::V4((0x0a00_0000 + peer).into());
         let mut table = AllowedIps::new();

@@ -437,6 +437,36 @@ mod tests {
         assert_eq!(sizes(&mut queue), [(1, 100)]);
     }
 
+    #[test]
+    fn there_is_room_while_two_more_batches_fit_and_buffers_stay_for_a_full_queue_alone() {
+        let mut queue = TransmitQueue::new(5);
+        for (port, has_room) in (1..).zip([true, true, true, false, false, false]) {
+            put(&mut queue, path(port), 100, 0);
+            assert_eq!(queue.has_room_for_super_packet(), has_room, "{port} batches");
+        }
+        while let Some(batch) = queue.pop() {
+            queue.recycle(batch);
+        }
+        assert!(queue.has_room_for_super_packet());
+        assert_eq!(queue.free.len(), 5);
+    }
+
+    #[test]
+    fn a_control_queue_takes_what_fits_and_loses_an_initiation_to_one_peer_alone() {
+        let (one, other) = (PeerId::for_test(1), PeerId::for_test(2));
+        let mut queue = ControlQueue::new(2);
+        let push = |queue: &mut ControlQueue, peer, len| {
+            queue.push(peer, path(1).destination, None, &[7; MAX_CONTROL_MESSAGE + 1][..len])
+        };
+        assert!(!push(&mut queue, Some(one), MAX_CONTROL_MESSAGE + 1));
+        assert!(queue.is_empty() && queue.has_room_for(2) && !queue.has_room_for(3));
+        assert!(push(&mut queue, None, 92) && push(&mut queue, Some(one), MAX_CONTROL_MESSAGE));
+        assert!(!queue.has_room() && !push(&mut queue, None, 32));
+        assert!(!queue.remove_initiation(other) && queue.remove_initiation(one));
+        assert!(!queue.remove_initiation(one));
+        assert_eq!((queue.len(), queue.front().unwrap().transmit().contents), (1, &[7; 92][..]));
+    }
+
     proptest! {
         #[test]
         fn any_datagrams_come_out_in_order_and_in_batches_that_one_send_carries(
