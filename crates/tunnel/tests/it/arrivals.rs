@@ -37,3 +37,21 @@ fn lost_and_displaced_messages_are_counted_exactly_over_all_sessions() {
     assert_eq!(world.count(A, Kind::Initiation), 1);
     assert_eq!(missing_and_displaced(&world), (2, 1));
 }
+
+#[test]
+fn the_bytes_of_a_peer_are_those_of_all_its_datagrams() {
+    let mut world = World::pair();
+    for number in 1..=3 {
+        world.send(A, B, number).unwrap();
+    }
+    world.run_for(secs(1));
+    world.send(B, A, 4).unwrap();
+    world.run_for(secs(30));
+    for (from, to) in [(A, B), (B, A)] {
+        let sent = world.sent.iter().filter(|sent| sent.from == from);
+        let bytes = sent.map(|sent| sent.datagram.bytes.len() as u64).sum::<u64>();
+        let sender = world.nodes[from].peer(&world.nodes[to].public_key());
+        let receiver = world.nodes[to].peer(&world.nodes[from].public_key());
+        assert_eq!((sender.sent_bytes, receiver.received_bytes), (bytes, bytes), "from {from}");
+    }
+}

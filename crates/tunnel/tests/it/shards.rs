@@ -540,3 +540,18 @@ fn the_shard_of_an_outbound_packet_follows_changes_to_foreign_peers() {
     assert!(tunnel.apply(Change::RemovePeer(key), now));
     assert_eq!(tunnel.shard_of(&packet), None);
 }
+
+#[test]
+fn a_peer_is_taken_out_only_for_another_shard_of_the_interface() {
+    let mut world = world_of(3, 2);
+    let (key, now) = (world.nodes[2].public_key(), world.now);
+    let stranger = PrivateKey::generate().unwrap().public_key();
+    assert_eq!(world.nodes[S].owner_of(&key), Some(1));
+    for (shard, key, to) in [(1, key, 1), (1, key, 3), (1, key, 4), (0, key, 2), (1, stranger, 2)] {
+        let moved = world.nodes[S].shard_mut(shard).take_peer(&key, to, now);
+        assert!(moved.is_none(), "from {shard} to {to}");
+    }
+    world.send(S, 2, 0).unwrap();
+    world.run_for(secs(1));
+    assert_eq!(world.nodes[2].numbers(), [0]);
+}

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use boringtun::noise::{Tunn, TunnResult};
 use boringtun::x25519;
 use weft_tunnel::{
-    DropReason, Ecn, Event, Offload, Outbound, PeerConfig, PeerSettings, PresharedKey, PrivateKey, ip,
+    DropReason, Ecn, Event, Offload, Outbound, PeerConfig, PeerSettings, PlainSlab, PresharedKey, PrivateKey,
+    ip,
 };
 
 use crate::forge::remake_mac1;
@@ -487,4 +488,17 @@ fn padding_of_any_length_is_cut_off() {
         padded.resize(packet.len() + padding, 0);
         assert_eq!(raw.send_inner(&mut world, &padded), Ok(Some(packet.clone())));
     }
+}
+
+#[test]
+fn data_that_is_longer_than_the_room_for_it_is_refused_and_may_come_again() {
+    let mut world = World::settled_pair();
+    world.cut.insert((A, B));
+    world.send(A, B, 1).unwrap();
+    let data = world.last_sent(A, Kind::Data);
+    world.nodes[B].plain = PlainSlab::new(data.bytes.len() - 1);
+    assert_eq!(refused(&mut world, B, data.clone()), DropReason::TruncatedDatagram);
+    world.nodes[B].plain = PlainSlab::new(data.bytes.len());
+    assert!(world.deliver(B, &data).is_ok());
+    assert_eq!(world.nodes[B].numbers(), [1]);
 }

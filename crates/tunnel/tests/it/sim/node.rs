@@ -25,7 +25,7 @@ pub(crate) struct Node {
     pub(crate) aliases: Vec<SocketAddr>,
     pub(crate) control: ControlQueue,
     pub(super) transmits: TransmitQueue,
-    pub(super) plain: PlainSlab,
+    pub(crate) plain: PlainSlab,
     /// All inner packets that the tunnel opened, in order.
     pub(crate) packets: Vec<Vec<u8>>,
     pub(crate) events: Vec<Event>,
