@@ -515,7 +515,8 @@ fn reason_of(error: &WireGuardError) -> DropReason {
 }
 
 // On the mock clock, boringtun's state is kept.
-#[cfg(all(test, not(feature = "mock-instant")))]
+#[cfg(test)]
+#[cfg(not(feature = "mock-instant"))]
 mod tests {
     use super::*;
     use crate::shard::Shard;
