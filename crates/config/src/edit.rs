@@ -118,7 +118,8 @@ struct Section<'a> {
 /// Splits the text into sections. Comments above a section belong to it.
 fn split(text: &str) -> Vec<Section<'_>> {
     let mut sections = vec![Section { kind: Kind::Other, lines: Vec::new() }];
-    for line in text.lines() {
+    // A carriage return without a newline would be the end of a line for the next save.
+    for line in text.lines().map(|line| line.trim_end_matches('\r')) {
         let line = Line::Kept(line);
         let kind = line.header().map(|header| match header {
             Header::Known(lexer::Section::Interface) => Kind::Interface,
