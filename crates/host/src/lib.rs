@@ -53,6 +53,7 @@ pub mod firewall;
 mod follow;
 mod hooks;
 mod kernel;
+mod kill_switch;
 pub mod memory;
 mod namespace;
 pub mod network;
@@ -479,42 +480,6 @@ impl Host {
         if let Err(error) = closed {
             tracing::warn!("{error}");
         }
-    }
-
-    /// Removes the kill switch that was left behind, unless the plan's firewall rules have replaced it.
-    fn release_kill_switch(&mut self) {
-        use execute::System as _;
-        let Some(step) = self.kernel.kept.take().filter(|kept| !self.has_replaced(kept)) else { return };
-        if let Err(error) = self.kernel.undo(&step).and_then(|()| self.write_what_is_in_force()) {
-            tracing::warn!("{error}");
-        }
-    }
-
-    /// Reports whether firewall rules in force have replaced those of a step.
-    fn has_replaced(&self, step: &Step) -> bool {
-        self.applied.steps().iter().any(|other| other.key() == step.key())
-    }
-
-    /// Restores the kill switch that was in force before a failed start: the start may be one after a crash.
-    fn restore_kill_switch(&mut self) {
-        use execute::System as _;
-        let Some(step) = self.kernel.kept.clone() else { return };
-        if let Err(error) = self.kernel.apply(&step) {
-            tracing::warn!("the kill switch could not be kept: {error}");
-            self.kernel.kept = None;
-            return;
-        }
-        self.tell_of_kill_switch();
-    }
-
-    fn tell_of_kill_switch(&self) {
-        let interface = &self.plan.interface;
-        let command = match self.owner {
-            Some(_) => format!("weft down {interface}"),
-            // There is no record, without which `weft down` does not find it.
-            None => firewall::removing_command(interface),
-        };
-        tracing::warn!(%interface, "the kill switch stays in force; `{command}` takes it away");
     }
 }
 

@@ -72,7 +72,7 @@ pub struct Interception(JoinHandle<io::Result<()>>);
 
 impl Interception {
     /// Watches the process of a command, from the moment in which it executes its program. `decide` gets a
-    /// description of each call, on a thread of its own.
+    /// description of each call, on a separate thread.
     ///
     /// # Errors
     /// There is no room for a pipe or a thread.
