@@ -327,11 +327,13 @@ mod tests {
         budget.answers = budget.answers_size(1);
         let empty = budget.answers;
         let least = |budget: &mut HandshakeBudget, standing, requests| {
-            (0..=32).find(|step| {
+            // As long as there is load, at most the reserve is left.
+            (0..32).find(|step| {
                 budget.answers = empty - step * RESERVE / 32 - 1;
                 budget.admits(standing, requests, 1)
             })
         };
+        assert!(least(&mut budget, Standing::Known, 8) < least(&mut budget, Standing::Proven, 0));
         let order = [
             least(&mut budget, Standing::Known, 8),
             least(&mut budget, Standing::Proven, 1),
@@ -354,8 +356,49 @@ mod tests {
         assert!(budget.is_under_load(1, start));
         budget.grow(secs(start, 3000));
         assert_eq!(budget.loaded_since(secs(start, 999)), Some(start));
-        assert!(!budget.is_under_load(1, secs(start, 3000)));
-        assert_eq!(budget.loaded_since(secs(start, 3000)), None);
+        assert_eq!(budget.loaded_since(secs(start, 1000)), None);
+        assert!(budget.is_under_load(1, secs(start, 999)));
+        assert!(!budget.is_under_load(1, secs(start, 1000)));
+        assert_eq!(budget.loaded_since(secs(start, 1000)), None);
+    }
+
+    #[test]
+    fn a_turn_has_a_millisecond_for_handshakes() {
+        let (mut budget, start) = (HandshakeBudget::new(), Instant::now());
+        for turn in 0..2 {
+            budget.grow(secs(start, turn));
+            let mut spent = 0;
+            while budget.has_turn() {
+                spent += budget.cost(Work::Check);
+                budget.spend(Work::Check);
+            }
+            let turn = TURN.as_nanos() as u64;
+            assert!((turn..turn + budget.cost(Work::Check)).contains(&spent), "{spent} ns");
+        }
+    }
+
+    #[test]
+    fn a_full_budget_has_its_number_of_initiations() {
+        let mut budget = HandshakeBudget::new();
+        let sent = (0..10 * MAX_INITIATIONS).take_while(|_| {
+            let has_initiation = budget.has_initiation();
+            budget.spend(Work::Initiate);
+            has_initiation
+        });
+        assert_eq!(sent.count() as u64, MAX_INITIATIONS);
+    }
+
+    #[test]
+    fn a_measurement_that_makes_room_for_a_tenth_more_work_is_told() {
+        let measured_before = |micros| {
+            let mut budget = HandshakeBudget::new();
+            budget.calibrate(Duration::from_micros(micros));
+            budget
+        };
+        for (before, measured, makes_room) in [(100, 90, true), (100, 91, false), (100, 20, true), (100, 200, false)] {
+            let made_room = measured_before(before).calibrate(Duration::from_micros(measured));
+            assert_eq!(made_room, makes_room, "{before} µs and then {measured} µs");
+        }
     }
 
     #[test]

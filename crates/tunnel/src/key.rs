@@ -227,6 +227,7 @@ mod tests {
         assert_eq!(text.len(), 44);
         assert_eq!(text.parse::<PrivateKey>().unwrap(), private);
         assert_eq!(format!("{private:?}"), "PrivateKey(hidden)");
+        assert_eq!(format!("{:?}", PresharedKey::from_bytes([1; 32])), "PresharedKey(hidden)");
         let public = private.public_key();
         assert_eq!(public.to_string().parse::<PublicKey>().unwrap(), public);
     }

@@ -69,3 +69,18 @@ pub(crate) fn stamp(message: &mut [u8], receiver: &PublicKey, cookie: Option<&Ma
     message[at + MAC_LEN..].copy_from_slice(&mac2);
     Some(mac1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values are from another implementation of BLAKE2s: two ends that agree on a wrong key would not
+    /// notice.
+    #[test]
+    fn the_keys_of_macs_and_cookies_are_those_of_the_whitepaper() {
+        let key = PublicKey::from_bytes(std::array::from_fn(|at| at as u8));
+        let hex = |key: [u8; 32]| key.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(mac1_key(&key)), "4fb2527ac956001553dc1ad9b55171b7d9daa3de1cdbcd71451830170c7e6cac");
+        assert_eq!(hex(cookie_key(&key)), "3dd5869c5202e45146936d1644f76ff697061661c181f3fd450eae43932eacec");
+    }
+}

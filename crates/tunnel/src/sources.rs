@@ -127,6 +127,15 @@ mod tests {
     }
 
     #[test]
+    fn a_table_that_is_cleared_has_counted_nothing() {
+        let (mut sources, start) = (Sources::default(), Instant::now());
+        let source = IpAddr::from([192, 0, 2, 1]);
+        assert_eq!([sources.count(source, start), sources.count(source, start)], [1, 2]);
+        sources.clear();
+        assert_eq!(sources.count(source, start), 1);
+    }
+
+    #[test]
     fn a_64_counts_as_one_source_and_a_48_as_eight() {
         let (mut sources, now) = (Sources::default(), Instant::now());
         let host = |site: u16, subnet: u16, host: u16| {

@@ -345,11 +345,32 @@ mod tests {
     }
 
     #[test]
+    fn headers_of_a_super_packet_may_have_256_bytes() {
+        // IPv6, destination options of 184 bytes, and TCP with its options.
+        let split = |tcp_header: usize| {
+            let mut packet = vec![0x60, 0, 0, 0, 0, 0, 60, 64];
+            packet.extend([0xfd; 32]);
+            packet.extend([ip::TCP, 22]);
+            packet.resize(40 + 184 + 12, 0);
+            packet.push((tcp_header as u8 / 4) << 4);
+            packet.resize(40 + 184 + tcp_header + 20, 0);
+            let len = packet.len() as u16 - 40;
+            packet[4..6].copy_from_slice(&len.to_be_bytes());
+            let segments = split_all(&packet, Offload::TcpSegmentation { segment_size: 10 }, 1420);
+            segments.map(|(segments, _)| segments.iter().map(Vec::len).collect::<Vec<_>>())
+        };
+        assert_eq!(split(28), Ok(vec![262, 262]));
+        assert_eq!(split(32), Ok(vec![266, 266]));
+        assert_eq!(split(36), Err(DropReason::MalformedPacket));
+    }
+
+    #[test]
     fn metadata_that_does_not_fit_the_packet_is_refused() {
         let packet = tcp_v4(100, 0x10);
         for offload in [
             Offload::Checksum { start: 150, offset: 16 },
             Offload::Checksum { start: 20, offset: u16::MAX },
+            Offload::Checksum { start: 20, offset: 131 },
             Offload::UdpSegmentation { segment_size: 10 },
             Offload::TcpSegmentation { segment_size: 0 },
         ] {

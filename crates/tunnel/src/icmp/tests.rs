@@ -148,6 +148,23 @@ fn only_first_fragments_are_answered() {
 }
 
 #[test]
+fn an_error_behind_extension_headers_is_not_answered() {
+    // Every byte of the headers but the first two reads as the type of an echo request.
+    let behind = |extension: u8, len: u8, bytes: usize, kind: u8| {
+        let mut payload = vec![128; bytes];
+        payload[..2].copy_from_slice(&[ICMPV6, len]);
+        payload.extend([kind, 0, 0, 0]);
+        plain_v6(extension, &payload)
+    };
+    // Lengths count in units of 8 bytes behind the first 8 (RFC 8200, section 4.3), those of the
+    // authentication header in units of 4 (RFC 4302, section 2.2).
+    for (extension, len, bytes) in [(0, 2, 24), (43, 2, 24), (60, 2, 24), (AUTHENTICATION, 4, 24)] {
+        assert!(answered(&behind(extension, len, bytes, 128)), "an echo request behind {extension}");
+        assert!(!answered(&behind(extension, len, bytes, 1)), "an error behind {extension}");
+    }
+}
+
+#[test]
 fn only_single_hosts_are_answered_and_asked_for() {
     for other in [
         [0, 0, 0, 0],

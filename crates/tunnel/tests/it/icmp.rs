@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use weft_tunnel::{Change, DropReason, Offload, Outbound, ip};
 
-use crate::sim::{A, B, C, DELAY, PeerOptions, World, inner_v4, inner_v6, secs, tcp, udp};
+use crate::sim::{A, B, C, DELAY, Kind, PeerOptions, World, inner_v4, inner_v6, secs, tcp, udp};
 
 /// A node that is no peer of any other.
 const NOBODY: usize = 9;
@@ -124,6 +124,18 @@ fn what_the_path_does_not_carry_is_answered_with_what_it_does() {
         assert_eq!(answers(&mut world, A), [said]);
         world.run_for(secs(1));
         assert_eq!(world.nodes[B].packets.len(), before + 1);
+    }
+}
+
+#[test]
+fn packets_are_padded_to_16_bytes_as_far_as_the_path_carries() {
+    for (mut world, limit) in [(World::settled_pair(), 1420), (over_a_small_path(), 1340)] {
+        for (len, padded) in [(1000, 1008), (1312, 1312), (1329, limit.min(1344)), (1340, limit.min(1344))] {
+            let packet = of_len(inner_v4(A), inner_v4(B), len);
+            assert_eq!(world.give(A, packet, Offload::None), Ok(Outbound::Sealed));
+            let message = world.last_sent(A, Kind::Data).bytes;
+            assert_eq!(message.len(), padded + 32, "{len} bytes, and the path carries {limit}");
+        }
     }
 }
 
