@@ -395,7 +395,9 @@ mod tests {
             budget.calibrate(Duration::from_micros(micros));
             budget
         };
-        for (before, measured, makes_room) in [(100, 90, true), (100, 91, false), (100, 20, true), (100, 200, false)] {
+        for (before, measured, makes_room) in
+            [(100, 90, true), (100, 91, false), (100, 20, true), (100, 200, false)]
+        {
             let made_room = measured_before(before).calibrate(Duration::from_micros(measured));
             assert_eq!(made_room, makes_room, "{before} µs and then {measured} µs");
         }

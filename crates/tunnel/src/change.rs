@@ -217,3 +217,41 @@ impl Tunnel {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PeerSettings;
+
+    #[test]
+    fn each_prefix_of_a_change_weighs_as_much_as_a_small_change() {
+        let peer = PublicKey::from_bytes([1; 32]);
+        let small = Change::PersistentKeepalive { peer, interval: None }.weight();
+        let prefixes = |count: usize| vec![IpNet::default(); count];
+        let with_prefixes: [&dyn Fn(usize) -> Change; 4] = [
+            &|count| {
+                let allowed_ips = prefixes(count);
+                let settings = PeerSettings::default();
+                Change::AddPeer(Box::new(PeerConfig {
+                    public_key: peer,
+                    endpoint: None,
+                    allowed_ips,
+                    settings,
+                }))
+            },
+            &|count| Change::AddForeignPeer { peer, shard: 1, endpoint: None, allowed_ips: prefixes(count) },
+            &|count| Change::AllowedIps { peer, add: prefixes(count), remove: Vec::new() },
+            &|count| Change::AllowedIps { peer, add: Vec::new(), remove: prefixes(count) },
+        ];
+        for change in with_prefixes {
+            assert!(change(0).weight() >= small);
+            for count in [1, 500] {
+                assert_eq!(change(count).weight(), change(0).weight() + count * small, "{:?}", change(1));
+            }
+        }
+        // What changes more than one table weighs more.
+        for change in [Change::RemovePeer(peer), Change::EndSession(peer), Change::PathChanged(peer)] {
+            assert!(change.weight() > small, "{change:?}");
+        }
+    }
+}

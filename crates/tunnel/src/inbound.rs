@@ -447,3 +447,32 @@ fn index_at(datagram: &[u8], at: usize) -> Option<u32> {
     let bytes = datagram.get(at..)?.first_chunk::<4>()?;
     Some(u32::from_le_bytes(*bytes))
 }
+
+// On the mock clock, boringtun's state is kept.
+#[cfg(test)]
+#[cfg(not(feature = "mock-instant"))]
+mod tests {
+    use super::*;
+    use crate::mac;
+    use crate::test_pair::{hear, initiation, pair};
+
+    #[test]
+    fn a_forged_initiation_does_not_end_a_handshake_under_way() {
+        let ([mut one, mut other], now) = (pair(), Instant::now());
+        // Who knows both public keys can make an initiation that is not authentic from the timestamp on.
+        let mut forged = initiation(&mut other, now);
+        forged[100] ^= 1;
+        mac::stamp(&mut forged, &one.identity.public_key, None);
+        let work = |tunnel: &Tunnel| tunnel.handshake_load(now).work;
+        assert_eq!(hear(&mut one, &forged, now), Err(DropReason::InvalidTag));
+        assert!(!one.peers[0].as_ref().unwrap().session.is_built(), "nothing is left of it");
+        let with_build = work(&one);
+
+        let message = initiation(&mut one, now);
+        let before = work(&one);
+        assert_eq!(hear(&mut one, &forged, now), Err(DropReason::InvalidTag));
+        assert!(work(&one) - before < with_build, "there was nothing to build");
+        let response = hear(&mut other, &message, now).unwrap();
+        assert_eq!(hear(&mut one, &response, now).map(|answer| answer.len()), Ok(32));
+    }
+}

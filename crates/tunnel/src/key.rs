@@ -229,6 +229,7 @@ mod tests {
         assert_eq!(format!("{private:?}"), "PrivateKey(hidden)");
         assert_eq!(format!("{:?}", PresharedKey::from_bytes([1; 32])), "PresharedKey(hidden)");
         let public = private.public_key();
+        assert_eq!(format!("{public:?}"), format!("PublicKey({public})"));
         assert_eq!(public.to_string().parse::<PublicKey>().unwrap(), public);
     }
 

@@ -49,6 +49,8 @@ mod shard;
 mod sources;
 mod split;
 mod staging;
+#[cfg(all(test, not(feature = "mock-instant")))]
+mod test_pair;
 mod timers;
 mod transmit;
 mod tunnel;

@@ -71,11 +71,6 @@ impl PlainSlab {
         self.buffer.len() - self.used
     }
 
-    /// Reports whether the slab holds no packet.
-    pub fn is_empty(&self) -> bool {
-        self.used == 0
-    }
-
     /// Discards all packets; the bytes stay as they are and are overwritten later.
     pub fn clear(&mut self) {
         self.used = 0;
@@ -85,12 +80,6 @@ impl PlainSlab {
     pub fn get(&self, packet: Plaintext) -> &[u8] {
         let start = packet.start as usize;
         &self.buffer[start..start + usize::from(packet.len)]
-    }
-
-    /// Returns the bytes of a packet in this slab, for changing its header fields in place.
-    pub fn get_mut(&mut self, packet: Plaintext) -> &mut [u8] {
-        let start = packet.start as usize;
-        &mut self.buffer[start..start + usize::from(packet.len)]
     }
 
     /// Returns the free bytes, to decrypt the next packet into.
@@ -117,5 +106,22 @@ impl PlainSlab {
 impl std::fmt::Debug for PlainSlab {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PlainSlab").field("bytes", &self.buffer.len()).field("used", &self.used).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_lie_one_behind_the_other_until_the_slab_is_full() {
+        let mut slab = PlainSlab::new(100);
+        let packets = [&[1; 60][..], &[2; 30]].map(|packet| (packet, slab.push(packet).unwrap()));
+        assert_eq!((slab.room(), slab.push(&[3; 11])), (10, None));
+        for (bytes, packet) in packets {
+            assert_eq!(slab.get(packet), bytes);
+        }
+        slab.clear();
+        assert_eq!(slab.room(), 100);
     }
 }

@@ -74,8 +74,7 @@ impl PeerTimers {
             return;
         }
         self.persistent_interval = interval;
-        self.persistent =
-            interval.map(|interval| self.persistent.map_or(now, |at| at.min(now + interval)));
+        self.persistent = interval.map(|interval| self.persistent.map_or(now, |at| at.min(now + interval)));
     }
 
     /// Handles the first endpoint of a peer: a persistent keepalive is due at once, as if it was enabled now.

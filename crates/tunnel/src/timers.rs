@@ -244,7 +244,6 @@ impl Tunnel {
                 let jitter = timers.jitter();
                 timers.handshake = Some(now + REKEY_TIMEOUT + jitter);
             }
-            Some(2) => timers.handshake_message_sent(now),
             _ => {
                 timers.keepalive = None;
                 timers.passed(now);
@@ -289,5 +288,32 @@ impl Tunnel {
             self.schedule.remove(&(scheduled, id));
         }
         self.schedule.insert((at, id));
+    }
+}
+
+// On the mock clock, boringtun's state is kept.
+#[cfg(test)]
+#[cfg(not(feature = "mock-instant"))]
+mod tests {
+    use super::*;
+    use crate::change::Change;
+    use crate::session::REJECT_AFTER_TIME;
+    use crate::test_pair::{hear, initiation, pair};
+
+    #[test]
+    fn the_end_of_an_old_session_does_not_end_a_handshake_under_way() {
+        let ([mut one, mut other], now) = (pair(), Instant::now());
+        let response = hear(&mut other, &initiation(&mut one, now), now).unwrap();
+        hear(&mut one, &response, now).unwrap();
+        let peer = one.peers().next().unwrap().public_key;
+        assert!(one.apply(Change::EndSession(peer), now));
+
+        // The keys of the session would be wiped a second after it could not be used any more.
+        let later = now + REJECT_AFTER_TIME;
+        let message = initiation(&mut one, later);
+        let expiry = later + Duration::from_secs(1);
+        let _ = one.handle_timeout(expiry, &mut ControlQueue::new(4));
+        let response = hear(&mut other, &message, expiry).unwrap();
+        assert_eq!(hear(&mut one, &response, expiry).map(|answer| answer.len()), Ok(32));
     }
 }

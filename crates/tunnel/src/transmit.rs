@@ -371,6 +371,29 @@ mod tests {
         slot.commit();
     }
 
+    #[test]
+    fn what_waits_is_counted_and_may_lose_its_source() {
+        let mut queue = TransmitQueue::new(4);
+        assert!(queue.is_empty());
+        let path = Path { source: Some(IpAddr::from([192, 0, 2, 2])), ..path(1) };
+        for (port, waiting) in [(1, 1), (1, 1), (2, 2)] {
+            let destination = SocketAddr::from(([192, 0, 2, 1], port));
+            put(&mut queue, Path { destination, ..path }, 100, 0);
+            assert_eq!((queue.is_empty(), queue.len()), (false, waiting));
+        }
+        let mut batch = queue.pop().unwrap();
+        batch.forget_source();
+        assert_eq!((batch.path().source, batch.unsent().source), (None, None));
+        assert_eq!(queue.pop().unwrap().unsent().source, path.source, "the others keep it");
+
+        let mut control = ControlQueue::new(3);
+        assert!(control.is_empty());
+        for waiting in 1..=3 {
+            assert!(control.push(None, path.destination, None, b"message"));
+            assert_eq!((control.is_empty(), control.len()), (false, waiting));
+        }
+    }
+
     fn sizes(queue: &mut TransmitQueue) -> Vec<(usize, usize)> {
         std::iter::from_fn(|| queue.pop())
             .map(|batch| (batch.unsent().segments(), batch.unsent().contents.len()))

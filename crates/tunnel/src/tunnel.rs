@@ -411,3 +411,51 @@ impl Tunnel {
         self.events.push_back(event);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Work;
+
+    fn tunnel() -> Tunnel {
+        Tunnel::new(PrivateKey::from_bytes([1; 32]), TunnelConfig { mtu: 1420, staging_bytes: 1 << 20 })
+    }
+
+    #[test]
+    fn the_newest_events_are_kept() {
+        let mut tunnel = tunnel();
+        let event = |number: usize| {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&number.to_le_bytes());
+            Event::HandshakeFailed { peer: PublicKey::from_bytes(key) }
+        };
+        (0..MAX_EVENTS + 2).for_each(|number| tunnel.push_event(event(number)));
+        let kept: Vec<_> = std::iter::from_fn(|| tunnel.poll_event()).collect();
+        assert_eq!(kept, (2..MAX_EVENTS + 2).map(event).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn handshakes_have_time_within_the_turn_and_the_budget() {
+        let (mut tunnel, now) = (tunnel(), Instant::now());
+        assert!(tunnel.has_time_for_handshakes(now));
+        (0..3).for_each(|_| tunnel.gate.budget.spend(Work::Answer));
+        assert!(!tunnel.has_time_for_handshakes(now), "the turn is over");
+        let next_turn = now + Duration::from_nanos(1);
+        assert!(tunnel.has_time_for_handshakes(next_turn));
+        while tunnel.gate.budget.has_check() {
+            tunnel.gate.budget.spend(Work::Check);
+        }
+        let turn_after = next_turn + Duration::from_nanos(1);
+        assert!(!tunnel.has_time_for_handshakes(turn_after), "no budget is left");
+        let load = tunnel.handshake_load(turn_after);
+        assert_eq!((load.since, load.unread_at), (Some(turn_after), Some(turn_after)));
+    }
+
+    #[test]
+    fn a_shorter_measurement_makes_room_for_more_handshakes() {
+        let mut tunnel = tunnel();
+        assert!(!tunnel.calibrate(Duration::from_micros(100)));
+        assert!(tunnel.calibrate(Duration::from_micros(50)));
+        assert!(!tunnel.calibrate(Duration::from_micros(50)));
+    }
+}

@@ -237,6 +237,9 @@ fn prefixes_come_and_go_and_only_their_owner_loses_them() {
     assert!(apply(&mut world, A, Change::RemovePeer(c)));
     assert_eq!(towards_net(&mut world), Err(DropReason::NoPeer));
     assert!(!apply(&mut world, A, allow(c, &[net], &[])), "it is gone");
+    // Nor does the next peer get it, which takes the place of C.
+    world.introduce(A, C, Default::default());
+    assert_eq!(towards_net(&mut world), Err(DropReason::NoPeer));
     // B still has its own prefixes.
     let own: Vec<IpNet> = vec![inner_v4(B).into(), inner_v6(B).into()];
     assert!(world.send(A, B, 1).is_ok());

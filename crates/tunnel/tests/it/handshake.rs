@@ -151,13 +151,34 @@ fn a_handshake_is_repeated_every_5_seconds_and_given_up_after_90() {
 fn initiations_differ_in_their_jitter() {
     let mut world = World::pair();
     world.cut.extend([(A, B), (B, A)]);
-    world.send(A, B, 1).unwrap();
-    world.send(B, A, 1).unwrap();
-    world.run_for(secs(60));
+    // Packets that come meanwhile change nothing.
+    for _ in 0..60 {
+        world.send(A, B, 1).unwrap();
+        world.send(B, A, 1).unwrap();
+        world.run_for(secs(1));
+    }
     let (a, b) = (world.times(A, Kind::Initiation), world.times(B, Kind::Initiation));
     assert_ne!(a, b, "two ends would collide for ever");
     let gaps: std::collections::BTreeSet<_> = a.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.len() > 5, "{gaps:?}");
+}
+
+#[test]
+fn a_session_that_gets_old_prolongs_no_attempt_to_renew_it() {
+    let mut world = World::settled_pair();
+    let established = world.elapsed() - secs(30) - ms(500);
+    world.run_until(established + secs(166));
+    world.cut.insert((A, B));
+    // Each of these is data on a session of more than 165 seconds.
+    for number in 1..=13 {
+        world.send(B, A, number).unwrap();
+        world.run_for(secs(1));
+    }
+    world.cut.insert((B, A));
+    world.run_for(secs(300));
+    let sent = world.times(A, Kind::Initiation);
+    let (first, last) = (sent[0], sent[sent.len() - 1]);
+    assert!(sent.len() > 15 && last - first < secs(90), "from {first:?} to {last:?}");
 }
 
 #[test]

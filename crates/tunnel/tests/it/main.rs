@@ -3,10 +3,12 @@
 
 mod agreement;
 mod arrivals;
+mod batches;
 mod change;
 mod forge;
 mod handshake;
 mod icmp;
+mod inspect;
 mod limits;
 mod load;
 mod paths;

@@ -319,6 +319,23 @@ fn a_peer_moves_with_its_session_its_staged_packets_and_a_handshake_under_way() 
 }
 
 #[test]
+fn packets_of_others_stay_ready_when_a_peer_moves() {
+    let mut world = world_of(2, 3);
+    world.flushes = false;
+    // Shard 0 has the first peer and the third.
+    for other in [1, 3] {
+        assert_eq!(world.nodes[S].owner_of(&world.nodes[other].public_key()), Some(0));
+        world.send(S, other, 2).unwrap();
+    }
+    world.run_for(secs(1));
+    let key = world.nodes[1].public_key();
+    world.move_peer(S, &key, 1);
+    world.flushes = true;
+    world.run_for(secs(1));
+    assert_eq!((world.nodes[1].numbers(), world.nodes[3].numbers()), (vec![2], vec![2]));
+}
+
+#[test]
 fn a_message_of_a_session_that_ended_after_a_move_is_not_handed_back() {
     let mut world = world_of(3, 2);
     let key = world.nodes[1].public_key();
@@ -547,6 +564,9 @@ fn a_peer_is_taken_out_only_for_another_shard_of_the_interface() {
     let (key, now) = (world.nodes[2].public_key(), world.now);
     let stranger = PrivateKey::generate().unwrap().public_key();
     assert_eq!(world.nodes[S].owner_of(&key), Some(1));
+    let has_peer = [0, 1, 2].map(|shard| world.nodes[S].shard_mut(shard).has_peer(&key));
+    assert_eq!(has_peer, [false, true, false]);
+    assert!(!world.nodes[S].tunnel.has_peer(&stranger));
     for (shard, key, to) in [(1, key, 1), (1, key, 3), (1, key, 4), (0, key, 2), (1, stranger, 2)] {
         let moved = world.nodes[S].shard_mut(shard).take_peer(&key, to, now);
         assert!(moved.is_none(), "from {shard} to {to}");

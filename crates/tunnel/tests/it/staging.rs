@@ -215,6 +215,23 @@ fn a_peer_that_is_removed_while_its_packets_are_ready_leaves_the_others_alone() 
 }
 
 #[test]
+fn packets_of_others_stay_ready_when_a_peer_is_removed() {
+    let mut world = World::of(3);
+    world.flushes = false;
+    for other in [B, C] {
+        world.introduce(A, other, PeerOptions::default());
+        world.introduce(other, A, PeerOptions::default());
+        world.send(A, other, 2).unwrap();
+    }
+    world.run_for(secs(1));
+    let key = world.nodes[B].public_key();
+    assert!(world.nodes[A].tunnel.remove_peer(&key));
+    world.flushes = true;
+    world.run_for(secs(1));
+    assert_eq!((world.nodes[B].numbers(), world.nodes[C].numbers()), (vec![], vec![2]));
+}
+
+#[test]
 fn a_peer_that_is_there_already_is_refused_and_nothing_changes() {
     let mut world = World::pair();
     world.send(A, B, 1).unwrap();

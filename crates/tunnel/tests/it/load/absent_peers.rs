@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use weft_tunnel::{ControlQueue, DropReason, Offload};
+use weft_tunnel::{ControlQueue, DropReason, Offload, Progress};
 
 use super::{peer, work};
 use crate::sim::{A, B, Kind, World, inner_v4, ms, secs, udp};
@@ -73,6 +73,13 @@ fn a_peer_that_scans_absent_peers_delays_no_other_and_loses_its_own_packets_firs
     let first = initiations_to(&world, |to| to == to_a)[0];
     assert!(first - before <= ms(10), "after {:?}", first - before);
     assert_eq!(world.nodes[A].numbers(), [1], "and it has arrived");
+    // Neither does that for a peer with a persistent keepalive.
+    let fresh = SocketAddr::from(([203, 255, 0, 1], 9));
+    let mut config = peer(weft_tunnel::PublicKey::from_bytes([9; 32]), Some(fresh), "10.255.0.1/32");
+    config.settings.persistent_keepalive = std::num::NonZeroU16::new(25);
+    world.insert(B, config);
+    world.run_for(ms(10));
+    assert_eq!(initiations_to(&world, |to| to == fresh).len(), 1);
     assert_eq!(
         world.nodes[B].stats().staged_segments as usize,
         world.nodes[B].tunnel.peers().filter(|peer| peer.staged_bytes > 0).count()
@@ -84,12 +91,19 @@ fn a_peer_that_scans_absent_peers_delays_no_other_and_loses_its_own_packets_firs
 fn a_start_with_many_keepalives_sends_them_within_the_budget() {
     const ABSENT: u32 = 20_000;
     let mut world = world_with_absent_peers(ABSENT, Some(25));
-    world.run_for(ms(100));
-    // The work of a turn is bounded.
+    // The work of one call is bounded: some peers' timers, and two initiations.
     let now = world.now;
     let mut control = ControlQueue::new(256);
-    let _ = world.nodes[B].tunnel.handle_timeout(now, &mut control);
-    assert!(control.len() <= 2, "{} initiations in one call", control.len());
+    let tunnel = &mut world.nodes[B].tunnel;
+    assert_eq!(tunnel.handle_timeout(now, &mut control), Progress::Blocked);
+    assert!((1..=256).contains(&tunnel.handshake_load(now).initiations_waiting));
+    assert!(control.is_empty());
+    while control.len() < 10 {
+        let before = control.len();
+        assert_eq!(tunnel.handle_timeout(now, &mut control), Progress::Blocked);
+        assert!([0, 2].contains(&(control.len() - before)));
+    }
+    world.run_for(ms(100));
     world.sent.clear();
     let spent = work(&mut world, |world| world.run_for(secs(10)));
     assert!(spent <= ms(1010 + 600), "a tenth of 10 s, and what was saved: {spent:?}");
@@ -102,4 +116,25 @@ fn a_start_with_many_keepalives_sends_them_within_the_budget() {
     let first = initiations_to(&world, |to| to == to_a)[0];
     assert!(first - before <= ms(10), "after {:?}", first - before);
     assert_eq!(world.nodes[A].numbers(), [1]);
+}
+
+#[test]
+fn a_peer_that_waits_for_two_reasons_is_sent_one_initiation() {
+    const ABSENT: u32 = 3000;
+    let mut world = world_with_absent_peers(ABSENT, None);
+    // More than idle time has saved, for packets from C; and then for packets of this machine.
+    for source in [inner_v4(crate::sim::C), inner_v4(B)] {
+        for number in 0..ABSENT {
+            let [_, x, y, z] = number.to_be_bytes();
+            let packet = udp(source, IpAddr::from([10, 128 + x, y, z]), b"hello");
+            let _ = world.give(B, packet, Offload::None);
+        }
+        world.run_for(ms(500));
+    }
+    let mut sent: Vec<_> = world.sent.iter().filter(|sent| sent.from == B).collect();
+    let count = sent.len();
+    sent.sort_by_key(|sent| sent.datagram.destination);
+    sent.dedup_by_key(|sent| sent.datagram.destination);
+    assert!((2000..ABSENT as usize).contains(&count), "{count}");
+    assert_eq!(sent.len(), count, "another initiation to the same peer within a second");
 }
