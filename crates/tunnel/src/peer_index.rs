@@ -79,3 +79,25 @@ impl PeerIndex {
         self.version
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_change_has_another_version() {
+        let mut indices = PeerIndex::new(Shard::ONLY);
+        let peer = PeerId::for_test(0);
+        let mut last = indices.version();
+        let mut is_newer = |indices: &PeerIndex| {
+            let before = std::mem::replace(&mut last, indices.version());
+            before < last
+        };
+        let drawn = indices.draw(peer, 1);
+        assert!(is_newer(&indices));
+        indices.insert(drawn ^ 1, Route { peer, local: 2 });
+        assert!(is_newer(&indices));
+        indices.remove(drawn);
+        assert!(is_newer(&indices));
+    }
+}

@@ -66,9 +66,13 @@ fn a_datagram_belongs_to_the_peer_of_its_index_and_without_one_to_that_of_its_ad
         assert_eq!(a.peer_of_received(response, from), of_b);
         assert_eq!(b.peer_of_received(data, from), of_a);
     }
+    // The index in an initiation is the sender's, which may be one of the receiver's by chance.
+    let [initiation, _, data] = &mut by_kind;
+    initiation[4..8].copy_from_slice(&data[4..8]);
+    assert_eq!(b.peer_of_received(initiation, elsewhere), None);
     // An index of no session leads to no peer.
-    by_kind[2][4..8].fill(0);
-    assert_eq!(b.peer_of_received(&by_kind[2], elsewhere), None);
+    data[4..8].fill(0);
+    assert_eq!(b.peer_of_received(data, elsewhere), None);
     assert_eq!((a.peer_of_sent(&[], c), a.peer_of_received(&[], c)), (None, None));
 }
 

@@ -319,6 +319,28 @@ fn a_peer_moves_with_its_session_its_staged_packets_and_a_handshake_under_way() 
 }
 
 #[test]
+fn a_peer_that_moves_with_a_session_gets_one_with_an_index_of_its_shard_and_no_other_is_asked() {
+    let mut world = world_of(2, 2);
+    let keys = [1, 2].map(|node| world.nodes[node].public_key());
+    world.send(1, S, 0).unwrap();
+    world.run_for(secs(30));
+    world.sent.clear();
+    world.move_peer(S, &keys[0], 1);
+    world.move_peer(S, &keys[1], 0);
+    world.run_for(secs(6));
+    let initiations: Vec<_> = world
+        .sent
+        .iter()
+        .filter(|sent| sent.from == S && sent.datagram.kind() == Kind::Initiation)
+        .map(|sent| sent.datagram.destination)
+        .collect();
+    assert_eq!(initiations, [world.nodes[1].address], "the other had no session");
+    world.send(1, S, 2).unwrap();
+    world.run_for(secs(1));
+    assert_eq!((world.nodes[S].numbers(), world.handed_over), (vec![0, 2], 0));
+}
+
+#[test]
 fn packets_of_others_stay_ready_when_a_peer_moves() {
     let mut world = world_of(2, 3);
     world.flushes = false;
