@@ -140,11 +140,7 @@ impl FlowTable {
         let place = self.place(flow);
         self.entries[place..place + WAYS].iter().any(|entry| {
             let is_recent = self.clock.wrapping_sub(entry.used) <= ANSWER_BATCHES;
-            entry.flow == flow.value
-                && entry.read_from == 0
-                && entry.item != 0
-                && entry.writer == queue
-                && is_recent
+            entry.flow == flow.value && entry.read_from == 0 && entry.writer == queue && is_recent
         })
     }
 
@@ -301,9 +297,50 @@ mod tests {
     }
 
     #[test]
-    fn ports_tell_flows_apart() {
-        let hasher = FlowHasher::random();
-        assert_ne!(hasher.hash(&udp(4, 1, 2, [0, 1, 0, 2])), hasher.hash(&udp(4, 1, 2, [0, 1, 0, 3])));
+    fn every_bit_of_an_address_and_a_port_tells_flows_apart() {
+        let hasher = FlowHasher { seed: 0x0123_4567_89ab_cdef };
+        for (version, parts) in [(4, 12..24), (6, 8..44)] {
+            let packet = udp(version, 1, 2, [0, 1, 0, 2]);
+            let mut hashes = vec![hasher.hash(&packet).value];
+            for bit in parts.start * 8..parts.end * 8 {
+                let mut other = packet.clone();
+                other[bit / 8] ^= 1 << (bit % 8);
+                hashes.push(hasher.hash(&other).value);
+            }
+            let count = hashes.len();
+            hashes.sort_unstable();
+            hashes.dedup();
+            assert_eq!(hashes.len(), count, "IPv{version}");
+        }
+    }
+
+    #[test]
+    fn flows_spread_over_queues_and_sets() {
+        let hasher = FlowHasher { seed: 0x0123_4567_89ab_cdef };
+        let by_port =
+            |number: u16| udp(4, 1, 2, [number.to_be_bytes(), [0, 80]].concat().try_into().unwrap());
+        let by_address = |number: u16| {
+            let mut packet = udp(6, 1, 2, [0, 1, 0, 2]);
+            packet[20..22].copy_from_slice(&number.to_be_bytes());
+            packet
+        };
+        for flows in [&by_port as &dyn Fn(u16) -> Vec<u8>, &by_address] {
+            let mut table = FlowTable::new(0..8);
+            let hashes: Vec<_> = (0..8000).map(|number| hasher.hash(&flows(number))).collect();
+            let mut queues = [0; 8];
+            for hash in &hashes {
+                queues[usize::from(table.stage(*hash, stay, |_| 1, |_| 1))] += 1;
+            }
+            assert!(queues.iter().all(|count| (900..1100).contains(count)), "{queues:?}");
+            for hash in &hashes {
+                table.note_read(*hash, 3, |_| 1);
+            }
+            assert!(hashes.iter().all(|hash| table.read_queue(*hash) == Some(3)), "no flow was evicted");
+            // Nor is one lost on its way to another table.
+            let mut other = FlowTable::new(0..8);
+            other.inherit(&table, |_| 1);
+            assert!(hashes.iter().all(|hash| other.read_queue(*hash) == Some(3)));
+        }
     }
 
     #[test]
@@ -379,6 +416,53 @@ mod tests {
         assert_eq!(queue_of(&mut table, 1), 3);
         assert_eq!((written, queue_of(&mut table, 2)), (2, 2));
         assert_eq!([3, 4, 5].map(|value| queue_of(&mut table, value)), [2, 1, 2]);
+    }
+
+    #[test]
+    fn a_flow_that_is_just_written_and_was_never_read_is_answered_for_the_first_time() {
+        let mut table = FlowTable::new(0..4);
+        assert_eq!(table.stage(flow(6), stay, |_| 1, |_| 1), 2);
+        for _ in 0..=ANSWER_BATCHES {
+            assert_eq!([1, 2, 3].map(|queue| table.is_first_answer(flow(6), queue)), [false, true, false]);
+            assert!(!table.is_first_answer(flow(2), 2), "another flow of that queue");
+            table.tick();
+        }
+        assert!(!table.is_first_answer(flow(6), 2), "long ago");
+        table.stage(flow(6), stay, |_| 1, |_| 1);
+        assert!(table.is_first_answer(flow(6), 2));
+        table.note_read(flow(6), 2, |_| 1);
+        assert!(!table.is_first_answer(flow(6), 2), "it was read");
+    }
+
+    #[test]
+    fn where_both_tables_read_a_flow_the_last_one_knows_its_queue() {
+        let (mut table, mut other) = (FlowTable::new(0..2), FlowTable::new(2..4));
+        // Written by both: read there, and later written here again.
+        other.stage(flow(1), stay, |_| 1, |_| 1);
+        other.note_read(flow(1), 3, |_| 1);
+        other.tick();
+        table.stage(flow(1), stay, |_| 1, |_| 1);
+        // Read there, and later here.
+        other.note_read(flow(2), 3, |_| 1);
+        other.tick();
+        table.note_read(flow(2), 1, |_| 1);
+        table.inherit(&other, |_| 1);
+        assert_eq!([1, 2].map(|value| table.read_queue(flow(value))), [Some(3), Some(1)]);
+    }
+
+    #[test]
+    fn no_flow_with_packets_in_flight_gives_way_to_one_of_another_table() {
+        let (mut table, mut other) = (FlowTable::new(0..2), FlowTable::new(2..4));
+        for id in 1..=WAYS as u64 {
+            table.stage(flow(id), stay, |_| 9, |_| 0);
+        }
+        table.tick();
+        other.note_read(flow(100), 3, |_| 0);
+        table.inherit(&other, |_| 0);
+        assert_eq!(table.read_queue(flow(100)), None);
+        for id in 1..=WAYS as u64 {
+            assert_eq!(table.stage(flow(id), |queue| 1 - queue, |_| 10, |_| 0), (id % 2) as u16);
+        }
     }
 
     #[test]

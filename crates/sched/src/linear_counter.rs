@@ -77,6 +77,15 @@ mod tests {
     }
 
     #[test]
+    fn sources_that_go_on_are_counted_once_at_any_time() {
+        let mut counter = LinearCounter::default();
+        for number in 0..3 * WINDOW_BYTES as u64 / 1000 {
+            counter.observe(hash(number % 8), 1000);
+            assert!(number < 8 || (5..=12).contains(&counter.count()), "{} after {number}", counter.count());
+        }
+    }
+
+    #[test]
     fn a_source_that_stopped_is_forgotten() {
         let mut counter = LinearCounter::default();
         (0..20).for_each(|number| counter.observe(hash(number), 100));

@@ -91,6 +91,14 @@ mod tests {
     }
 
     #[test]
+    fn a_source_with_less_than_half_is_not_found_whatever_comes_first() {
+        let take = |each: &[(u16, usize)]| after(1, each).take();
+        let overtaken = [[(1, 1000)].as_slice(), &[(2, 400); 10]].concat();
+        assert_eq!(take(&overtaken), Some(2));
+        assert_eq!(take(&[(1, 900), (2, 1000), (3, 300)]), None);
+    }
+
+    #[test]
     fn bytes_from_before_the_queue_was_empty_do_not_count() {
         let mut vote = after(34, &[(1, 60_000)]);
         vote.mark_empty();

@@ -70,6 +70,45 @@ fn all_unknown_sources_together_get_what_one_known_source_gets() {
 }
 
 #[test]
+fn each_queue_of_known_sources_is_served_alike() {
+    // The first of these queues is the next behind those of unknown sources.
+    let ports: Vec<u16> = (1..=2).collect();
+    let mut queues = loop {
+        let queues = known(ports.clone());
+        let is_first = |port: &u16| number(queues.hasher.hash_one(source(*port)), true) == UNKNOWN;
+        if ports.iter().any(is_first) {
+            break queues;
+        }
+    };
+    for number in 0..2000 {
+        ports.iter().for_each(|port| push(&mut queues, *port, number, 2000));
+    }
+    let served: Vec<u16> = (0..1000).map(|_| pop(&mut queues).unwrap().0).collect();
+    let of_first = served.iter().filter(|port| **port == 1).count();
+    assert!((480..=520).contains(&of_first), "{of_first} of 1000");
+    // The longer queue gives way: none of both counts for more than it is.
+    let given_up: Vec<u16> = (0..1000).map(|_| queues.pop_longest().unwrap().0).collect();
+    let of_first = given_up.iter().filter(|port| **port == 1).count();
+    assert!((480..=520).contains(&of_first), "{of_first} of 1000");
+}
+
+#[test]
+fn it_is_known_which_sources_wait() {
+    let mut queues = known([1]);
+    assert!(queues.is_empty());
+    for port in [1, 2] {
+        assert!(!queues.has_any_of(source(port)), "{port}");
+        push(&mut queues, port, 0, 600);
+        assert!(queues.has_any_of(source(port)) && !queues.is_empty(), "{port}");
+    }
+    assert!(!queues.has_any_of(source(3)));
+    while let Some((port, _)) = pop(&mut queues) {
+        assert!(!queues.has_any_of(source(port)), "{port}");
+    }
+    assert!(queues.is_empty());
+}
+
+#[test]
 fn the_longest_queue_gives_way() {
     let mut queues = known([1, 2]);
     (0..20).for_each(|number| push(&mut queues, 1, number, 600));
