@@ -297,16 +297,21 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_of_an_address_and_a_port_tells_flows_apart() {
+    fn the_protocol_and_every_bit_of_an_address_and_a_port_tell_flows_apart() {
         let hasher = FlowHasher { seed: 0x0123_4567_89ab_cdef };
         for (version, parts) in [(4, 12..24), (6, 8..44)] {
-            let packet = udp(version, 1, 2, [0, 1, 0, 2]);
+            let mut packet = udp(version, 1, 2, [0, 1, 0, 2]);
+            // The source is the lesser address, whichever bit changes.
+            packet[parts.start] = 0x20;
+            packet[parts.start + (parts.len() - 4) / 2] = 0xfd;
             let mut hashes = vec![hasher.hash(&packet).value];
             for bit in parts.start * 8..parts.end * 8 {
                 let mut other = packet.clone();
                 other[bit / 8] ^= 1 << (bit % 8);
                 hashes.push(hasher.hash(&other).value);
             }
+            packet[if version == 4 { 9 } else { 6 }] = ip::TCP;
+            hashes.push(hasher.hash(&packet).value);
             let count = hashes.len();
             hashes.sort_unstable();
             hashes.dedup();
