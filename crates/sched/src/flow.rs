@@ -53,12 +53,14 @@ impl FlowHasher {
         let destination = (address_bits(header.destination), u16::from_be_bytes([c, d]));
         let (low, high) = if source <= destination { (source, destination) } else { (destination, source) };
 
-        let tail = u64::from(low.1) << 32 | u64::from(high.1) << 16 | u64::from(header.protocol) << 8;
-        let words = [low.0 as u64, (low.0 >> 64) as u64, high.0 as u64, (high.0 >> 64) as u64];
-        let mut state = self.seed ^ tail ^ u64::from(ports.is_some());
-        for word in words {
+        let mut state = self.seed;
+        for word in [low.0 as u64, (low.0 >> 64) as u64, high.0 as u64, (high.0 >> 64) as u64] {
             state = mix(state ^ word, 0x9fb2_1c65_1e98_df25 ^ self.seed.rotate_left(32));
         }
+        // Behind the addresses: beside them, a bit of a port would cancel one of an address out, and a peer
+        // could choose flows that have the hash of another peer's.
+        let rest = u64::from(low.1) << 32 | u64::from(high.1) << 16 | u64::from(header.protocol) << 8;
+        state ^= rest | u64::from(ports.is_some());
         FlowHash { value: mix(state, 0xd6e8_feb8_6659_fd93).max(1), has_ports: ports.is_some() }
     }
 }
