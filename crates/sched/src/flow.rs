@@ -224,7 +224,7 @@ impl FlowTable {
         (flow.value >> 40) as usize % (ENTRIES / WAYS) * WAYS
     }
 
-    /// Returns the entry of the flow, and whether it is new.
+    /// Returns the entry of the flow, and whether it is new. The caller sets when it was used.
     #[inline]
     fn entry(&mut self, flow: FlowHash, completed: impl Fn(u16) -> u64) -> (&mut Entry, bool) {
         let place = self.place(flow);
@@ -242,7 +242,7 @@ impl FlowTable {
                 (victim, best) = (way, (idle, age));
             }
         }
-        ways[victim] = Entry { flow: flow.value, used: clock, ..Entry::default() };
+        ways[victim] = Entry { flow: flow.value, ..Entry::default() };
         (&mut ways[victim], true)
     }
 }
