@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use ipnet::IpNet;
+
 use crate::config::{PeerConfig, PeerSettings};
 use crate::drop_reason::DropReason;
 use crate::key::PrivateKey;
@@ -19,7 +21,7 @@ pub(crate) fn pair() -> [Tunnel; 2] {
         let config = PeerConfig {
             public_key: keys[1 - end].public_key(),
             endpoint: Some(address()),
-            allowed_ips: vec!["0.0.0.0/0".parse().unwrap()],
+            allowed_ips: vec![IpNet::default()],
             settings: PeerSettings::default(),
         };
         tunnel.insert_peer(config, Instant::now()).unwrap();

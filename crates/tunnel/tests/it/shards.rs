@@ -341,6 +341,25 @@ fn a_peer_that_moves_with_a_session_gets_one_with_an_index_of_its_shard_and_no_o
 }
 
 #[test]
+fn a_moved_peer_names_the_indices_of_its_sessions_and_handshakes() {
+    let mut world = world_of(2, 2);
+    let keys = [1, 2].map(|node| world.nodes[node].public_key());
+    world.send(S, 1, 0).unwrap();
+    world.run_for(secs(150));
+    // An initiation is under way beside the session.
+    world.cut.insert((S, 1));
+    world.send(S, 1, 2).unwrap();
+    let now = world.now;
+    let shard = world.nodes[S].shard_mut(0);
+    let expected: BTreeSet<u32> = shard.receiver_indices().collect();
+    assert_eq!(expected.len(), 2);
+    let moved = shard.take_peer(&keys[0], 1, now).unwrap();
+    assert_eq!((moved.public_key(), moved.receiver_indices().collect()), (keys[0], expected));
+    let moved = world.nodes[S].shard_mut(1).take_peer(&keys[1], 0, now).unwrap();
+    assert_eq!((moved.public_key(), moved.receiver_indices().count()), (keys[1], 0));
+}
+
+#[test]
 fn packets_of_others_stay_ready_when_a_peer_moves() {
     let mut world = world_of(2, 3);
     world.flushes = false;

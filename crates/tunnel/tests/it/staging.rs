@@ -96,7 +96,8 @@ fn the_budget_of_all_peers_binds_each_of_them() {
     let big = |other: usize, tag: u8| udp(inner_v4(A), inner_v4(other), &vec![tag; 1000]);
     for tag in 0..100 {
         world.give(A, big(B, tag), Offload::None).unwrap();
-        assert!(world.nodes[A].stats().staged_bytes <= budget);
+        let stats = world.nodes[A].stats();
+        assert!(stats.staged_bytes <= budget && stats.staging_budget_bytes == budget);
     }
     // A single cause leaves a ninth of the budget to the others.
     let kept = (8 * budget / 1028).div_ceil(9);
