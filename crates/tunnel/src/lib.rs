@@ -49,7 +49,8 @@ mod shard;
 mod sources;
 mod split;
 mod staging;
-#[cfg(all(test, not(feature = "mock-instant")))]
+#[cfg(test)]
+#[cfg(not(feature = "mock-instant"))]
 mod test_pair;
 mod timers;
 mod transmit;
