@@ -53,14 +53,14 @@ impl FlowHasher {
         let destination = (address_bits(header.destination), u16::from_be_bytes([c, d]));
         let (low, high) = if source <= destination { (source, destination) } else { (destination, source) };
 
-        let mut state = self.seed;
+        let key = 0x9fb2_1c65_1e98_df25 ^ self.seed.rotate_left(32);
+        let ends = u64::from(low.1) << 32 | u64::from(high.1) << 16 | u64::from(header.protocol) << 8;
+        // Mixed apart from the addresses: a bit of a port would cancel one of an address out, and a peer could
+        // choose flows that have the hash of another peer's.
+        let mut state = mix(self.seed ^ ends ^ u64::from(ports.is_some()), key);
         for word in [low.0 as u64, (low.0 >> 64) as u64, high.0 as u64, (high.0 >> 64) as u64] {
-            state = mix(state ^ word, 0x9fb2_1c65_1e98_df25 ^ self.seed.rotate_left(32));
+            state = mix(state ^ word, key);
         }
-        // Behind the addresses: beside them, a bit of a port would cancel one of an address out, and a peer
-        // could choose flows that have the hash of another peer's.
-        let rest = u64::from(low.1) << 32 | u64::from(high.1) << 16 | u64::from(header.protocol) << 8;
-        state ^= rest | u64::from(ports.is_some());
         FlowHash { value: mix(state, 0xd6e8_feb8_6659_fd93).max(1), has_ports: ports.is_some() }
     }
 }
@@ -369,6 +369,21 @@ mod tests {
         packet.truncate(22);
         packet[3] = 22;
         assert!(!hasher.hash(&packet).has_ports);
+    }
+
+    #[test]
+    fn flows_that_differ_in_one_port_count_as_many_under_any_key() {
+        for seed in 0..200 {
+            let hasher = FlowHasher { seed: mix(seed, 0x9e37_79b9_7f4a_7c15) };
+            for reverse in [false, true] {
+                let mut counter = crate::LinearCounter::default();
+                for port in 0..200 {
+                    let ports = if reverse { [0, port, 0xff, 0] } else { [0xff, 0, 0, port] };
+                    counter.observe(hasher.hash(&udp(4, 1, 2, ports)).value, 100);
+                }
+                assert!(counter.count() > 100, "{} with key {seed}", counter.count());
+            }
+        }
     }
 
     #[test]
