@@ -58,8 +58,8 @@ impl FlowHasher {
         // Mixed apart from the addresses: a bit of a port would cancel one of an address out, and a peer could
         // choose flows that have the hash of another peer's.
         let mut state = mix(self.seed ^ ends ^ u64::from(ports.is_some()), key);
-        for word in [low.0 as u64, (low.0 >> 64) as u64, high.0 as u64, (high.0 >> 64) as u64] {
-            state = mix(state ^ word, key);
+        for address in [low.0, high.0] {
+            state = mix(state ^ address as u64, key ^ (address >> 64) as u64);
         }
         FlowHash { value: mix(state, 0xd6e8_feb8_6659_fd93).max(1), has_ports: ports.is_some() }
     }
@@ -224,7 +224,7 @@ impl FlowTable {
         (flow.value >> 40) as usize % (ENTRIES / WAYS) * WAYS
     }
 
-    /// Returns the entry of the flow, and whether it is new. The caller sets when it was used.
+    /// Returns the entry of the flow, and whether it is new.
     #[inline]
     fn entry(&mut self, flow: FlowHash, completed: impl Fn(u16) -> u64) -> (&mut Entry, bool) {
         let place = self.place(flow);
@@ -242,7 +242,7 @@ impl FlowTable {
                 (victim, best) = (way, (idle, age));
             }
         }
-        ways[victim] = Entry { flow: flow.value, ..Entry::default() };
+        ways[victim] = Entry { flow: flow.value, used: clock, ..Entry::default() };
         (&mut ways[victim], true)
     }
 }
