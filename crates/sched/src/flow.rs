@@ -55,8 +55,8 @@ impl FlowHasher {
 
         let key = 0x9fb2_1c65_1e98_df25 ^ self.seed.rotate_left(32);
         let ends = u64::from(low.1) << 32 | u64::from(high.1) << 16 | u64::from(header.protocol) << 8;
-        // Mixed apart from the addresses: a bit of a port would cancel one of an address out, and a peer could
-        // choose flows that have the hash of another peer's.
+        // Mixed apart from the addresses: otherwise a bit of a port cancels one of an address out, and a peer
+        // can choose flows that have the hash of another peer's.
         let mut state = mix(self.seed ^ ends ^ u64::from(ports.is_some()), key);
         for address in [low.0, high.0] {
             state = mix(state ^ address as u64, key ^ (address >> 64) as u64);
