@@ -92,17 +92,20 @@ impl Gate {
         now: Instant,
     ) -> Result<(), Refused> {
         let Self { budget, checker, unproven, proven, .. } = self;
-        if !budget.is_under_load(peers, now) && !is_suspect {
+        let is_loaded = budget.is_under_load(peers, now);
+        if !is_loaded {
             unproven.clear();
             proven.clear();
-            return self.check_mac1(datagram).map_err(Refused::Drop);
+            if !is_suspect {
+                return self.check_mac1(datagram).map_err(Refused::Drop);
+            }
         }
         let refused = Refused::Drop(DropReason::HandshakeRateLimited);
         let is_known = endpoints.has_address(source.ip());
         let has_mac2 = CookieChecker::has_mac2(datagram);
         // Before the cookie is checked, which takes as long as everything else. The source proved its address
         // with every message that was counted: others cannot use up its share.
-        if has_mac2 && proven.estimate(source.ip(), now) >= PER_SOURCE {
+        if is_loaded && has_mac2 && proven.estimate(source.ip(), now) >= PER_SOURCE {
             budget.note_load(now);
             return Err(refused);
         }
@@ -111,8 +114,10 @@ impl Gate {
             budget.spend(Work::Check);
             checker.has_valid_mac2(datagram, source, now)
         };
-        // The count comes before mac1, because counting is cheaper: most of a flood ends here.
-        let requests = if has_proof { proven } else { unproven }.count(source.ip(), now);
+        // The count comes before mac1, because counting is cheaper: most of a flood ends here. Without load
+        // the budget admits any number of requests, and no table is allocated.
+        let counts = if has_proof { proven } else { unproven };
+        let requests = if is_loaded { counts.count(source.ip(), now) } else { 0 };
         if !budget.admits(Standing::of(is_known, has_proof), requests, peers) {
             budget.note_load(now);
             return Err(refused);
@@ -128,5 +133,31 @@ impl Gate {
         }
         budget.spend(Work::CookieReply);
         Err(checker.reply(datagram, source, now).map_or(refused, Refused::Cookie))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mac;
+
+    #[test]
+    fn messages_under_suspicion_are_counted_only_under_load() {
+        let (own, now) = (PublicKey::from_bytes([1; 32]), Instant::now());
+        let source = SocketAddr::from(([192, 0, 2, 1], 51820));
+        let mut gate = Gate::new(&own, CookieRoot::generate(now));
+        gate.budget.grow(now);
+        let mut response = [2; 92];
+        mac::stamp(&mut response, &own, None);
+        for (is_loaded, counted) in [(false, 0), (true, 5)] {
+            if is_loaded {
+                gate.budget.note_load(now);
+            }
+            for _ in 0..5 {
+                let admitted = gate.admit(source, &response, &Endpoints::default(), 1, true, now);
+                assert!(matches!(admitted, Err(Refused::Cookie(_))), "the sender has to prove its address");
+            }
+            assert_eq!(gate.unproven.estimate(source.ip(), now), counted, "under load: {is_loaded}");
+        }
     }
 }
