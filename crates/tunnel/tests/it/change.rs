@@ -207,10 +207,7 @@ fn a_keepalive_that_is_switched_on_is_sent_at_once_and_one_that_is_switched_off_
 
 #[test]
 fn prefixes_come_and_go_and_only_their_owner_loses_them() {
-    let mut world = World::of(3);
-    for (node, other) in [(A, B), (B, A), (A, C), (C, A)] {
-        world.introduce(node, other, Default::default());
-    }
+    let mut world = World::hub();
     let [b, c] = [B, C].map(|node| world.nodes[node].public_key());
     let net: IpNet = "10.50.0.0/16".parse().unwrap();
     let towards_net = |world: &mut World| {

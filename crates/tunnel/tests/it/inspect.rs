@@ -4,14 +4,12 @@ use std::net::SocketAddr;
 
 use weft_tunnel::{DropReason, PublicKey};
 
-use crate::sim::{A, B, C, Kind, PeerOptions, World, numbered, secs};
+use crate::sim::{A, B, C, Kind, World, numbered, secs};
 
 /// Creates a world in which A has two peers, B and C, and sessions with both.
-fn hub() -> World {
-    let mut world = World::of(3);
+fn settled_hub() -> World {
+    let mut world = World::hub();
     for other in [B, C] {
-        world.introduce(A, other, PeerOptions::default());
-        world.introduce(other, A, PeerOptions::default());
         world.send(A, other, 0).unwrap();
         world.run_for(secs(1));
     }
@@ -24,7 +22,7 @@ fn key(world: &World, node: usize) -> Option<PublicKey> {
 
 #[test]
 fn an_inner_packet_belongs_to_the_peer_of_its_address() {
-    let mut world = hub();
+    let mut world = settled_hub();
     for (other, number) in [(B, 0), (C, 1)] {
         let (to, from) = (numbered(A, other, number), numbered(other, A, number));
         let expected = key(&world, other);
@@ -38,7 +36,7 @@ fn an_inner_packet_belongs_to_the_peer_of_its_address() {
 
 #[test]
 fn a_datagram_belongs_to_the_peer_of_its_index_and_without_one_to_that_of_its_address() {
-    let world = hub();
+    let world = settled_hub();
     let elsewhere = SocketAddr::from(([203, 0, 113, 9], 9));
     let c = world.nodes[C].address;
     let a = &world.nodes[A].tunnel;
@@ -78,7 +76,7 @@ fn a_datagram_belongs_to_the_peer_of_its_index_and_without_one_to_that_of_its_ad
 
 #[test]
 fn peers_are_read_in_slices_and_each_is_seen_once() {
-    let mut world = hub();
+    let mut world = settled_hub();
     let tunnel = &mut world.nodes[A].tunnel;
     for count in 1..=3 {
         let (mut peers, mut place, mut slices) = (Vec::new(), Some(0), 0);

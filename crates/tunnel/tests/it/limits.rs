@@ -21,11 +21,9 @@ fn limit(world: &mut World, node: usize, peer: usize, limits: PeerLimits) {
 }
 
 /// Creates a world with A between B and C, with sessions.
-fn hub() -> World {
-    let mut world = World::of(3);
+fn settled_hub() -> World {
+    let mut world = World::hub();
     for peer in [B, C] {
-        world.introduce(A, peer, PeerOptions::default());
-        world.introduce(peer, A, PeerOptions::default());
         world.send(A, peer, 0).unwrap();
         world.run_for(secs(1));
         world.send(peer, A, 0).unwrap();
@@ -61,7 +59,7 @@ fn received(world: &World, node: usize, from: usize) -> usize {
 
 #[test]
 fn a_limit_to_one_peer_is_exact_and_does_not_touch_the_other() {
-    let mut world = hub();
+    let mut world = settled_hub();
     limit(&mut world, A, B, PeerLimits { to_peer: rate(), from_peer: None });
     send_for(&mut world, secs(1), &[(A, B), (A, C), (B, A), (C, A)]);
     let passed = received(&world, B, A);
@@ -81,7 +79,7 @@ fn a_limit_to_one_peer_is_exact_and_does_not_touch_the_other() {
 
 #[test]
 fn a_limit_from_one_peer_is_exact_and_does_not_touch_the_other() {
-    let mut world = hub();
+    let mut world = settled_hub();
     limit(&mut world, A, B, PeerLimits { to_peer: None, from_peer: rate() });
     send_for(&mut world, secs(1), &[(A, B), (A, C), (B, A), (C, A)]);
     let passed = received(&world, A, B);
@@ -97,7 +95,7 @@ fn a_limit_from_one_peer_is_exact_and_does_not_touch_the_other() {
 
 #[test]
 fn a_super_packet_counts_with_the_headers_of_all_its_segments() {
-    let mut world = hub();
+    let mut world = settled_hub();
     limit(&mut world, A, B, PeerLimits { to_peer: rate(), from_peer: None });
     let offload = Offload::TcpSegmentation { segment_size: 1380 };
     let send = |world: &mut World| {
@@ -122,7 +120,7 @@ fn a_super_packet_counts_with_the_headers_of_all_its_segments() {
 
 #[test]
 fn limits_come_and_go_while_sessions_stay() {
-    let mut world = hub();
+    let mut world = settled_hub();
     let limits = PeerLimits { to_peer: rate(), from_peer: rate() };
     limit(&mut world, A, B, limits);
     send_for(&mut world, ms(200), &[(A, B), (B, A)]);

@@ -11,7 +11,7 @@ use weft_tunnel::{
     RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
-use crate::sim::{A, B, C, Datagram, Kind, PeerOptions, World, ms, secs, udp};
+use crate::sim::{A, B, C, Datagram, Kind, World, ms, secs, udp};
 
 /// More replays at once than the budget allows with few peers.
 const FLOOD: usize = 2000;
@@ -423,10 +423,7 @@ fn a_peer_is_answered_50_times_a_second_at_most() {
 
 #[test]
 fn after_a_few_forged_responses_an_address_has_to_be_proved() {
-    let mut world = World::of(3);
-    for (one, other) in [(A, B), (B, A), (A, C), (C, A)] {
-        world.introduce(one, other, PeerOptions::default());
-    }
+    let mut world = World::hub();
     world.cut.insert((B, A));
     world.send(A, B, 1).unwrap();
     world.run_for(ms(100));

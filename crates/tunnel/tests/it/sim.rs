@@ -149,6 +149,16 @@ impl World {
         world
     }
 
+    /// Creates A with two peers, B and C, which know A and not each other.
+    pub(crate) fn hub() -> Self {
+        let mut world = Self::of(3);
+        for other in [B, C] {
+            world.introduce(A, other, PeerOptions::default());
+            world.introduce(other, A, PeerOptions::default());
+        }
+        world
+    }
+
     /// Creates a pair with a session that A initiated, and runs it until all timers have settled.
     pub(crate) fn settled_pair() -> Self {
         let mut world = Self::pair();

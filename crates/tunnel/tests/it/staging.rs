@@ -193,11 +193,7 @@ fn a_peer_that_is_removed_takes_what_waited_with_it() {
 
 #[test]
 fn a_peer_that_is_removed_while_its_packets_are_ready_leaves_the_others_alone() {
-    let mut world = World::of(3);
-    for other in [B, C] {
-        world.introduce(A, other, PeerOptions::default());
-        world.introduce(other, A, PeerOptions::default());
-    }
+    let mut world = World::hub();
     world.cut.insert((A, C));
     world.flushes = false;
     world.send(A, B, 1).unwrap();
@@ -217,11 +213,9 @@ fn a_peer_that_is_removed_while_its_packets_are_ready_leaves_the_others_alone() 
 
 #[test]
 fn packets_of_others_stay_ready_when_a_peer_is_removed() {
-    let mut world = World::of(3);
+    let mut world = World::hub();
     world.flushes = false;
     for other in [B, C] {
-        world.introduce(A, other, PeerOptions::default());
-        world.introduce(other, A, PeerOptions::default());
         world.send(A, other, 2).unwrap();
     }
     world.run_for(secs(1));
