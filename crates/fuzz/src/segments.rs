@@ -23,6 +23,9 @@ use crate::stand_in::{StandIn, VNET_HDR};
 const MTU: usize = 1420;
 /// Packets of one input.
 const PACKETS: usize = 24;
+/// Segments of one packet, more than a queue of batches takes. With segments of one byte an input would take
+/// half a minute.
+const SEGMENTS: usize = 600;
 /// Bytes of headers that weft splits (`MAX_HEADERS` of `tunnel/src/split.rs`).
 const MAX_HEADERS: usize = 256;
 /// UDP payload bytes over IPv4. The socket refuses a longer datagram, and it is counted there
@@ -409,6 +412,7 @@ impl Template {
             if choice & 32 != 0 {
                 header[1] = [[5, 5], [4, 1]][usize::from(self.is_tcp)][usize::from(self.is_v4)];
                 let size = u16::from(input.byte()) << (choice >> 4 & 3) | 1;
+                let size = size.max((packet.len() / SEGMENTS) as u16);
                 header[4..6].copy_from_slice(&size.to_ne_bytes());
             }
         }
