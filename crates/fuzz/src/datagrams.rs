@@ -5,6 +5,7 @@
 //! counted once. Afterwards, packets pass both ways again.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use blake2::digest::consts::U16;
@@ -26,6 +27,9 @@ const LOAD_BYTES: i64 = 3 << 20;
 /// Time after which two ends that hear only each other agree again: silence is noticed within 15.4 s, a
 /// handshake follows within 5.4 s, and under load one more retry may be needed.
 const AGREEMENT: u64 = 45;
+/// A session ends after 180 s. Its keys are wiped with the next handshake message, or by a timer a second
+/// later.
+const WIPED: RangeInclusive<Duration> = Duration::from_secs(180)..=Duration::from_secs(181);
 
 /// One end of the tunnel and what it has handled.
 struct End {
@@ -39,6 +43,8 @@ struct End {
     given: u64,
     /// Datagrams without a packet that were taken.
     consumed: u64,
+    /// When it answered an initiation, or took a response.
+    agreed: Vec<Instant>,
 }
 
 /// A datagram that an end sent.
@@ -100,6 +106,7 @@ impl World {
                 plain: PlainSlab::new(2 << 16),
                 given: 0,
                 consumed: 0,
+                agreed: Vec::new(),
             }
         };
         let [a, b] = keys;
@@ -279,9 +286,10 @@ impl World {
 
     fn deliver(&mut self, to: usize, bytes: &[u8], source: SocketAddr) {
         let before = self.look(to);
-        let End { tunnel, plain, control, given, consumed, address, .. } = &mut self.ends[to];
+        let End { tunnel, plain, control, given, consumed, agreed, address, .. } = &mut self.ends[to];
         let was_loaded = tunnel.handshake_load(self.now).since.is_some();
         let drops = tunnel.drops().clone();
+        let indices = tunnel.receiver_indices_version();
         let mut datagram = bytes.to_vec();
         let (local, len) = (Some(address.ip()), bytes.len());
         let meta = RecvMeta { source, local, ecn: Ecn::NotEct, len, stride: len.max(1) };
@@ -300,6 +308,9 @@ impl World {
             Ok(Inbound::Elsewhere(shard)) => panic!("there is no shard {shard}"),
             Ok(taken) => {
                 *consumed += u64::from(taken == Inbound::Consumed);
+                if matches!(bytes[0], 1 | 2) {
+                    agreed.push(self.now);
+                }
                 self.accept(to, bytes);
             }
             Err(reason) => {
@@ -320,6 +331,11 @@ impl World {
                     let is_loaded = was_loaded || tunnel.handshake_load(self.now).since.is_some();
                     let allowed = if is_loaded { LOAD_BYTES } else { 0 };
                     assert!(grown <= allowed, "{grown} bytes stay allocated: {reason:?}");
+                    let is_wiped = agreed.iter().any(|at| WIPED.contains(&(self.now - *at)));
+                    assert!(
+                        is_wiped || tunnel.receiver_indices_version() == indices,
+                        "{reason:?} changes no index"
+                    );
                     assert_eq!(self.look(to), before, "{reason:?} changes nothing");
                 }
             }
@@ -341,7 +357,7 @@ impl World {
         sent.is_accepted = true;
     }
 
-    /// Everything of an end that a user or a peer can see, apart from drops and cookie replies.
+    /// Everything of an end that a user or a peer can see, apart from drops, cookie replies and indices.
     fn look(&self, end: usize) -> impl PartialEq + std::fmt::Debug + use<> {
         let tunnel = &self.ends[end].tunnel;
         let peers: Vec<_> = tunnel
@@ -355,7 +371,7 @@ impl World {
         let stats = tunnel.stats();
         let moved = (stats.sealed, stats.opened, stats.keepalives_received, stats.staged_segments);
         let handshakes = (stats.handshakes, stats.initiations_sent, stats.responses_sent, stats.icmp_sent);
-        (peers, moved, handshakes, tunnel.poll_timeout(), tunnel.receiver_indices_version())
+        (peers, moved, handshakes, tunnel.poll_timeout())
     }
 
     /// Without attackers and losses, packets pass both ways again.
