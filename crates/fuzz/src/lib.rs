@@ -14,6 +14,7 @@ mod flows;
 mod http;
 mod input;
 pub mod memory;
+mod netlink;
 mod proxy;
 mod queues;
 mod segments;
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     ("socks5", proxy::check_socks5),
     ("http_proxy", proxy::check_http),
     ("speedtest", speedtest::check),
+    ("netlink", netlink::check),
 ];
 
 /// Checks one property.

@@ -52,6 +52,8 @@ use crate::unsupported::network as platform;
 use linux as platform;
 
 pub use follower::{Follower, MtuPolicy, Reaction, Way};
+#[cfg(target_os = "linux")]
+pub use platform::Observer;
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 pub use platform::Watch;
 #[cfg(not(any(target_os = "macos", target_os = "freebsd", windows)))]

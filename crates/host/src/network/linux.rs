@@ -5,12 +5,9 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 
 use rtnetlink::MulticastGroup;
-use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
-use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
 
-use self::events::Observer;
 use self::sleep::{Jump, SleepTimer};
 use super::{NetworkChange, WatchError};
 use crate::routes::Link;
@@ -22,6 +19,7 @@ mod sleep;
 #[path = "linux/way.rs"]
 mod way;
 
+pub use events::Observer;
 pub use way::way_to;
 
 const GROUPS: [MulticastGroup; 7] = [
@@ -93,8 +91,7 @@ impl Source {
                 // Any process may send to the socket; only the kernel has port number 0.
                 Ok((_, from)) if from.port_number() != 0 => {}
                 Ok(_) => {
-                    let change = self.parse();
-                    note(change);
+                    note(self.observer.read(&self.datagram));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -105,28 +102,6 @@ impl Source {
             }
         }
         Ok(())
-    }
-
-    fn parse(&mut self) -> NetworkChange {
-        let mut change = NetworkChange::default();
-        let mut rest = self.datagram.as_slice();
-        while let Some(len) = rest.first_chunk::<4>().map(|len| u32::from_ne_bytes(*len) as usize) {
-            match NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
-                Ok(message) => {
-                    if let NetlinkPayload::InnerMessage(message) = message.payload {
-                        change.add(self.observer.see(&message));
-                    }
-                }
-                // The kernel may be newer than the library.
-                Err(error) => {
-                    tracing::debug!(%error, "unknown message from netlink");
-                    change.missed = true;
-                }
-            }
-            let Some(next) = len.checked_next_multiple_of(4).filter(|len| *len > 0) else { break };
-            rest = rest.get(next..).unwrap_or_default();
-        }
-        change
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -23,22 +24,46 @@ struct State {
     mtu: Option<u32>,
 }
 
-/// Remembers the state of interfaces, to distinguish a change from a repetition: every scan of a Wi-Fi
-/// interface causes an event.
+/// Reads the events of the kernel, and remembers the state of interfaces, to distinguish a change from a
+/// repetition: every scan of a Wi-Fi interface causes an event.
 #[derive(Debug)]
-pub(super) struct Observer {
+pub struct Observer {
     own: Option<u32>,
     own_mtu: Option<u32>,
     links: HashMap<u32, State>,
 }
 
 impl Observer {
-    pub(super) fn new(own: Option<&Link>) -> Self {
+    /// Returns an observer that has seen nothing yet. Changes of weft's own device are told apart.
+    pub fn new(own: Option<&Link>) -> Self {
         Self { own: own.map(|link| link.index), own_mtu: own.map(|link| link.mtu), links: HashMap::new() }
     }
 
+    /// Returns what the messages of one datagram of the kernel change.
+    pub fn read(&mut self, datagram: &[u8]) -> NetworkChange {
+        let mut change = NetworkChange::default();
+        let mut rest = datagram;
+        while let Some(len) = rest.first_chunk::<4>().map(|len| u32::from_ne_bytes(*len) as usize) {
+            match NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
+                Ok(message) => {
+                    if let NetlinkPayload::InnerMessage(message) = message.payload {
+                        change.add(self.see(&message));
+                    }
+                }
+                // The kernel may be newer than the library.
+                Err(error) => {
+                    tracing::debug!(%error, "unknown message from netlink");
+                    change.missed = true;
+                }
+            }
+            let Some(next) = len.checked_next_multiple_of(4).filter(|len| *len > 0) else { break };
+            rest = rest.get(next..).unwrap_or_default();
+        }
+        change
+    }
+
     /// Returns what a message changes.
-    pub(super) fn see(&mut self, message: &RouteNetlinkMessage) -> NetworkChange {
+    fn see(&mut self, message: &RouteNetlinkMessage) -> NetworkChange {
         let nothing = NetworkChange::default();
         match message {
             RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address) => {
