@@ -412,11 +412,13 @@ fn is_authentic(reason: DropReason) -> bool {
     matches!(reason, Reason::MalformedPlaintext | Reason::SourceNotAllowed | Reason::CongestionNotEct)
 }
 
-/// The part of a datagram that its sender authenticates: all but mac2, which counts under load only.
-fn covered(bytes: &[u8]) -> &[u8] {
+/// The parts of a datagram that its sender authenticates. Of a handshake message these are not its sender
+/// index, and not its macs: who knows the receiver's public key can make mac1 (whitepaper, section 5.4.4), and
+/// mac2 counts under load only.
+fn covered(bytes: &[u8]) -> (&[u8], &[u8]) {
     match (bytes.first(), bytes.len()) {
-        (Some(1), 148) | (Some(2), 92) => &bytes[..bytes.len() - 16],
-        _ => bytes,
+        (Some(1 | 2), 92 | 148) => (&bytes[..4], &bytes[8..bytes.len() - 32]),
+        _ => (bytes, &[]),
     }
 }
 
