@@ -17,6 +17,7 @@ pub mod memory;
 mod netlink;
 mod proxy;
 mod queues;
+mod resolved;
 mod segments;
 mod speedtest;
 mod stand_in;
@@ -40,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     ("http_proxy", proxy::check_http),
     ("speedtest", speedtest::check),
     ("netlink", netlink::check),
+    ("resolved", resolved::check),
 ];
 
 /// Checks one property.
