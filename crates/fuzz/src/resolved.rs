@@ -24,7 +24,7 @@ const ERRORS: [&str; 8] = [
     "org.freedesktop.resolve1.LinkBusy",
     "org.freedesktop.resolve1.NoSuchLink",
     "org.freedesktop.resolve1.SomethingNew",
-    "a",
+    "org.freedesktop.DBus.Error.InvalidArgs",
 ];
 const UNKNOWN_METHOD: usize = 1;
 const NO_SUCH_LINK: usize = 5;
