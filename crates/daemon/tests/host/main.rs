@@ -23,6 +23,7 @@ mod dry_run;
 mod full_tunnel;
 mod hang_up;
 mod hooks;
+mod many_routes;
 mod reload;
 mod save;
 mod support;

@@ -1,7 +1,7 @@
 //! Addresses, routes and link settings over rtnetlink.
 
 use std::collections::{BTreeSet, HashSet};
-use std::future::Future;
+use std::future::{self, Future};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
@@ -208,8 +208,8 @@ impl Netlink {
     pub fn tables_in_use(&self) -> Result<BTreeSet<u32>, RouteError> {
         let mut tables = BTreeSet::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            match self.routes(family) {
-                Ok(routes) => tables.extend(routes.iter().map(table_of)),
+            match self.each_route(family, |route| _ = tables.insert(table_of(&route))) {
+                Ok(()) => {}
                 Err(failure) if has_no_such_family(&failure) => {}
                 Err(failure) => return Err(failure.because(|| "list the routes".to_owned())),
             }
@@ -221,11 +221,13 @@ impl Netlink {
     pub fn routes_through(&self, link: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
         let mut found = HashSet::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            match self.routes(family) {
-                Ok(routes) => {
-                    let own = routes.iter().filter(|route| device_of(route) == Some(link.index));
-                    found.extend(own.map(|route| (net_of(route), table_of(route))));
+            let listed = self.each_route(family, |route| {
+                if device_of(&route) == Some(link.index) {
+                    found.insert((net_of(&route), table_of(&route)));
                 }
+            });
+            match listed {
+                Ok(()) => {}
                 Err(failure) if has_no_such_family(&failure) => {}
                 Err(failure) => return Err(failure.because(|| format!("list the routes of {}", link.name))),
             }
@@ -262,16 +264,24 @@ impl Netlink {
 
     /// Reports whether exactly this prefix is routed through this device already.
     fn has_route(&self, link: &Link, prefix: IpNet, table: u32) -> bool {
-        self.routes(family(prefix.addr())).unwrap_or_default().iter().any(|route| {
-            table_of(route) == table && net_of(route) == prefix && device_of(route) == Some(link.index)
-        })
+        let mut is_there = false;
+        let listed = self.each_route(family(prefix.addr()), |route| {
+            is_there |= table_of(&route) == table
+                && net_of(&route) == prefix
+                && device_of(&route) == Some(link.index);
+        });
+        listed.is_ok() && is_there
     }
 
-    /// Returns all routes of a family.
-    fn routes(&self, family: AddressFamily) -> Result<Vec<RouteMessage>, Failure> {
+    /// Shows each route of a family to `see`. None is kept: a router of the Internet has a million.
+    fn each_route(&self, family: AddressFamily, mut see: impl FnMut(RouteMessage)) -> Result<(), Failure> {
         let mut query = RouteMessage::default();
         query.header.address_family = family;
-        self.wait(self.handle().route().get(query).execute().try_collect())
+        let routes = self.handle().route().get(query).execute();
+        self.wait(routes.try_for_each(|route| {
+            see(route);
+            future::ready(Ok(()))
+        }))
     }
 
     fn wait<T>(&self, answer: impl Future<Output = Result<T, rtnetlink::Error>>) -> Result<T, Failure> {

@@ -53,10 +53,9 @@ impl Netlink {
         [AddressFamily::Inet, AddressFamily::Inet6]
             .into_iter()
             .filter_map(|family| {
-                let routes = self.routes(family).ok()?;
-                let best =
-                    routes.iter().filter(|route| is_default(route)).min_by_key(|route| priority_of(route))?;
-                self.mtu_of(best).ok()
+                let mut defaults = Vec::new();
+                self.each_route(family, |route| defaults.extend(Some(route).filter(is_default))).ok()?;
+                self.mtu_of(defaults.iter().min_by_key(|route| priority_of(route))?).ok()
             })
             .min()
     }

@@ -38,7 +38,11 @@ fn make_link(netlink: &Netlink) -> Link {
 fn static_routes(netlink: &Netlink, link: &Link) -> Vec<String> {
     let mut found: Vec<String> = [AddressFamily::Inet, AddressFamily::Inet6]
         .into_iter()
-        .flat_map(|family| netlink.routes(family).unwrap())
+        .flat_map(|family| {
+            let mut routes = Vec::new();
+            netlink.each_route(family, |route| routes.push(route)).unwrap();
+            routes
+        })
         .filter(|route| {
             device_of(route) == Some(link.index) && route.header.protocol == RouteProtocol::Static
         })
