@@ -36,7 +36,7 @@ const RECEIVE_BUFFER: usize = 1 << 20;
 /// The largest datagram of netlink messages that the kernel makes, in bytes.
 const DATAGRAM: usize = 64 << 10;
 /// The number of datagrams that are read before the other descriptors are handled.
-const DATAGRAMS_A_TURN: usize = 64;
+const DATAGRAMS_A_TURN: usize = 1024;
 
 fn open_netlink() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;

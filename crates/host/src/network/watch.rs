@@ -2,7 +2,7 @@
 
 use std::io;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_confine::EndProcessOnPanic;
 
@@ -10,6 +10,10 @@ use super::coalesce::Coalescer;
 use super::events::{Events, Stop};
 use super::{NetworkChange, WatchError};
 use crate::routes::Link;
+
+/// A pause after each event, in which further ones gather: a router changes thousands of routes in a row, and
+/// to wake up for each of them takes most of a processor.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A thread that watches the network until it is dropped.
 #[derive(Debug)]
@@ -59,11 +63,21 @@ impl Drop for Watch {
 
 fn watch(mut events: Events, mut on_change: impl FnMut(NetworkChange)) -> io::Result<()> {
     let mut coalescer = Coalescer::default();
-    while !events.wait(coalescer.due(), |change| coalescer.note(change, Instant::now()))? {
+    loop {
+        let mut has_event = false;
+        let is_over = events.wait(coalescer.due(), |change| {
+            has_event = true;
+            coalescer.note(change, Instant::now());
+        })?;
+        if is_over {
+            return Ok(());
+        }
+        if has_event {
+            std::thread::sleep(PAUSE);
+        }
         if let Some(change) = coalescer.take(Instant::now()) {
             tracing::debug!(?change, "the network changed");
             on_change(change);
         }
     }
-    Ok(())
 }
