@@ -413,8 +413,8 @@ fn is_authentic(reason: DropReason) -> bool {
 }
 
 /// The parts of a datagram that its sender authenticates. Of a handshake message these are not its sender
-/// index, and not its macs: who knows the receiver's public key can make mac1 (whitepaper, section 5.4.4), and
-/// mac2 counts under load only.
+/// index, and not its macs: with the receiver's public key anyone can make mac1 (whitepaper, section 5.4.4),
+/// and mac2 counts under load only.
 fn covered(bytes: &[u8]) -> (&[u8], &[u8]) {
     match (bytes.first(), bytes.len()) {
         (Some(1 | 2), 92 | 148) => (&bytes[..4], &bytes[8..bytes.len() - 32]),
