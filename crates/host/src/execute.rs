@@ -69,6 +69,7 @@ impl Applied {
 
     /// Takes steps out of those in force that the system has undone by itself.
     pub(super) fn forget(&mut self, lost: &[Step]) {
+        let lost: HashSet<&Step> = lost.iter().collect();
         self.steps.retain(|step| !lost.contains(step));
     }
 
@@ -103,16 +104,18 @@ impl Applied {
     }
 
     fn undo_to(&mut self, length: usize, system: &mut impl System) -> Vec<HostError> {
-        let mut failures = Vec::new();
+        let (mut failures, mut stuck) = (Vec::new(), Vec::new());
         while self.steps.len() > length {
             let Some(step) = self.steps.pop() else { break };
             if step.has_undo()
                 && let Err(error) = system.undo(&step)
             {
                 failures.push(error);
-                self.stuck.insert(0, step);
+                stuck.push(step);
             }
         }
+        stuck.reverse();
+        self.stuck.splice(..0, stuck);
         failures
     }
 
@@ -235,25 +238,29 @@ impl Difference {
         let in_force: HashMap<Key, &Step> =
             old.iter().filter(is_state).map(|step| (step.key(), step)).collect();
         let wanted: HashSet<Key> = new.iter().filter(is_state).map(Step::key).collect();
-        let gone = || {
-            let is_gone = |step: &&Step| step.has_undo() && !wanted.contains(&step.key());
-            old.iter().rev().filter(is_state).filter(is_gone)
-        };
+        let is_gone = |step: &&Step| step.has_undo() && !wanted.contains(&step.key());
+        let gone: Vec<&Step> = old.iter().rev().filter(is_state).filter(is_gone).collect();
+        // There may be many routes, but only addresses are in the way of others.
+        let addresses: Vec<&Step> =
+            gone.iter().filter(|step| matches!(step, Step::Address(_))).copied().collect();
+        let mut removed = HashSet::new();
         let mut changes = Vec::new();
         for step in new.iter().filter(is_state) {
             match in_force.get(&step.key()) {
                 None => {
-                    let in_its_way = gone().filter(|other| step.excludes(other));
-                    changes.extend(in_its_way.cloned().map(StepChange::Remove));
+                    for other in addresses.iter().filter(|other| step.excludes(other)) {
+                        if removed.insert(*other) {
+                            changes.push(StepChange::Remove((*other).clone()));
+                        }
+                    }
                     changes.push(StepChange::Add(step.clone()));
                 }
                 Some(same) if *same == step => {}
                 Some(from) => changes.push(StepChange::Replace { from: (*from).clone(), to: step.clone() }),
             }
         }
-        let rest: Vec<StepChange> = gone().cloned().map(StepChange::Remove).collect();
-        let rest: Vec<StepChange> = rest.into_iter().filter(|change| !changes.contains(change)).collect();
-        changes.extend(rest);
+        let rest = gone.into_iter().filter(|step| !removed.contains(step));
+        changes.extend(rest.cloned().map(StepChange::Remove));
         Self { changes }
     }
 }

@@ -1,5 +1,6 @@
 //! Follows changes around an interface that is up, where the system does not route by marks.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use super::plan::{Plan, SystemState};
@@ -37,8 +38,9 @@ fn following(plan: &Plan, applied: &mut Applied, endpoints: &[SocketAddr], found
     let others = if let Routing::Halves(others) = facts.routing { others } else { Vec::new() };
     let mut wanted = plan.following(endpoints, &others);
     // A step that another program's state made needless is not tried again at every change.
-    let in_force = applied.steps();
-    wanted.steps.retain(|step| in_force.contains(step) || !plan.steps.contains(step));
+    let in_force: HashSet<&Step> = applied.steps().iter().collect();
+    let planned: HashSet<&Step> = plan.steps.iter().collect();
+    wanted.steps.retain(|step| in_force.contains(step) || !planned.contains(step));
     applied.forget(&lost);
     wanted
 }

@@ -28,7 +28,7 @@
 //! the previous one. To be called on a control thread only: every call waits for the system, and for
 //! commands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -331,7 +331,8 @@ impl Host {
         let difference = Difference::between(self.applied.steps(), &plan.steps);
         // Until the change is complete, steps of either plan may be in force.
         let mut steps = self.applied.all();
-        steps.extend(plan.steps.iter().filter(|step| !self.applied.steps().contains(step)).cloned());
+        let in_force: HashSet<&Step> = self.applied.steps().iter().collect();
+        steps.extend(plan.steps.iter().filter(|step| !in_force.contains(step)).cloned());
         self.record.steps = steps;
         if self.record.mark == 0 {
             self.record.mark = plan.mark;

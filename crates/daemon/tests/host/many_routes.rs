@@ -1,10 +1,12 @@
-//! A router whose tables have many routes of others.
+//! Many routes: of others in a router's tables, and of peers.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use serde_json::Value;
 use weft_lab::Process;
 
-use crate::support::{End, Network};
+use crate::support::{End, NAME, Network, ip_json, peer};
 
 const ROUTES: u32 = 250_000;
 /// The kernel's answer is read in parts of up to 4 MiB, which take some 30 MiB. All routes take twice as
@@ -38,4 +40,31 @@ fn peak(daemon: Process) -> u64 {
     let peak = daemon.peak_memory_kib().unwrap();
     daemon.stop();
     peak
+}
+
+/// A change that compares each prefix with each other one takes longer than the command waits.
+#[test]
+fn a_reload_replaces_twenty_thousand_prefixes_by_others() {
+    let Some(network) = Network::new() else { return };
+    let (end, other) = (End::new(1), End::new(2));
+    let prefixes = |net: u8| -> BTreeSet<String> {
+        (0..20_000_u16).map(u16::to_be_bytes).map(|[a, b]| format!("{net}.1.{a}.{b}")).collect()
+    };
+    let text = |net: u8| {
+        let prefixes: Vec<String> = prefixes(net).into_iter().collect();
+        end.interface("") + &peer(other.public(), &format!("AllowedIPs = {}", prefixes.join(", ")))
+    };
+    let routed = || -> BTreeSet<String> {
+        let routes = ip_json(&network.client, &["-4", "route", "show", "dev", NAME, "proto", "static"]);
+        let of = |route: &Value| route["dst"].as_str().unwrap().to_owned();
+        routes.iter().map(of).collect()
+    };
+    let file = network.file("weft0.conf", &text(11));
+    let daemon = network.up(&file);
+    assert_eq!(routed(), prefixes(11));
+    network.file("weft0.conf", &text(12));
+    let reload = network.run(&["reload", file.to_str().unwrap()]);
+    assert_eq!(reload.code, Some(0), "{}", reload.stderr);
+    assert_eq!(routed(), prefixes(12));
+    daemon.stop();
 }
