@@ -121,35 +121,41 @@ impl Applied {
 
     /// Changes the steps in force to another list. New and different steps are done first, in order; then
     /// steps that are no longer wanted are undone, in reverse order; see [`Difference::between`]. A failure
-    /// restores the previous steps. Commands do not run.
-    pub fn change_to(&mut self, wanted: &[Step], system: &mut impl System) -> Result<(), HostError> {
+    /// restores the previous steps. Commands do not run. Returns the number of changes.
+    pub fn change_to(&mut self, wanted: &[Step], system: &mut impl System) -> Result<usize, HostError> {
         let mut under_way = UnderWay::default();
         if let Err(error) = under_way.make(&self.steps, wanted, system) {
             self.stuck.extend(under_way.unmake(&self.steps, system));
             return Err(error);
         }
-        let left = under_way.left;
-        let old: HashMap<Key, &Step> = self.steps.iter().map(|step| (step.key(), step)).collect();
+        let UnderWay { done, left } = under_way;
+        let changes = done.len() + left.len();
+        let old: HashSet<Key> = self.steps.iter().map(Step::key).collect();
         // A step with the outcome `Left` is kept only if it was in the list before: else it is not ours to
         // undo.
         self.steps = wanted
             .iter()
-            .filter(|step| !left.contains(&step.key()) || old.contains_key(&step.key()))
+            .filter(|step| !left.contains(&step.key()) || old.contains(&step.key()))
             .cloned()
             .collect();
-        Ok(())
+        Ok(changes)
     }
 }
 
 /// The progress of a change from one list of steps to another.
 #[derive(Debug, Default)]
-struct UnderWay {
-    done: Vec<StepChange>,
+struct UnderWay<'a> {
+    done: Vec<StepChange<'a>>,
     left: HashSet<Key>,
 }
 
-impl UnderWay {
-    fn make(&mut self, old: &[Step], wanted: &[Step], system: &mut impl System) -> Result<(), HostError> {
+impl<'a> UnderWay<'a> {
+    fn make(
+        &mut self,
+        old: &'a [Step],
+        wanted: &'a [Step],
+        system: &mut impl System,
+    ) -> Result<(), HostError> {
         for change in Difference::between(old, wanted).changes {
             match change.make(system)? {
                 Outcome::Done => self.done.push(change),
@@ -161,12 +167,14 @@ impl UnderWay {
         }
         // A route that was there already, so that it was not added, may have been the route of an address,
         // and gone with it.
-        for step in system.lost(wanted)? {
-            if system.apply(&step)? == Outcome::Left {
+        let lost: HashSet<Step> = system.lost(wanted)?.into_iter().collect();
+        let old: HashSet<&Step> = old.iter().collect();
+        for step in wanted.iter().filter(|step| lost.contains(step)) {
+            if system.apply(step)? == Outcome::Left {
                 continue;
             }
             self.left.remove(&step.key());
-            if !old.contains(&step) {
+            if !old.contains(step) {
                 self.done.push(StepChange::Add(step));
             }
         }
@@ -176,7 +184,7 @@ impl UnderWay {
     /// Restores the steps that were in force before. Failures are logged as warnings. Returns the steps that
     /// could not be undone.
     fn unmake(&self, old: &[Step], system: &mut impl System) -> Vec<Step> {
-        let is_of_address = |change: &StepChange| matches!(change, StepChange::Add(Step::Address(_)));
+        let is_of_address = |change: &StepChange<'_>| matches!(change, StepChange::Add(Step::Address(_)));
         let takes_an_address = self.has_taken_an_address() || self.done.iter().any(is_of_address);
         let mut stuck = Vec::new();
         for change in self.done.iter().rev() {
@@ -208,32 +216,32 @@ fn warn_of(failures: impl IntoIterator<Item = HostError>) {
 
 /// The changes from one list of steps to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct Difference<'a> {
     /// The changes, in the order in which they are made.
-    pub changes: Vec<StepChange>,
+    pub changes: Vec<StepChange<'a>>,
 }
 
 /// A single change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StepChange {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepChange<'a> {
     /// A step that was not in force.
-    Add(Step),
+    Add(&'a Step),
     /// A step that replaces another step with the same key.
     Replace {
         /// The step in force.
-        from: Step,
+        from: &'a Step,
         /// The step that is wanted.
-        to: Step,
+        to: &'a Step,
     },
     /// A step that is no longer wanted.
-    Remove(Step),
+    Remove(&'a Step),
 }
 
-impl Difference {
+impl<'a> Difference<'a> {
     /// Returns the changes from `old` to `new`; none if both are equal. Additions come before removals, so
     /// that nothing is missing in between. The exception is an address that cannot exist beside a removed
     /// address: that removal comes first.
-    pub fn between(old: &[Step], new: &[Step]) -> Self {
+    pub fn between(old: &'a [Step], new: &'a [Step]) -> Self {
         let is_state = |step: &&Step| !matches!(step, Step::Hook(_));
         let in_force: HashMap<Key, &Step> =
             old.iter().filter(is_state).map(|step| (step.key(), step)).collect();
@@ -250,30 +258,30 @@ impl Difference {
                 None => {
                     for other in addresses.iter().filter(|other| step.excludes(other)) {
                         if removed.insert(*other) {
-                            changes.push(StepChange::Remove((*other).clone()));
+                            changes.push(StepChange::Remove(other));
                         }
                     }
-                    changes.push(StepChange::Add(step.clone()));
+                    changes.push(StepChange::Add(step));
                 }
                 Some(same) if *same == step => {}
-                Some(from) => changes.push(StepChange::Replace { from: (*from).clone(), to: step.clone() }),
+                Some(from) => changes.push(StepChange::Replace { from, to: step }),
             }
         }
         let rest = gone.into_iter().filter(|step| !removed.contains(step));
-        changes.extend(rest.cloned().map(StepChange::Remove));
+        changes.extend(rest.map(StepChange::Remove));
         Self { changes }
     }
 }
 
-impl StepChange {
-    fn to(&self) -> Option<&Step> {
+impl<'a> StepChange<'a> {
+    fn to(self) -> Option<&'a Step> {
         match self {
             Self::Add(step) | Self::Replace { to: step, .. } => Some(step),
             Self::Remove(_) => None,
         }
     }
 
-    fn make(&self, system: &mut impl System) -> Result<Outcome, HostError> {
+    fn make(self, system: &mut impl System) -> Result<Outcome, HostError> {
         match self {
             Self::Add(step) => system.apply(step),
             Self::Replace { from, to } => replace(from, to, system),
@@ -281,7 +289,7 @@ impl StepChange {
         }
     }
 
-    fn unmake(&self, system: &mut impl System) -> Option<HostError> {
+    fn unmake(self, system: &mut impl System) -> Option<HostError> {
         match self {
             Self::Add(step) if step.has_undo() => system.undo(step).err(),
             Self::Add(_) => None,

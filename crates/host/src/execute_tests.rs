@@ -135,10 +135,10 @@ fn a_difference_adds_before_it_removes_and_replaces_in_place() {
     let old = [address("10.0.0.1/24"), Step::Mtu(1420), dns("192.0.2.1"), route("10.1.0.0/16"), hook("x")];
     let new = [address("10.0.0.1/24"), Step::Mtu(1400), dns("192.0.2.2"), route("10.2.0.0/16"), hook("y")];
     let expected = vec![
-        StepChange::Replace { from: old[1].clone(), to: new[1].clone() },
-        StepChange::Replace { from: old[2].clone(), to: new[2].clone() },
-        StepChange::Add(new[3].clone()),
-        StepChange::Remove(old[3].clone()),
+        StepChange::Replace { from: &old[1], to: &new[1] },
+        StepChange::Replace { from: &old[2], to: &new[2] },
+        StepChange::Add(&new[3]),
+        StepChange::Remove(&old[3]),
     ];
     assert_eq!(Difference::between(&old, &new).changes, expected);
     assert!(Difference::between(&old, &old).changes.is_empty());
@@ -149,12 +149,12 @@ fn an_ipv6_address_goes_before_it_comes_with_another_prefix_length() {
     let old = [address("10.0.0.1/24"), address("fd00::1/64"), address("fd00::3/64"), route("10.1.0.0/16")];
     let new = [address("10.0.0.1/32"), address("fd00::2/64"), address("fd00::1/128"), route("10.1.0.0/16")];
     let expected = vec![
-        StepChange::Add(new[0].clone()),
-        StepChange::Add(new[1].clone()),
-        StepChange::Remove(old[1].clone()),
-        StepChange::Add(new[2].clone()),
-        StepChange::Remove(old[2].clone()),
-        StepChange::Remove(old[0].clone()),
+        StepChange::Add(&new[0]),
+        StepChange::Add(&new[1]),
+        StepChange::Remove(&old[1]),
+        StepChange::Add(&new[2]),
+        StepChange::Remove(&old[2]),
+        StepChange::Remove(&old[0]),
     ];
     assert_eq!(Difference::between(&old, &new).changes, expected);
 }
@@ -263,7 +263,7 @@ proptest! {
         let before = system.clone();
         system.fails_at = at.map(|at| system.calls + at);
         match applied.change_to(&new, &mut system) {
-            Ok(()) => {
+            Ok(_) => {
                 let mut direct = Memory::default();
                 Applied::default().apply(&new, &mut direct).unwrap();
                 prop_assert_eq!(but_settings(system.state.clone()), but_settings(direct.state));

@@ -319,16 +319,16 @@ impl Host {
 
     /// Brings the system from the steps in force to those of another configuration. Only differences are
     /// applied, and a failure restores the previous state. Commands do not run; from here on, PreDown and
-    /// PostDown are those of the new configuration. The device's mark may change, see [`Self::mark`].
-    pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<Difference, HostError> {
+    /// PostDown are those of the new configuration. The device's mark may change, see [`Self::mark`]. Returns
+    /// the number of changes.
+    pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<usize, HostError> {
         let alone = self.choose_alone()?;
         let plan = self.decide(config, endpoints)?;
         self.change_to(plan, alone)
     }
 
     /// Brings the system to another plan. `alone` is the lock under which the plan was made.
-    fn change_to(&mut self, plan: Plan, alone: Option<File>) -> Result<Difference, HostError> {
-        let difference = Difference::between(self.applied.steps(), &plan.steps);
+    fn change_to(&mut self, plan: Plan, alone: Option<File>) -> Result<usize, HostError> {
         // Until the change is complete, steps of either plan may be in force.
         let mut steps = self.applied.all();
         let in_force: HashSet<&Step> = self.applied.steps().iter().collect();
@@ -341,17 +341,18 @@ impl Host {
         drop(alone);
         let before = self.applied.steps().to_vec();
         let done = self.applied.change_to(&plan.steps, &mut self.kernel);
-        if let Err(error) = done.and_then(|()| self.write_change_to(&plan.down, plan.mark)) {
-            // The record that was written first covers what may be in force, whatever fails here.
-            let restored = self.applied.change_to(&before, &mut self.kernel);
-            let (down, mark) = (self.plan.down.clone(), self.plan.mark);
-            if let Err(error) = restored.and_then(|()| self.write_change_to(&down, mark)) {
-                tracing::warn!("while taking back a change that failed: {error}");
-            }
-            return Err(error);
+        let done = done.and_then(|changes| self.write_change_to(&plan.down, plan.mark).map(|()| changes));
+        if done.is_ok() {
+            self.plan = plan;
+            return done;
         }
-        self.plan = plan;
-        Ok(difference)
+        // The record that was written first covers what may be in force, whatever fails here.
+        let restored = self.applied.change_to(&before, &mut self.kernel);
+        let (down, mark) = (self.plan.down.clone(), self.plan.mark);
+        if let Err(error) = restored.and_then(|_| self.write_change_to(&down, mark)) {
+            tracing::warn!("while taking back a change that failed: {error}");
+        }
+        done
     }
 
     /// Records that a plan with these commands and this mark is in force.
