@@ -1,7 +1,7 @@
-//! What a kernel answers over netlink: devices, addresses, routes, rules and errors, with attributes that no
-//! one knows yet, in one datagram or many, whole or damaged. And the events that it sends by itself.
+//! Answers of a kernel over netlink: devices, addresses, routes, rules and errors, with attributes that weft
+//! does not know, in one datagram or several, intact or damaged. And the kernel's events.
 //!
-//! Every request ends. Its result is what a kernel said that was understood: no more, no less, or its error.
+//! Every request ends. Its result is what the kernel sent, or the kernel's error.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,7 +20,7 @@ use crate::input::Input;
 const DEVICES: [u32; 2] = [7, 3];
 /// Requests of one input.
 const REQUESTS: usize = 6;
-/// Messages that a kernel answers a request with.
+/// Messages in one answer of the kernel.
 const MESSAGES: usize = 6;
 
 // Types and flags of linux/netlink.h and linux/rtnetlink.h.
@@ -34,7 +34,7 @@ const RTM_NEWRULE: u16 = 32;
 const NLM_F_MULTI: u16 = 2;
 const FIB_RULE_INVERT: u32 = 2;
 
-/// What a kernel answers one request.
+/// The answer to one request.
 #[derive(Default)]
 struct Answer {
     messages: Vec<Vec<u8>>,
@@ -46,12 +46,12 @@ struct Answer {
 }
 
 impl Answer {
-    /// Whether weft is told what the kernel means.
+    /// Reports whether the answer arrives undamaged.
     fn is_whole(&self) -> bool {
         self.damage.is_empty() && self.missing == 0
     }
 
-    /// The datagrams of the answer to a request with this number.
+    /// Returns the datagrams for a request with this sequence number.
     fn datagrams(&self, number: [u8; 4]) -> Vec<Vec<u8>> {
         let numbered = self.messages.iter().map(|message| {
             let mut message = message.clone();
@@ -76,7 +76,7 @@ impl Answer {
     }
 }
 
-/// Weft's side of a socket, and what the kernel is going to answer.
+/// weft's end of a socket, and the prepared answers of the kernel.
 struct World<'a> {
     netlink: Netlink,
     answers: &'a Mutex<VecDeque<Answer>>,
@@ -135,7 +135,7 @@ impl World<'_> {
         }
     }
 
-    /// Has the kernel answer with these messages. Returns whether they arrive as they are.
+    /// Prepares an answer of these messages. Returns whether it arrives undamaged.
     fn answers(&self, messages: Vec<Vec<u8>>, input: &mut Input<'_>) -> bool {
         let mut answer = Answer { messages, is_one_datagram: input.byte() & 1 == 0, ..Answer::default() };
         if input.byte() & 3 == 3 {
@@ -147,7 +147,8 @@ impl World<'_> {
         is_whole
     }
 
-    /// Has the kernel refuse a request for one of several reasons. Returns that reason.
+    /// Prepares a refusal, for one of several reasons, and returns its error number; `None` if the kernel
+    /// does not refuse.
     fn refuses(&self, input: &mut Input<'_>) -> Option<i32> {
         let reasons = [libc::EPERM, libc::EACCES, libc::ENODEV, libc::EEXIST, libc::EINVAL, libc::ENOBUFS];
         let reason = *reasons.get(input.below(16))?;
@@ -157,7 +158,8 @@ impl World<'_> {
         Some(reason)
     }
 
-    /// Compares a result with what the kernel said. What was damaged may be anything that ends.
+    /// Compares a result with what the kernel sent. After a damaged answer (`None`) any result is right
+    /// except a timeout.
     fn compare<T: PartialEq + std::fmt::Debug>(&self, result: Result<T, RouteError>, said: Option<&T>) {
         self.answers.lock().unwrap().clear();
         match (result, said) {
@@ -202,7 +204,7 @@ impl World<'_> {
             strange(&mut body, input);
             let address = octets(net.addr());
             if input.byte() & 1 == 0 {
-                // The far end of a point-to-point link has an attribute of its own.
+                // The far end of a point-to-point link has a separate attribute.
                 let far: Vec<u8> = address.iter().map(|byte| byte ^ 1).collect();
                 attribute(&mut body, 1, &far);
                 attribute(&mut body, 2, &address);
@@ -303,7 +305,7 @@ impl World<'_> {
             consent.extend([0; 16]);
             let is_whole = self.answers(vec![message(NLMSG_ERROR, 0, &consent)], input);
             if !is_whole {
-                // A consent that is not understood does not count as one.
+                // A damaged acknowledgement may mean anything.
                 let result = self.netlink.set_up(&own());
                 return self.compare(result, None);
             }
@@ -320,13 +322,13 @@ impl World<'_> {
     }
 }
 
-/// A route as the input says, and what it is as bytes.
+/// A route that the input describes.
 struct Route {
     net: IpNet,
     table: u32,
     device: Option<u32>,
     hops: Vec<u32>,
-    /// 0 for none.
+    /// MTU of the route in bytes; 0: none.
     mtu: u32,
 }
 
@@ -374,7 +376,7 @@ fn own() -> Link {
     Link { name: "weft0".to_owned(), index: DEVICES[0], mtu: 1420 }
 }
 
-/// A message about a device, and the MTU that it says.
+/// Returns a message about a device, and the MTU in it.
 fn link(kind: u16, device: u32, flags: u16, input: &mut Input<'_>) -> (Vec<u8>, Option<u32>) {
     let mut body = vec![0, 0, 0xfe, 0xff];
     body.extend(device.to_ne_bytes());
@@ -389,7 +391,7 @@ fn link(kind: u16, device: u32, flags: u16, input: &mut Input<'_>) -> (Vec<u8>, 
     (message(kind, flags, &body), mtu)
 }
 
-/// A message of netlink without a number: its length, type, flags and port, and its body.
+/// Returns a message of netlink(7): length, type, flags, sequence number and port (both 0), and the body.
 fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let mut message = (16 + body.len() as u32).to_ne_bytes().to_vec();
     message.extend([kind, flags].map(u16::to_ne_bytes).concat());
@@ -404,7 +406,7 @@ fn attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
     to.resize(to.len().next_multiple_of(4), 0);
 }
 
-/// Adds an attribute now and then that weft cannot know.
+/// Adds an attribute that weft does not know, for one choice in eight.
 fn strange(to: &mut Vec<u8>, input: &mut Input<'_>) {
     let choice = input.byte();
     if choice & 7 == 7 {
@@ -449,12 +451,13 @@ fn table(input: &mut Input<'_>) -> u32 {
     }
 }
 
-/// The table in a header, for which a long number is too long.
+/// Returns the number of a table for the header, which has one byte for it.
 fn table_byte(table: u32) -> u8 {
     u8::try_from(table).unwrap_or_default()
 }
 
-/// Events of the kernel in a datagram, whole or damaged: only a word about weft's device counts as one.
+/// Checks the events in datagrams, intact or damaged: only a message about weft's device changes its MTU or
+/// removes it.
 fn check_events(input: &mut Input<'_>) {
     let mut observer = Observer::new(Some(&own()));
     let mut mtu = own().mtu;
@@ -493,7 +496,7 @@ fn check_events(input: &mut Input<'_>) {
         }
         let change = observer.read(&datagram);
         if !is_whole {
-            // It may have been anything.
+            // A damaged message may mean anything.
             return;
         }
         assert!(!change.missed, "{datagram:02x?}");

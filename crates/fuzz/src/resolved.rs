@@ -2,7 +2,7 @@
 //! than expected, signals in between, bytes that are no message, and the end of the connection.
 //!
 //! DNS settings are in force if every change was consented to. Otherwise there is an error, and the settings
-//! were taken back as far as the bus was there.
+//! were taken back unless the connection has ended.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Many routes: of others in a router's tables, and of peers.
+//! Many routes: those of a router, and those of peers.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
