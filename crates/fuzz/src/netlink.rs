@@ -185,7 +185,7 @@ impl World<'_> {
         if let Some(reason) = self.refuses(input) {
             return self.expect_refusal(self.netlink.link(&name), reason);
         }
-        let (bytes, mtu) = link(RTM_NEWLINK, DEVICES[0], 0, input);
+        let (bytes, mtu) = link(RTM_NEWLINK, DEVICES[0], input);
         let is_whole = self.answers(vec![bytes], input);
         let link = Link { name: "weft0".to_owned(), index: DEVICES[0], mtu: mtu.unwrap_or(1500) };
         self.compare(self.netlink.link(&name), is_whole.then_some(&link));
@@ -193,7 +193,7 @@ impl World<'_> {
 
     fn ask_for_addresses(&self, input: &mut Input<'_>) {
         if let Some(reason) = self.refuses(input) {
-            return self.expect_refusal(self.netlink.addresses(&own()), reason);
+            return self.expect_refusal(self.netlink.addresses(&own_link()), reason);
         }
         let (mut messages, mut own_addresses) = (Vec::new(), Vec::new());
         for _ in 0..input.below(MESSAGES) {
@@ -218,31 +218,31 @@ impl World<'_> {
             }
         }
         let is_whole = self.answers(messages, input);
-        self.compare(self.netlink.addresses(&own()), is_whole.then_some(&own_addresses));
+        self.compare(self.netlink.addresses(&own_link()), is_whole.then_some(&own_addresses));
+    }
+
+    /// Prepares lists of the routes of both families. Returns these, and whether they arrive undamaged.
+    fn answers_with_routes(&self, input: &mut Input<'_>) -> (Vec<Route>, bool) {
+        let (mut all, mut is_whole) = (Vec::new(), true);
+        for is_v4 in [true, false] {
+            let routes: Vec<Route> = (0..input.below(MESSAGES)).map(|_| Route::new(is_v4, input)).collect();
+            let messages = routes.iter().map(|route| route.message(NLM_F_MULTI, input)).collect();
+            is_whole &= self.answers(messages, input);
+            all.extend(routes);
+        }
+        (all, is_whole)
     }
 
     fn ask_for_routes(&self, input: &mut Input<'_>) {
-        let mut expected = HashSet::new();
-        let mut is_whole = true;
-        for is_v4 in [true, false] {
-            let routes: Vec<Route> = (0..input.below(MESSAGES)).map(|_| Route::new(is_v4, input)).collect();
-            let own = routes.iter().filter(|route| route.device == Some(DEVICES[0]));
-            expected.extend(own.map(|route| (route.net, route.table)));
-            let messages = routes.iter().map(|route| route.message(NLM_F_MULTI, input)).collect();
-            is_whole &= self.answers(messages, input);
-        }
-        self.compare(self.netlink.routes_through(&own()), is_whole.then_some(&expected));
+        let (routes, is_whole) = self.answers_with_routes(input);
+        let own = routes.iter().filter(|route| route.device == Some(DEVICES[0]));
+        let expected: HashSet<_> = own.map(|route| (route.net, route.table)).collect();
+        self.compare(self.netlink.routes_through(&own_link()), is_whole.then_some(&expected));
     }
 
     fn ask_for_tables(&self, input: &mut Input<'_>) {
-        let mut tables = BTreeSet::new();
-        let mut is_whole = true;
-        for is_v4 in [true, false] {
-            let routes: Vec<Route> = (0..input.below(MESSAGES)).map(|_| Route::new(is_v4, input)).collect();
-            tables.extend(routes.iter().map(|route| route.table));
-            let messages = routes.iter().map(|route| route.message(NLM_F_MULTI, input)).collect();
-            is_whole &= self.answers(messages, input);
-        }
+        let (routes, is_whole) = self.answers_with_routes(input);
+        let tables: BTreeSet<u32> = routes.iter().map(|route| route.table).collect();
         self.compare(self.netlink.tables_in_use(), is_whole.then_some(&tables));
     }
 
@@ -288,7 +288,7 @@ impl World<'_> {
             if route.hops.is_empty() { route.device.into_iter().collect() } else { route.hops.clone() };
         let mut smallest = None;
         for device in devices {
-            let (bytes, mtu) = link(RTM_NEWLINK, device, 0, input);
+            let (bytes, mtu) = link(RTM_NEWLINK, device, input);
             is_whole &= self.answers(vec![bytes], input);
             smallest = smallest.into_iter().chain(mtu).min();
         }
@@ -306,14 +306,14 @@ impl World<'_> {
             let is_whole = self.answers(vec![message(NLMSG_ERROR, 0, &consent)], input);
             if !is_whole {
                 // A damaged acknowledgement may mean anything.
-                let result = self.netlink.set_up(&own());
+                let result = self.netlink.set_up(&own_link());
                 return self.compare(result, None);
             }
         }
         let result = match change {
-            0 => self.netlink.add_address(&own(), net),
-            1 => self.netlink.set_up(&own()),
-            _ => self.netlink.set_mtu(&own(), 1420),
+            0 => self.netlink.add_address(&own_link(), net),
+            1 => self.netlink.set_up(&own_link()),
+            _ => self.netlink.set_mtu(&own_link(), 1420),
         };
         match reason {
             Some(reason) => self.expect_refusal(result, reason),
@@ -372,12 +372,12 @@ impl Route {
     }
 }
 
-fn own() -> Link {
+fn own_link() -> Link {
     Link { name: "weft0".to_owned(), index: DEVICES[0], mtu: 1420 }
 }
 
 /// Returns a message about a device, and the MTU in it.
-fn link(kind: u16, device: u32, flags: u16, input: &mut Input<'_>) -> (Vec<u8>, Option<u32>) {
+fn link(kind: u16, device: u32, input: &mut Input<'_>) -> (Vec<u8>, Option<u32>) {
     let mut body = vec![0, 0, 0xfe, 0xff];
     body.extend(device.to_ne_bytes());
     body.extend([input.u32(), 0].map(u32::to_ne_bytes).concat());
@@ -388,7 +388,7 @@ fn link(kind: u16, device: u32, flags: u16, input: &mut Input<'_>) -> (Vec<u8>, 
         attribute(&mut body, 4, &mtu.to_ne_bytes());
     }
     strange(&mut body, input);
-    (message(kind, flags, &body), mtu)
+    (message(kind, 0, &body), mtu)
 }
 
 /// Returns a message of netlink(7): length, type, flags, sequence number and port (both 0), and the body.
@@ -459,8 +459,8 @@ fn table_byte(table: u32) -> u8 {
 /// Checks the events in datagrams, intact or damaged: only a message about weft's device changes its MTU or
 /// removes it.
 fn check_events(input: &mut Input<'_>) {
-    let mut observer = Observer::new(Some(&own()));
-    let mut mtu = own().mtu;
+    let mut observer = Observer::new(Some(&own_link()));
+    let mut mtu = own_link().mtu;
     let mut is_there = true;
     for _ in 0..REQUESTS {
         let (mut datagram, mut told, mut gone) = (Vec::new(), None, false);
@@ -468,13 +468,13 @@ fn check_events(input: &mut Input<'_>) {
             let device = DEVICES[input.below(2)];
             let event = match input.below(4) {
                 0 | 1 => {
-                    let (event, mtu) = link(RTM_NEWLINK, device, 0, input);
+                    let (event, mtu) = link(RTM_NEWLINK, device, input);
                     told = mtu.filter(|_| device == DEVICES[0] && is_there && !gone).or(told);
                     event
                 }
                 2 => {
                     gone |= device == DEVICES[0];
-                    link(RTM_DELLINK, device, 0, input).0
+                    link(RTM_DELLINK, device, input).0
                 }
                 _ => {
                     let is_v4 = input.byte() & 1 == 0;
