@@ -22,7 +22,7 @@ pub const SRC_VALID_MARK: &str = "net.ipv4.conf.all.src_valid_mark";
 /// The state of the system before the plan is carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SystemState {
-    /// Tables that have routes, of either family.
+    /// Tables that have routes, of either family; empty if no table is to be chosen.
     pub tables: BTreeSet<u32>,
     /// Marks that other interfaces use.
     pub marks: BTreeSet<u32>,
@@ -87,7 +87,7 @@ impl Plan {
         let interface = &config.interface;
         let hooks = |phase| interface.host.hooks_of(phase).cloned();
         let default_routes = default_routes(config, &facts.routing);
-        let mark = choose_mark(config, &default_routes, facts);
+        let mark = choose_mark(config, facts);
         let mtu = interface.mtu.unwrap_or(facts.default_mtu);
 
         let mut steps: Vec<Step> = interface.addresses.iter().copied().map(Step::Address).collect();
@@ -210,14 +210,17 @@ fn default_routes(config: &Config, routing: &Routing) -> BTreeSet<Family> {
     prefixes.filter(|prefix| prefix.prefix_len() == 0).map(|prefix| Family::of(*prefix)).collect()
 }
 
+/// Reports whether the tunnel's own packets need a mark: for a default route, or for a kill switch.
+pub(super) fn needs_mark(config: &Config, routing: &Routing) -> bool {
+    let has_kill_switch = config.interface.host.kill_switch != KillSwitch::Off;
+    !default_routes(config, routing).is_empty() || (*routing == Routing::Rules && has_kill_switch)
+}
+
 /// Returns the configured mark. If there is none but a mark is needed, returns the mark in force, else the
 /// first number that is free both as a mark and as a table.
-fn choose_mark(config: &Config, default_routes: &BTreeSet<Family>, facts: &SystemState) -> u32 {
+fn choose_mark(config: &Config, facts: &SystemState) -> u32 {
     let configured = config.interface.settings.fw_mark;
-    let has_marks = facts.routing == Routing::Rules;
-    let is_needed =
-        !default_routes.is_empty() || (has_marks && config.interface.host.kill_switch != KillSwitch::Off);
-    if configured != 0 || !is_needed {
+    if configured != 0 || !needs_mark(config, &facts.routing) {
         return configured;
     }
     if facts.mark_in_force != 0 {

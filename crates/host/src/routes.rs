@@ -128,7 +128,8 @@ pub enum RouteError {
 /// Where devices are looked for.
 const PLACE: &str = if cfg!(target_os = "linux") { " in this network namespace" } else { "" };
 
-/// A netlink request is answered at once; waiting longer means that the answer was lost.
+/// A message of netlink follows its request, or the one before it in a list, at once; waiting longer means
+/// that it was lost.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl RouteError {

@@ -1,11 +1,12 @@
 //! Gathers the state of the system that a plan depends on.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use weft_config::Config;
 
-use super::plan::{SRC_VALID_MARK, SystemState};
+use super::plan::{SRC_VALID_MARK, SystemState, needs_mark};
 use super::record::Record;
 use super::{HostError, sysctl};
 use crate::routes::{FoundRule, Netlink};
@@ -28,11 +29,14 @@ pub(super) fn gather(
     let mut rules = netlink.rules()?;
     rules.extend(planned.iter().flatten().map(FoundRule::from));
     rules.sort_by_key(|rule| (rule.family, rule.priority));
+    let routing = netlink.routing()?;
+    // A router with all routes of the Internet takes a second to list them.
+    let has_to_choose = mark == 0 && needs_mark(config, &routing);
     Ok(SystemState {
-        tables: netlink.tables_in_use()?,
+        tables: if has_to_choose { netlink.tables_in_use()? } else { BTreeSet::new() },
         marks: marks.unwrap_or_default(),
         rules,
-        routing: netlink.routing()?,
+        routing,
         src_valid_mark: sysctl::read(SRC_VALID_MARK),
         mark_in_force,
         default_mtu: if interface.mtu.is_some() { 0 } else { paths.default_mtu(interface, endpoints, mark) },

@@ -1,13 +1,13 @@
 //! Addresses, routes and link settings over rtnetlink.
 
 use std::collections::{BTreeSet, HashSet};
-use std::future::{self, Future};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use futures_util::TryStreamExt as _;
+use futures_util::{Stream, TryStreamExt as _};
 use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
@@ -15,6 +15,7 @@ use rtnetlink::packet_route::link::{AfSpecInet, AfSpecUnspec, InetDevConf, LinkA
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
+use rtnetlink::sys::AsyncSocket as _;
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -91,7 +92,7 @@ impl Netlink {
 
     fn find_link(&self, name: &str) -> Result<Link, RouteError> {
         let links = self.handle().link().get().match_name(name).execute();
-        match self.wait(links.try_collect::<Vec<_>>()) {
+        match self.list(links) {
             Ok(links) => links
                 .first()
                 .map(|message| link_of(name, message))
@@ -199,7 +200,7 @@ impl Netlink {
     pub fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, RouteError> {
         let request = self.handle().address().get().set_link_index_filter(link.index).execute();
         let found = self
-            .wait(request.try_collect::<Vec<_>>())
+            .list(request)
             .map_err(|failure| failure.because(|| format!("list the addresses of {}", link.name)))?;
         Ok(found.iter().filter_map(address_of).collect())
     }
@@ -207,31 +208,18 @@ impl Netlink {
     /// Returns the tables that have routes of either family.
     pub fn tables_in_use(&self) -> Result<BTreeSet<u32>, RouteError> {
         let mut tables = BTreeSet::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            match self.each_route(family, |route| _ = tables.insert(table_of(&route))) {
-                Ok(()) => {}
-                Err(failure) if has_no_such_family(&failure) => {}
-                Err(failure) => return Err(failure.because(|| "list the routes".to_owned())),
-            }
-        }
+        self.each_route_of_both_families(None, |route| _ = tables.insert(table_of(&route)))
+            .map_err(|failure| failure.because(|| "list the routes".to_owned()))?;
         Ok(tables)
     }
 
     /// Returns the prefixes that are routed through a device, each with the table of its route.
     pub fn routes_through(&self, link: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
         let mut found = HashSet::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let listed = self.each_route(family, |route| {
-                if device_of(&route) == Some(link.index) {
-                    found.insert((net_of(&route), table_of(&route)));
-                }
-            });
-            match listed {
-                Ok(()) => {}
-                Err(failure) if has_no_such_family(&failure) => {}
-                Err(failure) => return Err(failure.because(|| format!("list the routes of {}", link.name))),
-            }
-        }
+        self.each_route_of_both_families(Some(link), |route| {
+            found.insert((net_of(&route), table_of(&route)));
+        })
+        .map_err(|failure| failure.because(|| format!("list the routes of {}", link.name)))?;
         Ok(found)
     }
 
@@ -265,23 +253,62 @@ impl Netlink {
     /// Reports whether exactly this prefix is routed through this device already.
     fn has_route(&self, link: &Link, prefix: IpNet, table: u32) -> bool {
         let mut is_there = false;
-        let listed = self.each_route(family(prefix.addr()), |route| {
-            is_there |= table_of(&route) == table
-                && net_of(&route) == prefix
-                && device_of(&route) == Some(link.index);
+        let listed = self.each_route(family(prefix.addr()), Some(link), |route| {
+            is_there |= table_of(&route) == table && net_of(&route) == prefix;
         });
         listed.is_ok() && is_there
     }
 
-    /// Shows each route of a family to `see`. None is kept: a router of the Internet has a million.
-    fn each_route(&self, family: AddressFamily, mut see: impl FnMut(RouteMessage)) -> Result<(), Failure> {
+    fn each_route_of_both_families(
+        &self,
+        through: Option<&Link>,
+        mut see: impl FnMut(RouteMessage),
+    ) -> Result<(), Failure> {
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            match self.each_route(family, through, &mut see) {
+                Err(failure) if has_no_such_family(&failure) => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows each route of a family to `see`, or each that leads through one device. None is kept: a router
+    /// of the Internet has a million.
+    fn each_route(
+        &self,
+        family: AddressFamily,
+        through: Option<&Link>,
+        mut see: impl FnMut(RouteMessage),
+    ) -> Result<(), Failure> {
         let mut query = RouteMessage::default();
         query.header.address_family = family;
-        let routes = self.handle().route().get(query).execute();
-        self.wait(routes.try_for_each(|route| {
-            see(route);
-            future::ready(Ok(()))
-        }))
+        query.attributes.extend(through.map(|link| RouteAttribute::Oif(link.index)));
+        self.each(self.handle().route().get(query).execute(), |route| {
+            if through.is_none_or(|link| device_of(&route) == Some(link.index)) {
+                see(route);
+            }
+        })
+    }
+
+    /// Shows each message of a list to `see`.
+    fn each<T>(
+        &self,
+        messages: impl Stream<Item = Result<T, rtnetlink::Error>>,
+        mut see: impl FnMut(T),
+    ) -> Result<(), Failure> {
+        let mut messages = pin!(messages);
+        // The time of a long list has no limit, only that of each message.
+        while let Some(message) = self.wait(messages.try_next())? {
+            see(message);
+        }
+        Ok(())
+    }
+
+    fn list<T>(&self, messages: impl Stream<Item = Result<T, rtnetlink::Error>>) -> Result<Vec<T>, Failure> {
+        let mut list = Vec::new();
+        self.each(messages, |message| list.push(message))?;
+        Ok(list)
     }
 
     fn wait<T>(&self, answer: impl Future<Output = Result<T, rtnetlink::Error>>) -> Result<T, Failure> {
@@ -305,6 +332,9 @@ impl Connection {
         let _guard = runtime.enter();
         // SAFETY: `into_raw_fd` gives up the only owner of an open descriptor.
         let socket = unsafe { rtnetlink::sys::TokioSocket::from_raw_fd(socket.into_raw_fd()) };
+        // The kernel then sends only the routes of one device, if these are asked for. Before Linux 4.20 it
+        // sends all.
+        let _ = socket.socket_ref().set_netlink_get_strict_chk(true);
         let (connection, handle, _) = rtnetlink::from_socket(socket);
         Ok(Self { handle, task: runtime.spawn(connection) })
     }
@@ -468,6 +498,10 @@ fn net_of(route: &RouteMessage) -> IpNet {
     let address = address.unwrap_or(unspecified);
     IpNet::new(address, route.header.destination_prefix_length).unwrap_or(IpNet::from(address))
 }
+
+#[cfg(test)]
+#[path = "linux/list_tests.rs"]
+mod list_tests;
 
 #[cfg(test)]
 #[path = "linux/tests.rs"]

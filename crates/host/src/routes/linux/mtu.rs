@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::LinkAttribute;
@@ -26,7 +25,7 @@ impl Netlink {
         if fw_mark != 0 {
             query.attributes.push(RouteAttribute::Mark(fw_mark));
         }
-        let answer = self.wait(self.handle().route().get(query).execute().try_collect::<Vec<_>>());
+        let answer = self.list(self.handle().route().get(query).execute());
         answer
             .and_then(|routes| routes.first().map_or(Ok(USUAL_MTU), |route| self.mtu_of(route)))
             .map_err(|failure| failure.because(|| format!("look up the route to {destination}")))
@@ -54,7 +53,8 @@ impl Netlink {
             .into_iter()
             .filter_map(|family| {
                 let mut defaults = Vec::new();
-                self.each_route(family, |route| defaults.extend(Some(route).filter(is_default))).ok()?;
+                self.each_route(family, None, |route| defaults.extend(Some(route).filter(is_default)))
+                    .ok()?;
                 self.mtu_of(defaults.iter().min_by_key(|route| priority_of(route))?).ok()
             })
             .min()
@@ -66,8 +66,7 @@ impl Netlink {
         }
         let mut smallest = None;
         for device in devices_of(route) {
-            let links =
-                self.wait(self.handle().link().get().match_index(device).execute().try_collect::<Vec<_>>())?;
+            let links = self.list(self.handle().link().get().match_index(device).execute())?;
             let mtu = links.iter().flat_map(|link| &link.attributes).find_map(|attribute| match attribute {
                 LinkAttribute::Mtu(mtu) => Some(*mtu),
                 _ => None,

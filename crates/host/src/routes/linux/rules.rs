@@ -1,6 +1,5 @@
 //! Rules of policy routing.
 
-use futures_util::TryStreamExt as _;
 use rtnetlink::IpVersion;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::RouteHeader;
@@ -32,7 +31,7 @@ impl Netlink {
         let mut found = Vec::new();
         for (family, version) in [(Family::V4, IpVersion::V4), (Family::V6, IpVersion::V6)] {
             let request = self.handle().rule().get(version).execute();
-            match self.wait(request.try_collect::<Vec<_>>()) {
+            match self.list(request) {
                 Ok(messages) => found.extend(messages.iter().map(|message| found_rule(family, message))),
                 Err(failure) if has_no_such_family(&failure) => {}
                 Err(failure) => return Err(failure.because(|| format!("list the rules of {family}"))),

@@ -40,12 +40,10 @@ fn static_routes(netlink: &Netlink, link: &Link) -> Vec<String> {
         .into_iter()
         .flat_map(|family| {
             let mut routes = Vec::new();
-            netlink.each_route(family, |route| routes.push(route)).unwrap();
+            netlink.each_route(family, Some(link), |route| routes.push(route)).unwrap();
             routes
         })
-        .filter(|route| {
-            device_of(route) == Some(link.index) && route.header.protocol == RouteProtocol::Static
-        })
+        .filter(|route| route.header.protocol == RouteProtocol::Static)
         .map(|route| format!("{} {}", table_of(&route), net_of(&route)))
         .collect();
     found.sort();
@@ -56,7 +54,7 @@ fn static_routes(netlink: &Netlink, link: &Link) -> Vec<String> {
 fn addresses(netlink: &Netlink, link: &Link) -> Vec<String> {
     let messages = netlink.handle().address().get().set_link_index_filter(link.index).execute();
     let mut found: Vec<String> = netlink
-        .wait(messages.try_collect::<Vec<_>>())
+        .list(messages)
         .unwrap()
         .into_iter()
         .filter_map(|message| {
@@ -228,7 +226,7 @@ fn queue_limits_are_set_as_far_as_the_kernel_knows_them() {
             QueueLimits { tx_queue_len: Some(777), gso_max_bytes: Some(61_000), gso_max_segments: Some(44) };
         netlink.set_queue_limits(&link, limits);
         let links = netlink.handle().link().get().match_index(link.index).execute();
-        let links = netlink.wait(links.try_collect::<Vec<_>>()).unwrap();
+        let links = netlink.list(links).unwrap();
         let attributes = &links.first().unwrap().attributes;
         for expected in
             [LinkAttribute::TxQueueLen(777), LinkAttribute::GsoMaxSize(61_000), LinkAttribute::GsoMaxSegs(44)]
