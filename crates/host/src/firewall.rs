@@ -42,7 +42,7 @@ use wfp::system as platform;
 
 pub use error::FirewallError;
 pub(crate) use platform::{RECOGNISES, removing_command};
-pub use platform::{apply, check, list, present, remove};
+pub use platform::{apply, check, present, remove};
 
 /// All rules that are wanted for one interface. Equal rules need not be applied again.
 #[derive(Clone, Debug, PartialEq, Eq)]

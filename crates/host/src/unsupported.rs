@@ -176,7 +176,7 @@ pub(crate) mod dns {
 pub(crate) mod firewall {
     use weft_config::InterfaceName;
 
-    use crate::firewall::{FirewallError, Present, Recognises, Rules, Table};
+    use crate::firewall::{FirewallError, Present, Recognises, Rules};
 
     /// Never used: there are no rules.
     pub(crate) const RECOGNISES: Recognises = Recognises::Endpoints;
@@ -199,11 +199,6 @@ pub(crate) mod firewall {
     /// Returns nothing: there are no rules.
     pub fn present(_: &InterfaceName) -> Result<Present, FirewallError> {
         Ok(Present::default())
-    }
-
-    /// Returns nothing: there are no rules.
-    pub fn list() -> Result<Vec<Table>, FirewallError> {
-        Ok(Vec::new())
     }
 
     /// Returns where the rules would be.

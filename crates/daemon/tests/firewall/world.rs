@@ -52,7 +52,7 @@ impl World {
         }
         let [client, machine, internet] =
             ["client", "machine", "internet"].map(|name| Namespace::new(name).unwrap());
-        if let Err(error) = machine.run(firewall::list) {
+        if let Err(error) = machine.run(|| firewall::present(&NAME.parse().unwrap())) {
             here::not_run(&error.to_string());
             return None;
         }

@@ -17,6 +17,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 
 mod beside_wg_quick;
+mod blocklist;
 mod crash;
 mod dns;
 mod dry_run;

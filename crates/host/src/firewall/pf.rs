@@ -209,15 +209,6 @@ impl<P: Pfctl> Pf<P> {
         Ok(Present { tables: vec![Table { family: Family::Inet, name }], blocked: labels.blocked })
     }
 
-    /// Returns the anchors that weft made, for all interfaces.
-    ///
-    /// # Errors
-    /// Those of [`FirewallError`].
-    pub(super) fn list(&self) -> Result<Vec<Table>, FirewallError> {
-        let names = self.anchors("list the firewall's anchors")?;
-        Ok(names.into_iter().map(|name| Table { family: Family::Inet, name }).collect())
-    }
-
     /// Fails if packets can leave without being seen by these rules.
     fn see_that_it_is_evaluated(&self, rules: &Rules, action: &str) -> Result<(), FirewallError> {
         let action = || action.to_owned();

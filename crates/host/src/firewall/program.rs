@@ -115,8 +115,11 @@ fn converse(mut child: Child, input: Vec<u8>, patience: Duration) -> io::Result<
     match heard {
         Ok((answer, complaint)) => {
             // The program closed its pipes: it is ending.
-            let is_success = child.wait()?.success();
-            Ok(Ended { is_success, answer, complaint })
+            let status = child.wait()?;
+            let is_silent = !status.success() && complaint.is_empty();
+            let complaint =
+                if is_silent { format!("nothing, and ended with {status}").into() } else { complaint };
+            Ok(Ended { is_success: status.success(), answer, complaint })
         }
         Err(error) => {
             let _ = child.kill();
@@ -159,6 +162,12 @@ mod tests {
         let ended = converse(child, vec![b' '; 300_000], TIMEOUT).unwrap();
         assert!(!ended.is_success);
         assert_eq!((ended.answer.len(), ended.complaint.as_slice()), (300_000, &b"no\n"[..]));
+    }
+
+    #[test]
+    fn a_program_that_is_killed_says_so() {
+        let ended = converse(shell("kill -9 $$"), Vec::new(), TIMEOUT).unwrap();
+        assert_eq!(ended.message(), "nothing, and ended with signal: 9 (SIGKILL)");
     }
 
     #[test]

@@ -128,16 +128,6 @@ fn present(engine: &impl Engine, interface: &InterfaceName) -> Result<Present, F
     })
 }
 
-/// Returns the sublayers of weft, for all interfaces.
-fn list(engine: &impl Engine) -> Result<Vec<Table>, FirewallError> {
-    let action = "list the sublayers of the packet filter";
-    let mut tables: Vec<Table> = in_transaction(engine, action, Engine::abort, || {
-        Ok(engine.sublayers().map_err(|error| failed(action, error))?.into_iter().map(table).collect())
-    })?;
-    tables.sort();
-    Ok(tables)
-}
-
 /// Returns where the rules of an interface are.
 fn place(interface: &InterfaceName) -> String {
     format!("WFP sublayer {PREFIX}{interface}")

@@ -4,7 +4,7 @@ use weft_config::InterfaceName;
 
 use super::super::error::FirewallError;
 use super::super::program::Program;
-use super::super::{Present, Recognises, Rules, Table};
+use super::super::{Present, Recognises, Rules};
 use super::{Flavor, Pf};
 
 #[cfg(target_os = "freebsd")]
@@ -49,14 +49,6 @@ pub fn remove(interface: &InterfaceName) -> Result<(), FirewallError> {
 /// Those of [`FirewallError`].
 pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
     PF.present(interface)
-}
-
-/// Returns the anchors that weft made, for all interfaces.
-///
-/// # Errors
-/// Those of [`FirewallError`].
-pub fn list() -> Result<Vec<Table>, FirewallError> {
-    PF.list()
 }
 
 /// Returns where the kill switch and the MSS clamp of an interface are.

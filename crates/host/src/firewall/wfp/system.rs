@@ -14,7 +14,7 @@ use windows_sys::Win32::System::Rpc::RPC_C_AUTHN_DEFAULT;
 use windows_sys::core::GUID;
 
 use super::super::error::FirewallError;
-use super::super::{Present, Recognises, Rules, Table};
+use super::super::{Present, Recognises, Rules};
 use super::filters::Filter;
 use super::{CallError, Engine, PREFIX, PROVIDER, Sublayer};
 
@@ -59,15 +59,6 @@ pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
     let action = format!("read the firewall rules of {interface}");
     super::if_any(Session::open(&action))?
         .map_or(Ok(Present::default()), |session| super::present(&session, interface))
-}
-
-/// Returns the sublayers that weft made, for all interfaces.
-///
-/// # Errors
-/// Those of [`FirewallError`].
-pub fn list() -> Result<Vec<Table>, FirewallError> {
-    let session = Session::open("list the sublayers of the packet filter");
-    super::if_any(session)?.map_or(Ok(Vec::new()), |session| super::list(&session))
 }
 
 /// Returns where the kill switch of an interface is.
@@ -364,14 +355,10 @@ mod tests {
     #[test]
     fn the_engine_is_read_by_administrators() {
         let wg0 = "weft-test-none".parse().unwrap();
-        match (list(), present(&wg0)) {
-            (Ok(tables), Ok(present)) => assert!(present.is_empty() && !tables.contains(&table_of(&wg0))),
-            (Err(FirewallError::Permission { .. }), Err(FirewallError::Permission { .. })) => {}
+        match present(&wg0) {
+            Ok(present) => assert!(present.is_empty()),
+            Err(FirewallError::Permission { .. }) => {}
             other => panic!("{other:?}"),
         }
-    }
-
-    fn table_of(interface: &InterfaceName) -> Table {
-        super::super::table(Sublayer::of(interface))
     }
 }

@@ -70,12 +70,10 @@ fn a_kill_switch_is_in_force_and_undoing_it_leaves_the_engine_as_it_was_found() 
     assert!(machine.world().passes(Packet { on: TUNNEL, ..SYN }));
     let own = present(&machine.process(None), &wg0()).unwrap();
     assert_eq!((own.tables[0].to_string(), own.blocked), ("inet weft-wg0".to_owned(), Some(0)));
-    assert_eq!(list(&machine.process(None)).unwrap(), own.tables);
     for _ in 0..2 {
         remove(&machine.process(None), &wg0()).unwrap();
         assert_eq!(machine.world(), found());
         assert!(present(&machine.process(None), &wg0()).unwrap().is_empty());
-        assert!(list(&machine.process(None)).unwrap().is_empty());
     }
     assert!(!machine.has_transaction());
 }
@@ -199,7 +197,9 @@ fn two_interfaces_do_not_touch_each_other() {
     apply(&machine.process(None), &other).unwrap();
     let alone = machine.world();
     apply(&machine.process(None), &closed()).unwrap();
-    assert_eq!(list(&machine.process(None)).unwrap().len(), 2);
+    for interface in [&wg0(), &other.interface] {
+        assert!(!present(&machine.process(None), interface).unwrap().is_empty());
+    }
     // Each holds back what the other lets pass.
     assert!(!machine.world().passes(Packet { on: TUNNEL, ..SYN }));
     assert!(!machine.world().passes(Packet { remote: ("192.168.1.2", 445), ..SYN }));
