@@ -10,7 +10,7 @@ use weft_commands::output;
 use weft_config::exit;
 use weft_config::{self as config, Config, Endpoint, LoadError};
 use weft_dataplane::DataplaneError;
-use weft_host::resolve::{self, AtStart, Cancel, ResolveError, Retries};
+use weft_host::resolve::{Cancel, ResolveError, Retries};
 use weft_host::{self as host, HostError};
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_uapi::ControlError;
@@ -185,9 +185,7 @@ fn load(args: &UpArgs, overrides: &Overrides) -> Result<Config, LoadError> {
 /// Prints what would be done.
 fn dry_run(config: &Config) -> Result<(), exit::Error> {
     // The plan works without the addresses of names that cannot be resolved now.
-    let resolve = |endpoint| resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default()).ok();
-    let endpoints: Vec<SocketAddr> =
-        config.peers.iter().filter_map(|peer| peer.endpoint.as_ref().and_then(resolve)).collect();
+    let endpoints: Vec<SocketAddr> = Found::once(config).endpoints.into_iter().flatten().collect();
     output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
 }
 
@@ -216,7 +214,6 @@ fn known_endpoints(config: &Config, addresses: &[PeerAddress]) -> Found {
 /// DNS setup that a crashed daemon left behind. If such a daemon left a kill switch in force, which blocks
 /// look-ups, a name that is not found keeps its last address.
 fn resolve_endpoints(config: &Config) -> Result<Found, ResolveError> {
-    let endpoints = config.peers.iter().map(|peer| peer.endpoint.as_ref());
     let (directory, interface) = (runtime_dir(), &config.interface.name);
     let remembered = host::remembered(&directory, interface);
     if remembered.is_empty() {
@@ -226,13 +223,11 @@ fn resolve_endpoints(config: &Config) -> Result<Found, ResolveError> {
         }
         let _patience =
             if has_names { Starting::waiting_for("looking up the peers' endpoints") } else { None };
-        let at_start = AtStart::Wait(Retries::from_environment());
-        let endpoints = resolve::first_addresses(endpoints, at_start, &Cancel::default())?;
-        return Ok(Found { endpoints, in_vain: Vec::new() });
+        return Found::at_start(config, Retries::from_environment(), &Cancel::default());
     }
     let address =
         |endpoint: &Endpoint| PeerAddress::LookUp { last: remembered.get(&endpoint.to_string()).copied() };
     let addresses: Vec<PeerAddress> =
-        endpoints.map(|endpoint| endpoint.map_or(PeerAddress::None, address)).collect();
+        config.peers.iter().map(|peer| peer.endpoint.as_ref().map_or(PeerAddress::None, address)).collect();
     Ok(known_endpoints(config, &addresses))
 }

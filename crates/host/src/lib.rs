@@ -389,6 +389,12 @@ impl Host {
         Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
     }
 
+    /// Reports whether a start after a crash would need [`Self::remember`]: behind a kill switch names cannot
+    /// be looked up.
+    pub fn needs_memory(&self) -> bool {
+        self.record.steps.iter().any(clean_up::has_kill_switch)
+    }
+
     /// Records the addresses of endpoints that are names in the configuration; see [`remembered`].
     pub fn remember(&mut self, endpoints: BTreeMap<String, SocketAddr>) -> Result<(), HostError> {
         if self.record.endpoints == endpoints {

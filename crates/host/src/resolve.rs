@@ -11,7 +11,7 @@ mod names;
 mod service;
 
 pub use names::{Name, Names, Watched};
-pub use service::{Handle, Resolver};
+pub use service::Resolver;
 
 /// The environment variable with the number of retries, or `infinity`.
 pub const RETRIES_VARIABLE: &str = "WG_ENDPOINT_RESOLUTION_RETRIES";
@@ -122,33 +122,6 @@ pub fn resolve(endpoint: &Endpoint, retries: Retries, cancel: &Cancel) -> Result
     resolve_with(endpoint, retries, look_up, |pause| cancel.wait(pause))
 }
 
-/// How a start handles names that do not resolve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtStart {
-    /// It waits and tries again, and fails after the last retry, as wg-quick does.
-    Wait(Retries),
-    /// It continues without their addresses: a [`Resolver`] gets them when it can.
-    Background,
-}
-
-/// Returns the addresses of endpoints at the start, in the same order; `None`: no endpoint, or no address
-/// yet.
-///
-/// # Errors
-/// With [`AtStart::Wait`], the first name that has no address after all retries.
-pub fn first_addresses<'a>(
-    endpoints: impl IntoIterator<Item = Option<&'a Endpoint>>,
-    at_start: AtStart,
-    cancel: &Cancel,
-) -> Result<Vec<Option<SocketAddr>>, ResolveError> {
-    let first = |endpoint: &Endpoint| match (at_start, endpoint) {
-        (AtStart::Wait(retries), _) => resolve(endpoint, retries, cancel).map(Some),
-        (AtStart::Background, Endpoint::Address(address)) => Ok(Some(*address)),
-        (AtStart::Background, Endpoint::Name { .. }) => Ok(None),
-    };
-    endpoints.into_iter().map(|endpoint| endpoint.map_or(Ok(None), first)).collect()
-}
-
 fn resolve_with(
     endpoint: &Endpoint,
     retries: Retries,
@@ -254,15 +227,6 @@ mod tests {
         assert!(cancel.wait(Duration::ZERO));
         let result = resolve_with(&name(), Retries::Infinite, refused, |pause| cancel.wait(pause));
         assert!(matches!(result, Err(ResolveError::Cancelled { .. })));
-    }
-
-    #[test]
-    fn a_start_in_the_background_looks_nothing_up() {
-        let fixed = Endpoint::Address("192.0.2.1:7".parse().unwrap());
-        let endpoints = [Some(&fixed), None, Some(&name())].map(|endpoint| endpoint.cloned());
-        let endpoints = endpoints.iter().map(Option::as_ref);
-        let found = first_addresses(endpoints, AtStart::Background, &Cancel::default()).unwrap();
-        assert_eq!(found, [Some("192.0.2.1:7".parse().unwrap()), None, None]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Looks up names of endpoints within a time limit, for an interface that runs or is adopted: its packets, or
-//! its operator, wait meanwhile.
+//! Looks up names of endpoints within a time limit: an operator waits meanwhile, or the packets of an
+//! interface that is adopted.
 //!
 //! Names that are not resolved in time are resolved in the background (`resolve/service.rs`).
 
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weft_config::{Config, Endpoint};
+use weft_config::{Config, Endpoint, Peer};
 use weft_confine::EndProcessOnPanic;
 use weft_host::resolve::{self, Cancel, ResolveError, Retries};
 use weft_tunnel::PublicKey;
@@ -19,8 +19,20 @@ use crate::carried_over::PeerAddress;
 
 /// Maximum number of concurrent look-ups.
 const AT_ONCE: usize = 8;
+/// How long a start or a reload waits for the answers: well within the time that `weft reload` waits
+/// (`control_socket/client.rs` of `weft_report`).
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 type Answer = Result<SocketAddr, ResolveError>;
+
+/// Asks for all endpoints.
+fn all(config: &Config) -> Vec<PeerAddress> {
+    let all = config.peers.iter().map(|peer| match peer.endpoint {
+        Some(_) => PeerAddress::LookUp { last: None },
+        None => PeerAddress::None,
+    });
+    all.collect()
+}
 
 /// Asks the system for the address of an endpoint.
 trait LookUp: Fn(&Endpoint) -> Answer + Clone + Send + 'static {}
@@ -47,6 +59,46 @@ pub(super) struct InVain {
 }
 
 impl Found {
+    /// Looks up all names, with one attempt each.
+    pub(super) fn once(config: &Config) -> Self {
+        Self::of(config, &all(config), PATIENCE)
+    }
+
+    /// Looks up all names for a start. If every peer has a name, the start waits with `wait` and tries again
+    /// until one of them resolves. The others, or all if a peer needs no name, are resolved in the
+    /// background: one name that is gone must not keep a gateway down.
+    ///
+    /// # Errors
+    /// When no peer can be reached after all retries, or when `wait` says that the start is cancelled.
+    pub(super) fn at_start(config: &Config, retries: Retries, cancel: &Cancel) -> Result<Self, ResolveError> {
+        Self::at_start_with(config, retries, Self::once, |pause| cancel.wait(pause))
+    }
+
+    fn at_start_with(
+        config: &Config,
+        retries: Retries,
+        mut once: impl FnMut(&Config) -> Self,
+        mut wait: impl FnMut(Duration) -> bool,
+    ) -> Result<Self, ResolveError> {
+        let has_name = |peer: &Peer| matches!(peer.endpoint, Some(Endpoint::Name { .. }));
+        let needs_one = config.peers.iter().all(has_name);
+        let mut failures = 0;
+        loop {
+            let mut found = once(config);
+            if !needs_one || found.in_vain.is_empty() || found.endpoints.iter().any(Option::is_some) {
+                return Ok(found);
+            }
+            let InVain { error, .. } = found.in_vain.swap_remove(0);
+            failures += 1;
+            let Some(pause) = retries.pause_after(failures) else { return Err(error) };
+            tracing::warn!("{error}; trying again in {} s", pause.as_secs());
+            if wait(pause) {
+                let (ResolveError::Failed { endpoint, .. } | ResolveError::Cancelled { endpoint }) = error;
+                return Err(ResolveError::Cancelled { endpoint });
+            }
+        }
+    }
+
     /// Looks up the names that `addresses` asks for, with one attempt each and all within `patience`.
     pub(super) fn of(config: &Config, addresses: &[PeerAddress], patience: Duration) -> Self {
         let once = |endpoint: &Endpoint| resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default());
@@ -178,15 +230,65 @@ mod tests {
         assert_eq!(found, (0..u8::try_from(3 * AT_ONCE).unwrap()).map(at).collect::<Vec<_>>());
     }
 
+    fn config(endpoints: &[&str]) -> Config {
+        let key = |seed| PrivateKey::from_bytes([seed; 32]);
+        let mut text = format!("[Interface]\nPrivateKey = {}\n", *key(99).to_base64());
+        for (seed, endpoint) in (1..).zip(endpoints) {
+            text += &format!("[Peer]\nPublicKey = {}\n{endpoint}\n", key(seed).public_key());
+        }
+        weft_config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config
+    }
+
+    /// A start when only those names resolve which `is_known` says after so many failures. Returns the
+    /// endpoints and the pauses.
+    fn start(
+        config: &Config,
+        is_known: impl Fn(&str, usize) -> bool + Clone + Send + 'static,
+    ) -> (Result<Found, ResolveError>, Vec<u64>) {
+        let pauses = std::cell::RefCell::new(Vec::new());
+        let once = |config: &Config| {
+            let (is_known, failures) = (is_known.clone(), pauses.borrow().len());
+            let by = move |endpoint: &Endpoint| match endpoint {
+                Endpoint::Name { host, .. } if is_known(host, failures) => Ok(at(7)),
+                _ => {
+                    Err(ResolveError::Failed { endpoint: endpoint.clone(), error: io::Error::other("none") })
+                }
+            };
+            Found::with(config, &all(config), Duration::from_secs(120), by)
+        };
+        let wait = |pause: Duration| {
+            pauses.borrow_mut().push(pause.as_secs());
+            false
+        };
+        let found = Found::at_start_with(config, Retries::Limited(3), once, wait);
+        (found, pauses.into_inner())
+    }
+
+    #[test]
+    fn a_start_waits_until_a_name_resolves_and_goes_on_without_those_that_do_not() {
+        let names = config(&["Endpoint = a.example:7", "Endpoint = b.example:7"]);
+        let (found, pauses) = start(&names, |host, failures| host == "b.example" && failures == 2);
+        let found = found.unwrap();
+        assert_eq!((found.endpoints, pauses), (vec![None, Some(at(7))], vec![1, 2]));
+        assert_eq!(found.in_vain.len(), 1);
+        let (none, pauses) = start(&names, |_, _| false);
+        assert!(none.unwrap_err().to_string().contains("a.example:7: none"));
+        assert_eq!(pauses, [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_start_does_not_wait_for_names_if_a_peer_needs_none() {
+        for other in ["", "Endpoint = 192.0.2.9:7"] {
+            let (found, pauses) = start(&config(&["Endpoint = a.example:7", other]), |_, _| false);
+            let found = found.unwrap();
+            assert_eq!((found.endpoints[0], found.in_vain.len(), pauses.len()), (None, 1, 0), "{other}");
+        }
+    }
+
     #[test]
     fn a_peer_that_is_not_found_is_where_it_was() {
         let key = |seed| PrivateKey::from_bytes([seed; 32]).public_key();
-        let own = PrivateKey::from_bytes([9; 32]);
-        let mut text = format!("[Interface]\nPrivateKey = {}\n", *own.to_base64());
-        for seed in 1..=4 {
-            text += &format!("[Peer]\nPublicKey = {}\nEndpoint = vpn.example:7\n", key(seed));
-        }
-        let config = weft_config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config;
+        let config = config(&["Endpoint = vpn.example:7"; 4]);
         let last = Some(at(3));
         let addresses = [
             PeerAddress::Known(at(1)),

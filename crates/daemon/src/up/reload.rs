@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::exit::Code;
@@ -16,12 +15,8 @@ use weft_uapi::{Control as _, ControlError};
 
 use super::Overrides;
 use super::daemon::{Daemon, device_change, known};
-use super::look_up::{Found, InVain};
+use super::look_up::{Found, InVain, PATIENCE};
 use crate::carried_over::PeerAddress;
-
-/// Time limit for looking up names: well within the time that the command waits for its answer
-/// (`control_socket/client.rs` of `weft_report`).
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Makes the interface what the text says, or with `dry_run` only reports what that would do. Also returns
 /// the peers with a failed look-up. Peers that stay keep their sessions. A failure leaves everything as it

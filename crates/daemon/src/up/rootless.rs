@@ -14,7 +14,7 @@ use weft_commands::{output, signals};
 use weft_config::exit::{Code, Error};
 use weft_config::{self as config, Config, PacketThreads, TunThreads};
 use weft_host::Host;
-use weft_host::resolve::{self, AtStart, Cancel, Retries};
+use weft_host::resolve::{Cancel, Retries};
 use weft_ipc::runtime_dir::user_dir;
 use weft_report::control_socket::{self, Client};
 use weft_rootless::{Backing, Inside, Member, Members, Names, Namespace, TunnelState};
@@ -111,10 +111,7 @@ fn run(args: &RootlessArgs, file: &Path, members: &Members) -> Result<(), Error>
     refuse_key_in_use(&config, &args.target)?;
     let metrics = config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose();
     let metrics = metrics.map_err(UpError::from)?;
-    let peers = config.peers.iter().map(|peer| peer.endpoint.as_ref());
-    let at_start = AtStart::Wait(Retries::from_environment());
-    let endpoints = resolve::first_addresses(peers, at_start, &cancel).map_err(UpError::from)?;
-    let found = Found { endpoints, in_vain: Vec::new() };
+    let found = Found::at_start(&config, Retries::from_environment(), &cancel).map_err(UpError::from)?;
     for warning in namespace.set_up()? {
         output::warning(&warning);
     }

@@ -108,7 +108,7 @@ impl Supervisor {
             overrides,
             controller,
             managed,
-            names: Names::start(inbox),
+            names: Names::new(inbox),
             watch: None,
             uapi: None,
             socket: None,
@@ -180,18 +180,24 @@ impl Supervisor {
 
     /// Writes down the addresses of endpoints that are given by name, for a start behind a kill switch.
     fn remember(&mut self) {
-        let Ok(state) = self.controller.get() else { return };
-        let current: HashMap<PublicKey, Option<SocketAddr>> =
-            state.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
+        if !self.daemon.host().is_some_and(Host::needs_memory) {
+            return;
+        }
+        let Ok(current) = self.endpoints() else { return };
         let known = self.config.peers.iter().filter_map(|peer| {
             let endpoint =
                 peer.endpoint.as_ref().filter(|endpoint| matches!(endpoint, Endpoint::Name { .. }))?;
-            Some((endpoint.to_string(), current.get(&peer.public_key).copied().flatten()?))
+            Some((endpoint.to_string(), *current.get(&peer.public_key)?))
         });
         let known = known.collect();
         if let Some(Err(error)) = self.daemon.host_mut().map(|host| host.remember(known)) {
             tracing::warn!("{error}");
         }
+    }
+
+    fn endpoints(&self) -> Result<HashMap<PublicKey, SocketAddr>, ControlError> {
+        let peers = self.controller.get()?.peers;
+        Ok(peers.iter().filter_map(|peer| Some((peer.public_key, peer.endpoint?))).collect())
     }
 
     fn follow_network(&mut self, inbox: &Inbox) {
@@ -399,9 +405,8 @@ impl Supervisor {
             if let Some(on_loaded) = &self.on_loaded {
                 on_loaded(&self.config, &reload.text);
             }
-            let state = self.controller.get().map_err(|_| ManageError::Ended)?;
-            let current = |key: &PublicKey| state.peers.iter().find(|peer| peer.public_key == *key)?.endpoint;
-            self.watch_names(&in_vain, |_, key| current(key));
+            let current = self.endpoints().map_err(|_| ManageError::Ended)?;
+            self.watch_names(&in_vain, |_, key| current.get(key).copied());
             if let Some(leaving) = &self.leaving {
                 leaving.loaded(self.base());
             }

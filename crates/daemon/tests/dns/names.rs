@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 
 use weft_config::Endpoint;
-use weft_host::resolve::{AtStart, Cancel, Resolver, Retries, Watched, first_addresses};
+use weft_host::resolve::{Cancel, Resolver, Retries, Watched, resolve};
 use weft_lab::{Namespace, PATIENCE, here, mounts};
 use weft_tunnel::PublicKey;
 
@@ -54,25 +54,22 @@ fn a_name_that_changes_is_followed_once_its_peer_falls_silent() {
     let records = Records::default();
     set(&records, &[1]);
     with_name_server(&records, || {
-        let at_start = AtStart::Wait(Retries::Limited(3));
-        let first = first_addresses([Some(&endpoint())], at_start, &Cancel::default()).unwrap();
-        assert_eq!(first, [Some(at(1))]);
+        let first = resolve(&endpoint(), Retries::Limited(3), &Cancel::default()).unwrap();
+        assert_eq!(first, at(1));
 
         let (sender, changes) = mpsc::channel();
-        let resolver = Resolver::start(move |peer, to| {
+        let resolver = Resolver::new(move |peer, to| {
             let _ = sender.send((peer, to));
-        })
-        .unwrap();
-        let handle = resolver.handle();
+        });
         let peer = PublicKey::from_bytes(PEER);
-        handle.set_peers(vec![watched(first[0])]);
+        resolver.set_peers(vec![watched(Some(first))]);
         set(&records, &[2]);
-        handle.stale(peer);
+        resolver.stale(peer);
         assert_eq!(changes.recv_timeout(PATIENCE).unwrap(), (peer, at(2)));
-        handle.handshake(peer);
+        resolver.handshake(peer);
         // Another network, in which the name means something else.
         set(&records, &[3]);
-        handle.network_changed();
+        resolver.network_changed();
         assert_eq!(changes.recv_timeout(PATIENCE).unwrap(), (peer, at(3)));
     });
 }
@@ -82,18 +79,14 @@ fn a_name_that_does_not_exist_yet_is_found_when_it_does() {
     let records = Records::default();
     with_name_server(&records, || {
         // As wg-quick: with patience, and an error in the end.
-        let at_start = AtStart::Wait(Retries::Limited(0));
-        let error = first_addresses([Some(&endpoint())], at_start, &Cancel::default()).unwrap_err();
+        let error = resolve(&endpoint(), Retries::Limited(0), &Cancel::default()).unwrap_err();
         assert!(error.to_string().contains("vpn.weft.example:51820"), "{error}");
 
-        let first = first_addresses([Some(&endpoint())], AtStart::Background, &Cancel::default()).unwrap();
-        assert_eq!(first, [None]);
         let (sender, changes) = mpsc::channel();
-        let resolver = Resolver::start(move |peer, to| {
+        let resolver = Resolver::new(move |peer, to| {
             let _ = sender.send((peer, to));
-        })
-        .unwrap();
-        resolver.handle().set_peers(vec![watched(None)]);
+        });
+        resolver.set_peers(vec![watched(None)]);
         set(&records, &[4]);
         assert_eq!(changes.recv_timeout(PATIENCE).unwrap(), (PublicKey::from_bytes(PEER), at(4)));
     });

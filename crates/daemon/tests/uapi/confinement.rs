@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weft_confine::support;
 use weft_lab::{here, wait_until};
 
-use crate::support::{Daemon, Machine, NAME, key};
+use crate::support::{Daemon, Machine, NAME, key, public_key};
 
 /// By name of a thread: its capabilities, and whether its system calls are filtered.
 fn threads(machine: &Machine) -> BTreeMap<String, (Vec<String>, bool)> {
@@ -66,7 +66,12 @@ fn a_daemon_from_a_shell_is_confined() {
 #[test]
 fn the_threads_of_weft_up_are_confined() {
     let Some(machine) = Machine::new(&["wg"]) else { return };
-    let text = format!("[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n", *key(1).to_base64());
+    // A thread looks the name up again; a start does not wait for it beside a peer that may call.
+    let peers = ["", "Endpoint = no-such-name.invalid:51821\n"];
+    let peers =
+        (2..).zip(peers).map(|(number, line)| format!("[Peer]\nPublicKey = {}\n{line}", public_key(number)));
+    let peers: String = peers.collect();
+    let text = format!("[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n{peers}", *key(1).to_base64());
     let file = machine.file(&format!("{NAME}.conf"), &text);
     let mut command = machine.command("weft");
     // Several packet threads have no threads of the TUN beside them.

@@ -130,6 +130,16 @@ impl Names {
         self.names.retain(|_, lookup| !lookup.peers.is_empty());
     }
 
+    /// Returns how many names there are.
+    pub fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Reports whether this is the name of a watched peer.
+    pub fn has(&self, name: &Name) -> bool {
+        self.names.contains_key(name)
+    }
+
     /// Handles a peer that does not answer handshakes while there is something to send: its handshake failed,
     /// or the last one is older than a session lasts.
     pub fn handle_stale(&mut self, peer: &PublicKey, now: Instant) {
@@ -241,6 +251,11 @@ impl Names {
             lookup.not_before = Some(earliest);
             lookup.due = lookup.due.map(|due| due.max(earliest));
         }
+    }
+
+    /// Reports whether [`Self::poll_change`] has a change.
+    pub fn has_change(&self) -> bool {
+        !self.changes.is_empty()
     }
 
     /// Returns a peer and the address to send to from now on.

@@ -1,4 +1,4 @@
-//! The thread that looks up the names of endpoints, so that no other thread waits for name servers.
+//! The threads that look up the names of endpoints, so that no other thread waits for name servers.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,227 +12,183 @@ use weft_tunnel::PublicKey;
 
 use super::names::{Name, Names, Watched};
 
-/// Looks names up until it is dropped.
+/// Maximum number of concurrent look-ups: a name without an answer takes some 10 s, and does not delay the
+/// others.
+const AT_ONCE: usize = 8;
+
+/// Looks names up until it is dropped. No call waits for a look-up.
 ///
-/// A lookup that is under way at that time ends later, and has no effect.
-#[derive(Debug)]
+/// A look-up that is under way at the end ends later, and has no effect.
 pub struct Resolver {
-    handle: Handle,
+    desk: Arc<Desk>,
 }
 
-/// Reports events to a [`Resolver`]. No call waits. Clones report to the same resolver.
-#[derive(Clone, Debug)]
-pub struct Handle {
-    inbox: Arc<Inbox>,
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    pending: Mutex<Pending>,
+/// What the threads share.
+struct Desk {
+    state: Mutex<State>,
     changed: Condvar,
+    look_up: Box<LookUp>,
+    /// It is locked before the state, so that the changes of a peer are reported in their order.
+    on_change: Mutex<Box<OnChange>>,
 }
 
-/// The events since the thread last took them: at most one event per peer.
-#[derive(Debug, Default)]
-struct Pending {
-    peers: Option<Vec<Watched>>,
-    news: HashMap<PublicKey, News>,
-    network_changed: bool,
-    stop: bool,
-}
+type LookUp = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+type OnChange = dyn FnMut(PublicKey, SocketAddr) + Send;
 
-#[derive(Debug)]
-enum News {
-    Stale,
-    Unanswered(u32),
-    Heard(Option<SocketAddr>),
-}
-
-impl Pending {
-    /// Records an event of a peer, which replaces an earlier one.
-    fn note(&mut self, peer: PublicKey, news: News) {
-        self.news.insert(peer, news);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.peers.is_none() && self.news.is_empty() && !self.network_changed && !self.stop
-    }
+struct State {
+    names: Names,
+    /// Names with the error of their last look-up, if it failed: the same error is logged once.
+    failing: HashMap<Name, String>,
+    threads: usize,
+    is_stopped: bool,
 }
 
 impl Resolver {
-    /// Starts the thread, in the namespaces of the calling thread and without peers. The thread calls
-    /// `on_change` with each peer and its new address; the function must not wait for the resolver.
-    pub fn start(on_change: impl FnMut(PublicKey, SocketAddr) + Send + 'static) -> io::Result<Self> {
-        Self::start_with(look_up, on_change)
+    /// Makes one without peers. A thread calls `on_change` with each peer and its new address.
+    pub fn new(on_change: impl FnMut(PublicKey, SocketAddr) + Send + 'static) -> Self {
+        Self::with(look_up, on_change)
     }
 
-    /// Starts the thread like [`Self::start`], with another function that looks up addresses.
-    pub fn start_with(
-        look_up: impl FnMut(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    /// Makes one like [`Self::new`], with another function that looks up addresses.
+    pub fn with(
+        look_up: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
         on_change: impl FnMut(PublicKey, SocketAddr) + Send + 'static,
-    ) -> io::Result<Self> {
-        let inbox = Arc::new(Inbox::default());
-        let worker = Worker {
-            inbox: inbox.clone(),
-            names: Names::new(rand::random()),
-            look_up,
-            on_change,
-            failing: HashMap::new(),
+    ) -> Self {
+        let names = Names::new(rand::random());
+        let state = State { names, failing: HashMap::new(), threads: 0, is_stopped: false };
+        let desk = Desk {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            look_up: Box::new(look_up),
+            on_change: Mutex::new(Box::new(on_change)),
         };
-        thread::Builder::new().name("weft-names".to_owned()).spawn(move || {
-            let _guard = EndProcessOnPanic;
-            weft_confine::thread(weft_confine::Role::Names);
-            worker.run();
-        })?;
-        Ok(Self { handle: Handle { inbox } })
+        Self { desk: Arc::new(desk) }
     }
 
-    /// Returns a handle, by which events are reported.
-    pub fn handle(&self) -> Handle {
-        self.handle.clone()
-    }
-}
-
-impl Drop for Resolver {
-    fn drop(&mut self) {
-        self.handle.tell(|pending| pending.stop = true);
-    }
-}
-
-impl Handle {
     /// Replaces the watched peers. Peers with an address as their endpoint are ignored. A name without a
-    /// current address is looked up at once, and again until it has an address.
+    /// current address is looked up at once, and again until it has an address. Threads are started in the
+    /// namespaces of the calling thread, as many as there are names, at most 8.
     pub fn set_peers(&self, peers: Vec<Watched>) {
-        self.tell(|pending| pending.peers = Some(peers));
+        let mut state = self.desk.lock();
+        state.names.set_peers(peers, Instant::now());
+        let State { names, failing, threads, .. } = &mut *state;
+        failing.retain(|name, _| names.has(name));
+        let missing = names.count().min(AT_ONCE).saturating_sub(*threads);
+        drop(state);
+        self.desk.changed.notify_one();
+        for _ in 0..missing {
+            if let Err(error) = Desk::start_thread(&self.desk) {
+                tracing::warn!("cannot start a thread for names: {error}; they may not be looked up again");
+                break;
+            }
+        }
     }
 
     /// Reports that the peer does not answer handshakes although there is something to send: its handshake
     /// failed ([`weft_tunnel::Event::HandshakeFailed`]), or the last one is older than 180 s. To be reported
     /// again while it lasts.
     pub fn stale(&self, peer: PublicKey) {
-        self.tell(|pending| pending.note(peer, News::Stale));
+        self.tell(|names, now| names.handle_stale(&peer, now));
     }
 
     /// Reports the number of handshake initiations to the peer that have no answer until now
     /// ([`weft_tunnel::Event::HandshakeUnanswered`]). To be reported again while it lasts.
     pub fn unanswered(&self, peer: PublicKey, initiations: u32) {
-        self.tell(|pending| {
-            // A report of a failed handshake says more, and is kept.
-            if !matches!(pending.news.get(&peer), Some(News::Stale)) {
-                pending.note(peer, News::Unanswered(initiations));
-            }
-        });
+        self.tell(|names, now| names.handle_unanswered(&peer, initiations, now));
     }
 
     /// Reports a completed handshake with the peer.
     pub fn handshake(&self, peer: PublicKey) {
-        self.tell(|pending| {
-            // An earlier report of a new address is kept.
-            if !matches!(pending.news.get(&peer), Some(News::Heard(_))) {
-                pending.note(peer, News::Heard(None));
-            }
-        });
+        self.tell(|names, _| names.handle_heard(&peer, None));
     }
 
     /// Reports that the peer was heard from another address than before, or that its address was set by hand.
     pub fn moved(&self, peer: PublicKey, to: SocketAddr) {
-        self.tell(|pending| pending.note(peer, News::Heard(Some(to))));
+        self.tell(|names, _| names.handle_heard(&peer, Some(to)));
     }
 
     /// Reports that addresses, routes or name servers of this machine changed.
     pub fn network_changed(&self) {
-        self.tell(|pending| pending.network_changed = true);
+        self.tell(Names::handle_network_change);
     }
 
-    fn tell(&self, change: impl FnOnce(&mut Pending)) {
-        change(&mut self.inbox.lock());
-        self.inbox.changed.notify_one();
-    }
-}
-
-impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for events, at most until `until`, and takes them.
-    fn wait(&self, until: Option<Instant>) -> Pending {
-        let pending = self.lock();
-        let mut pending = match until {
-            Some(until) => {
-                let pause = until.saturating_duration_since(Instant::now());
-                let waited = self.changed.wait_timeout_while(pending, pause, |pending| pending.is_empty());
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-            None => self
-                .changed
-                .wait_while(pending, |pending| pending.is_empty())
-                .unwrap_or_else(PoisonError::into_inner),
-        };
-        std::mem::take(&mut pending)
+    fn tell(&self, change: impl FnOnce(&mut Names, Instant)) {
+        change(&mut self.desk.lock().names, Instant::now());
+        self.desk.changed.notify_one();
     }
 }
 
-struct Worker<L, C> {
-    inbox: Arc<Inbox>,
-    names: Names,
-    look_up: L,
-    on_change: C,
-    /// Names with the error of their last lookup, if it failed: the same error is logged once.
-    failing: HashMap<Name, String>,
+impl Drop for Resolver {
+    fn drop(&mut self) {
+        self.desk.lock().is_stopped = true;
+        self.desk.changed.notify_all();
+    }
 }
 
-impl<L, C> Worker<L, C>
-where
-    L: FnMut(&str, u16) -> io::Result<Vec<SocketAddr>>,
-    C: FnMut(PublicKey, SocketAddr),
-{
-    fn run(mut self) {
-        loop {
-            let pending = self.inbox.wait(self.names.poll_timeout());
-            if !self.handle(pending) {
-                return;
-            }
-            self.report();
-            let Some(name) = self.names.poll_lookup(Instant::now()) else { continue };
+impl Desk {
+    fn start_thread(desk: &Arc<Self>) -> io::Result<()> {
+        let own = Arc::clone(desk);
+        thread::Builder::new().name("weft-names".to_owned()).spawn(move || {
+            let _guard = EndProcessOnPanic;
+            weft_confine::thread(weft_confine::Role::Names);
+            own.work();
+        })?;
+        desk.lock().threads += 1;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        while let Some(name) = self.next() {
             let answer = (self.look_up)(&name.host, name.port);
-            // Events during the lookup come first: a peer that was heard again keeps its address.
-            let pending = std::mem::take(&mut *self.inbox.lock());
-            if !self.handle(pending) {
-                return;
-            }
-            let addresses = self.judge(&name, answer);
-            self.names.handle_answer(&name, &addresses, Instant::now());
+            let mut state = self.lock();
+            let addresses = state.judge(&name, answer);
+            state.names.handle_answer(&name, &addresses, Instant::now());
+        }
+    }
+
+    /// Waits until a name has to be looked up, and reports changes meanwhile. Returns `None` at the end.
+    fn next(&self) -> Option<Name> {
+        loop {
             self.report();
-        }
-    }
-
-    /// Handles events. Returns whether the thread continues.
-    fn handle(&mut self, pending: Pending) -> bool {
-        let now = Instant::now();
-        if let Some(peers) = pending.peers {
-            self.names.set_peers(peers, now);
-        }
-        if pending.network_changed {
-            self.names.handle_network_change(now);
-        }
-        for (peer, news) in pending.news {
-            match news {
-                News::Stale => self.names.handle_stale(&peer, now),
-                News::Unanswered(initiations) => self.names.handle_unanswered(&peer, initiations, now),
-                News::Heard(from) => self.names.handle_heard(&peer, from),
+            let mut state = self.lock();
+            if state.is_stopped {
+                return None;
+            }
+            if let Some(name) = state.names.poll_lookup(Instant::now()) {
+                // There may be more names for another thread.
+                self.changed.notify_one();
+                return Some(name);
+            }
+            if state.names.has_change() {
+                continue;
+            }
+            match state.names.poll_timeout() {
+                Some(due) => {
+                    let pause = due.saturating_duration_since(Instant::now());
+                    drop(self.changed.wait_timeout(state, pause));
+                }
+                None => drop(self.changed.wait(state)),
             }
         }
-        !pending.stop
     }
 
-    fn report(&mut self) {
-        while let Some((peer, address)) = self.names.poll_change() {
-            tracing::info!(%peer, %address, "the peer's endpoint was resolved to another address");
-            (self.on_change)(peer, address);
+    fn report(&self) {
+        let mut on_change = self.on_change.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let mut state = self.lock();
+            let change = if state.is_stopped { None } else { state.names.poll_change() };
+            drop(state);
+            let Some((peer, address)) = change else { return };
+            on_change(peer, address);
         }
     }
+}
 
+impl State {
     fn judge(&mut self, name: &Name, answer: io::Result<Vec<SocketAddr>>) -> Vec<SocketAddr> {
         let problem = match answer {
             Ok(addresses) if !addresses.is_empty() => {
@@ -282,24 +238,50 @@ mod tests {
         }
     }
 
+    /// Where a test sends answers, and what waits for the next.
+    fn answers()
+    -> (mpsc::Sender<Vec<SocketAddr>>, impl Fn() -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static) {
+        let (answer, answers) = mpsc::channel();
+        let answers = Mutex::new(answers);
+        (answer, move || answers.lock().unwrap().recv().map_err(io::Error::other))
+    }
+
+    #[test]
+    fn names_without_an_answer_do_not_delay_the_others() {
+        let (never, silence) = answers();
+        let (change, changes) = mpsc::channel();
+        let look_up = move |host: &str, _| match host {
+            "peer9.example" => Ok(vec!["192.0.2.9:7".parse().unwrap()]),
+            _ => silence(),
+        };
+        let resolver = Resolver::with(look_up, move |peer, to| {
+            let _ = change.send((peer, to));
+        });
+        // As many names as all threads but one look up, and another that comes when they do.
+        let silent: Vec<Watched> = (1..8).map(|byte| watched(byte, None)).collect();
+        resolver.set_peers(silent.clone());
+        resolver.set_peers(silent.into_iter().chain([watched(9, None)]).collect());
+        let change = changes.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(change, (watched(9, None).peer, "192.0.2.9:7".parse().unwrap()));
+        drop(never);
+    }
+
     #[test]
     fn an_unresolved_name_is_looked_up_in_the_background() {
         let (asked, questions) = mpsc::channel();
-        let (answer, answers) = mpsc::channel();
+        let (answer, answers) = answers();
         let (change, changes) = mpsc::channel();
         let look_up = move |host: &str, port| {
             let _ = asked.send((host.to_owned(), port));
-            answers.recv().map_err(io::Error::other)
+            answers()
         };
-        let resolver = Resolver::start_with(look_up, move |peer, to| {
+        let resolver = Resolver::with(look_up, move |peer, to| {
             let _ = change.send((peer, to));
-        })
-        .unwrap();
-        let handle = resolver.handle();
-        handle.set_peers(vec![watched(1, None)]);
+        });
+        resolver.set_peers(vec![watched(1, None)]);
         assert_eq!(questions.recv_timeout(PATIENCE).unwrap(), ("peer1.example".to_owned(), 7));
         // The lookup is under way, and a report does not wait for it.
-        handle.network_changed();
+        resolver.network_changed();
         answer.send(vec!["192.0.2.1:7".parse().unwrap()]).unwrap();
         let change = changes.recv_timeout(PATIENCE).unwrap();
         assert_eq!(change, (watched(1, None).peer, "192.0.2.1:7".parse().unwrap()));
@@ -308,25 +290,23 @@ mod tests {
     #[test]
     fn a_peer_that_speaks_during_the_look_up_stays_where_it_is() {
         let (asked, questions) = mpsc::channel();
-        let (answer, answers) = mpsc::channel();
+        let (answer, answers) = answers();
         let (change, changes) = mpsc::channel();
         let look_up = move |host: &str, _| {
             let _ = asked.send(host.to_owned());
-            answers.recv().map_err(io::Error::other)
+            answers()
         };
-        let resolver = Resolver::start_with(look_up, move |peer, to| {
+        let resolver = Resolver::with(look_up, move |peer, to| {
             let _ = change.send((peer, to));
-        })
-        .unwrap();
-        let handle = resolver.handle();
+        });
         let (roaming, waiting) = (watched(1, Some("192.0.2.1:7")), watched(2, None));
-        handle.set_peers(vec![roaming.clone()]);
-        handle.stale(roaming.peer);
+        resolver.set_peers(vec![roaming.clone()]);
+        resolver.stale(roaming.peer);
         assert_eq!(questions.recv_timeout(PATIENCE).unwrap(), "peer1.example");
-        handle.moved(roaming.peer, "198.51.100.9:9".parse().unwrap());
+        resolver.moved(roaming.peer, "198.51.100.9:9".parse().unwrap());
         answer.send(vec!["192.0.2.2:7".parse().unwrap()]).unwrap();
         // The first change comes from the next answer.
-        handle.set_peers(vec![roaming, waiting.clone()]);
+        resolver.set_peers(vec![roaming, waiting.clone()]);
         assert_eq!(questions.recv_timeout(PATIENCE).unwrap(), "peer2.example");
         answer.send(vec!["192.0.2.3:7".parse().unwrap()]).unwrap();
         let change = changes.recv_timeout(PATIENCE).unwrap();
@@ -336,17 +316,16 @@ mod tests {
     #[test]
     fn dropping_it_ends_the_thread_and_a_late_answer_changes_nothing() {
         let (asked, questions) = mpsc::channel();
-        let (answer, answers) = mpsc::channel::<Vec<SocketAddr>>();
+        let (answer, answers) = answers();
         let (change, changes) = mpsc::channel();
         let look_up = move |_: &str, _| {
             let _ = asked.send(());
-            answers.recv().map_err(io::Error::other)
+            answers()
         };
-        let resolver = Resolver::start_with(look_up, move |peer, to| {
+        let resolver = Resolver::with(look_up, move |peer, to| {
             let _ = change.send((peer, to));
-        })
-        .unwrap();
-        resolver.handle().set_peers(vec![watched(1, None)]);
+        });
+        resolver.set_peers(vec![watched(1, None)]);
         questions.recv_timeout(PATIENCE).unwrap();
         drop(resolver);
         answer.send(vec!["192.0.2.1:7".parse().unwrap()]).unwrap();

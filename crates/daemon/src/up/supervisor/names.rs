@@ -10,19 +10,13 @@ use weft_tunnel::{Event, PublicKey};
 use super::message::{Inbox, Message};
 use crate::up::look_up::InVain;
 
-/// The thread that looks names up; `None` if it could not be started.
-pub(super) struct Names(Option<Resolver>);
+/// Looks names up on threads.
+pub(super) struct Names(Resolver);
 
 impl Names {
-    pub(super) fn start(inbox: &Inbox) -> Self {
+    pub(super) fn new(inbox: &Inbox) -> Self {
         let resolved = inbox.clone();
-        match Resolver::start(move |peer, address| drop(resolved.send(Message::Resolved(peer, address)))) {
-            Ok(resolver) => Self(Some(resolver)),
-            Err(error) => {
-                tracing::warn!("cannot start a thread for names: {error}; they are not looked up again");
-                Self(None)
-            }
-        }
+        Self(Resolver::new(move |peer, address| drop(resolved.send(Message::Resolved(peer, address)))))
     }
 
     /// Watches the names of peers with their current addresses. A name that was not found is looked up
@@ -33,7 +27,6 @@ impl Names {
         in_vain: &[InVain],
         current: impl Fn(usize, &PublicKey) -> Option<SocketAddr>,
     ) {
-        let Some(resolver) = &self.0 else { return };
         let in_vain: HashSet<PublicKey> = in_vain.iter().map(|name| name.peer).collect();
         let current =
             |place, peer: &PublicKey| if in_vain.contains(peer) { None } else { current(place, peer) };
@@ -42,26 +35,21 @@ impl Names {
                 peer.endpoint.clone().filter(|endpoint| matches!(endpoint, Endpoint::Name { .. }))?;
             Some(Watched { peer: peer.public_key, endpoint, current: current(place, &peer.public_key) })
         });
-        resolver.handle().set_peers(watched.collect());
+        self.0.set_peers(watched.collect());
     }
 
     /// Looks names up again because the ways to the peers may have changed.
     pub(super) fn network_changed(&self) {
-        if let Some(resolver) = &self.0 {
-            resolver.handle().network_changed();
-        }
+        self.0.network_changed();
     }
 
     /// Follows what happened to a peer: a peer that does not answer may have another address.
     pub(super) fn happened(&self, event: Event) {
-        let Some(resolver) = &self.0 else { return };
         match event {
-            Event::HandshakeComplete { peer } => resolver.handle().handshake(peer),
-            Event::HandshakeUnanswered { peer, initiations } => {
-                resolver.handle().unanswered(peer, initiations);
-            }
-            Event::HandshakeFailed { peer } => resolver.handle().stale(peer),
-            Event::EndpointChanged { peer, endpoint } => resolver.handle().moved(peer, endpoint),
+            Event::HandshakeComplete { peer } => self.0.handshake(peer),
+            Event::HandshakeUnanswered { peer, initiations } => self.0.unanswered(peer, initiations),
+            Event::HandshakeFailed { peer } => self.0.stale(peer),
+            Event::EndpointChanged { peer, endpoint } => self.0.moved(peer, endpoint),
         }
     }
 }

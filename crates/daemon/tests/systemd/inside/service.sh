@@ -27,7 +27,7 @@ start_is_ready_and_carries_traffic() {
     # The threads that parse what others sent have filters beyond those of the unit.
     local of_unit
     of_unit=$(thread_has weft@wg0 weft Seccomp_filters)
-    for thread in weft-packets weft-uapi weft-control weft-names weft-network; do
+    for thread in weft-packets weft-uapi weft-control weft-network; do
         [ "$(thread_has weft@wg0 $thread Seccomp_filters)" -gt "$of_unit" ] || { say "$thread is not confined"; return 1; }
     done
     # wg(8) finds it.
