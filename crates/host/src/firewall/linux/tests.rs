@@ -1,6 +1,7 @@
 use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
+use weft_lab::{Namespace, here};
 
 use super::super::{FullTunnel, KillSwitch, Local, OwnPackets};
 use super::*;
@@ -95,4 +96,18 @@ fn the_kill_switch_never_names_a_device_by_its_number() {
     // When the tunnel comes back, an interface index may belong to another device, or to none.
     let text = serde_json::to_string(&batch(&full(), &[])).unwrap();
     assert!(text.contains("\"oifname\"") && !text.contains("\"oif\"") && !text.contains("\"iif\""));
+}
+
+#[test]
+fn one_process_at_a_time_changes_the_rules_of_a_network_namespace() {
+    if !here::namespaces_permitted() {
+        return;
+    }
+    let other = || File::open("/proc/thread-self/ns/net").unwrap();
+    Namespace::new("alone").unwrap().run(|| {
+        let first = alone().unwrap();
+        assert!(matches!(other().try_lock(), Err(TryLockError::WouldBlock)));
+        drop(first);
+        other().try_lock().unwrap();
+    });
 }
