@@ -27,6 +27,7 @@ use crate::cli::drop_in::RunArgs;
 use crate::control::Managed;
 use crate::control::socket::Manage as _;
 use crate::interface::{self, Inherited, Interface, Options, StartError, TunQueues};
+use crate::logging;
 use crate::metrics;
 use crate::network::{MtuChoice, NetworkKeeper};
 use crate::scheduling::Priority;
@@ -135,6 +136,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let notifier = if args.foreground || environment.foreground { None } else { Some(background::begin()?) };
     secrecy::forbid_core_dumps();
     weft_confine::enable();
+    let _log = logging::queue::start();
     let (end, ended) = mpsc::channel();
     let (signal, network) = (end.clone(), end.clone());
     signals::watch(move |received| drop(signal.send(End::Signal(received)))).map_err(RunError::Signals)?;

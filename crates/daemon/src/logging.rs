@@ -1,4 +1,5 @@
-//! The log: lines on standard error, human or JSON, or entries of the systemd journal. Starts no thread.
+//! The log: lines on standard error, human or JSON, or entries of the systemd journal. No thread is started
+//! until [`queue::start`].
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Mutex;
@@ -12,8 +13,10 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 mod file;
 #[cfg(target_os = "linux")]
 mod journal;
+pub mod queue;
 
 pub use file::File;
+use queue::Queued;
 
 #[cfg(not(target_os = "linux"))]
 use crate::unsupported::journal;
@@ -67,18 +70,19 @@ pub fn init(
         && let Some(journal) = journal::connect(interface)
     {
         // A program that embeds this library may have set its own subscriber.
-        let _already_set = tracing_subscriber::registry().with(filter).with(journal).try_init();
+        let layer = Queued::new(journal);
+        let _already_set = tracing_subscriber::registry().with(filter).with(layer).try_init();
         return Ok(());
     }
     let is_coloured = file.is_none() && is_coloured();
     let writer =
         file.map_or_else(|| BoxMakeWriter::new(io::stderr), |file| BoxMakeWriter::new(Mutex::new(file)));
     // Otherwise tracing reports a closed standard error to standard error, and panics.
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).log_internal_errors(false);
+    let registry = tracing_subscriber::registry().with(filter);
     let _already_set = match format {
-        Format::Human => builder.with_ansi(is_coloured).try_init(),
-        Format::Json => builder.json().flatten_event(true).try_init(),
+        Format::Human => registry.with(Queued::new(layer.with_ansi(is_coloured))).try_init(),
+        Format::Json => registry.with(Queued::new(layer.json().flatten_event(true))).try_init(),
     };
     Ok(())
 }

@@ -8,6 +8,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
 
 use super::{BackgroundError, Output};
+use crate::logging;
 
 /// Reports to the waiting parent that the daemon is ready. Dropping it, or the end of the process, reports a
 /// failure.
@@ -73,6 +74,8 @@ impl Notifier {
     /// # Errors
     /// When the system refuses one of these steps.
     pub fn ready(mut self, output: Output) -> Result<(), BackgroundError> {
+        // What was logged until now still goes to the terminal.
+        logging::queue::flush();
         let failed = |action| move |errno: Errno| BackgroundError::System { action, source: errno.into() };
         setsid().map_err(failed("leave the session"))?;
         let null = File::options().read(true).write(true).open("/dev/null");

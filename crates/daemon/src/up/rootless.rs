@@ -26,8 +26,8 @@ use super::supervisor::{Inbox, MESSAGES, Message, Supervisor};
 use super::{Options, Overrides, UpError};
 use crate::cli::{NameServer, RootlessArgs, TunArgs};
 use crate::interface::Inherited;
-use crate::metrics;
 use crate::secrecy;
+use crate::{logging, metrics};
 
 /// Joins the tunnel of a file that this user runs, or brings it up. Call it before the first thread is
 /// started.
@@ -93,6 +93,7 @@ fn hash(text: &str) -> u64 {
 /// Brings the tunnel up, and runs it until its last member has left or it is stopped.
 fn run(args: &RootlessArgs, file: &Path, members: &Members) -> Result<(), Error> {
     let namespace = Namespace::make()?;
+    let _log = logging::queue::start();
     let (inbox, messages) = mpsc::sync_channel(MESSAGES);
     let cancel = Cancel::default();
     let (stop, look_up) = (inbox.clone(), cancel.clone());

@@ -21,7 +21,7 @@ use super::served::Announced;
 use super::supervisor::{Inbox, MESSAGES, Message, Supervisor};
 use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
 use crate::background::{Notifier, Output};
-use crate::metrics;
+use crate::{logging, metrics};
 
 /// Runs an interface until something ends it.
 pub(super) fn run(
@@ -32,6 +32,7 @@ pub(super) fn run(
     notifier: Option<Notifier>,
 ) -> Result<(), UpError> {
     let began = (Instant::now(), SystemTime::now());
+    let _log = logging::queue::start();
     // First of all: an unusable address is then the only error to report, and nothing has to be undone.
     let metrics = match metrics::inherited() {
         Some(inherited) => Some(inherited),

@@ -41,3 +41,4 @@ mod standstill;
 mod status;
 mod support;
 mod two_hundred_peers;
+mod unread_log;

@@ -112,8 +112,9 @@ pub(crate) fn removing_command(interface: &InterfaceName) -> String {
 }
 
 /// Keeps other processes of weft in this network namespace from changing rules until the returned file is
-/// dropped, or returns `None` after [`PATIENCE`]. When the rules change, every nft that reads or changes them
-/// begins again (1.0.6): 100 that each removed a table at the same time took 41 s.
+/// dropped, or returns `None` after [`PATIENCE`]: a user who keeps the lock delays a change, but does not
+/// prevent it. When the rules change, every nft that reads or changes them begins again (1.0.6): 100 that
+/// each removed a table at the same time took 41 s.
 fn alone() -> Option<File> {
     let namespace = File::open("/proc/thread-self/ns/net").ok()?;
     let start = Instant::now();
