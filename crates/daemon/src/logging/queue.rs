@@ -41,13 +41,16 @@ pub fn start() -> impl Drop {
     QUEUE.start();
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
-        QUEUE.flush();
+        if !QUEUE.flush() {
+            // The message would wait too, and a thread that has panicked must end the process.
+            std::process::exit(1);
+        }
         before(panic);
     }));
     Flush
 }
 
-/// Waits until the lines that were logged are written, at most for [`PATIENCE`].
+/// Waits until the lines that were logged are written, but not for long.
 pub fn flush() {
     QUEUE.flush();
 }
@@ -132,14 +135,13 @@ impl Queue {
         }
     }
 
-    fn flush(&self) {
+    /// Returns whether everything was written in time.
+    fn flush(&self) -> bool {
         if !self.takes() {
-            return;
+            return true;
         }
         let (done, written) = sync_channel(1);
-        if self.send(Item::Flush(done), PATIENCE) {
-            let _ = written.recv_timeout(PATIENCE);
-        }
+        self.send(Item::Flush(done), PATIENCE) && written.recv_timeout(PATIENCE).is_ok()
     }
 
     /// Returns whether there was room in time.
@@ -317,7 +319,7 @@ mod tests {
             thread::Builder::new().name(name.to_owned()).spawn(work).unwrap().join().unwrap();
         }
         drop(unread);
-        queue.flush();
+        assert!(queue.flush());
         let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         let first = "a line number=0 name=\"weft-packets-1\" is_last=false error=e";
         assert!(text.lines().next().unwrap().ends_with(first), "{text}");
@@ -328,5 +330,31 @@ mod tests {
             .sum();
         let written = text.lines().filter(|line| line.contains("a line")).count();
         assert_eq!(written + lost, 3 * lines, "{lost} lost");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_thread_that_panics_ends_the_process_though_the_log_is_not_read() {
+        const CHILD: &str = "WEFT_TEST_UNREAD_LOG";
+        const NAME: &str =
+            "logging::queue::tests::a_thread_that_panics_ends_the_process_though_the_log_is_not_read";
+        if std::env::var_os(CHILD).is_some() {
+            crate::logging::init(Some("info"), "info", crate::logging::Format::Human, None, None).unwrap();
+            let _log = start();
+            for number in 0..LINES {
+                tracing::info!(number, "more lines than a pipe holds, and a panic behind them");
+            }
+            let body = || {
+                let _guard = EndProcessOnPanic;
+                panic!("on purpose");
+            };
+            let _ = thread::spawn(body).join();
+            std::process::exit(0);
+        }
+        let (_unread, full) = io::pipe().unwrap();
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").env_remove("JOURNAL_STREAM");
+        let status = child.stdout(std::process::Stdio::null()).stderr(full).status().unwrap();
+        assert_eq!(status.code(), Some(1));
     }
 }
