@@ -11,6 +11,7 @@
 
 #[path = "../support/ip.rs"]
 mod ip;
+mod machine;
 mod one_big_peer;
 mod packet_threads;
 mod scene;
@@ -59,6 +60,7 @@ fn assert_refused(scene: &Scene, from: u8, to: u8) {
 
 #[test]
 fn peers_reach_the_world_with_the_address_of_the_gateway() {
+    let _shared = machine::shared();
     let Some(scene) = Scene::new() else { return };
     for client in [LAPTOP, DESKTOP, PHONE] {
         for (world, gateway) in WORLD.map(|text| text.parse().unwrap()).into_iter().zip(gateway_outside()) {
@@ -71,6 +73,7 @@ fn peers_reach_the_world_with_the_address_of_the_gateway() {
 
 #[test]
 fn peers_reach_each_other_only_where_they_may() {
+    let _shared = machine::shared();
     let Some(scene) = Scene::new() else { return };
     for (from, to) in [(LAPTOP, DESKTOP), (DESKTOP, LAPTOP)] {
         for address in inner(to) {
@@ -97,6 +100,7 @@ fn peers_reach_each_other_only_where_they_may() {
 
 #[test]
 fn the_world_reaches_peers_only_with_answers() {
+    let _shared = machine::shared();
     let Some(scene) = Scene::new() else { return };
     // A host next to the gateway that knows where the peers are.
     for (address, world) in inner(LAPTOP).into_iter().zip(WORLD) {
@@ -120,6 +124,7 @@ fn the_world_reaches_peers_only_with_answers() {
 
 #[test]
 fn a_reload_of_the_rules_ends_no_connection() {
+    let _shared = machine::shared();
     let Some(scene) = Scene::new() else { return };
     let mut connection = connect(scene.client(PHONE), &scene.world, WORLD[0].parse().unwrap()).unwrap();
     assert_alive(&mut connection);

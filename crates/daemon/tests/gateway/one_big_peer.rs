@@ -19,6 +19,7 @@ const BYTES: u64 = 64 * 1024;
 
 #[test]
 fn connections_to_one_site_use_all_interfaces_to_it() {
+    let _shared = crate::machine::shared();
     if !here::tun_permitted() {
         return;
     }

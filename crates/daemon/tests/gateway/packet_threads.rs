@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
 use std::time::Instant;
 
 use weft::up::{Daemon, Options};
@@ -22,6 +21,7 @@ use weft_lab::{Namespace, Process, here, until};
 use weft_tunnel::{DropReason, PeerSnapshot, PrivateKey, PublicKey};
 use weft_uapi::Control as _;
 
+use crate::machine::{alone, shared};
 use crate::stopped_thread::{StoppedThread, thread_named};
 
 const PEERS: u8 = 9;
@@ -32,9 +32,6 @@ const DATAGRAMS: u64 = 1000;
 fn inner(peer: u8) -> [IpAddr; 2] {
     [IpAddr::from([10, 40, peer, 1]), IpAddr::from([10, 40, peer, 2])]
 }
-
-/// Held by each test with a gateway, and alone by those that find a thread of it by its name, or send much.
-static MACHINE: RwLock<()> = RwLock::new(());
 
 /// A gateway and its peers, which are interfaces of one other namespace.
 struct Scene {
@@ -244,7 +241,7 @@ fn start(namespace: &Namespace, name: &str, text: &str, threads: u16) -> Daemon 
 
 #[test]
 fn every_thread_serves_its_peers_in_order_and_nothing_is_lost() {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = shared();
     let Some(scene) = Scene::new() else { return };
     // Answered or not: what nothing answers stays on the queue of its hash, whichever thread reads that.
     scene.exchange(Replies::Never);
@@ -254,7 +251,7 @@ fn every_thread_serves_its_peers_in_order_and_nothing_is_lost() {
 
 #[test]
 fn the_port_changes_for_all_threads_and_peers_are_removed_and_added() {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = shared();
     let Some(scene) = Scene::new() else { return };
     let controller = scene.gateway_daemon.controller().unwrap();
     controller
@@ -289,7 +286,7 @@ fn the_port_changes_for_all_threads_and_peers_are_removed_and_added() {
 
 #[test]
 fn a_thread_that_hangs_costs_packets_of_its_peers_and_no_other_thread_stops() {
-    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(scene) = Scene::new() else { return };
     // Every thread reads flows to the peers of the one that hangs.
     let placement = scene.placement();
@@ -331,7 +328,7 @@ fn a_thread_that_hangs_costs_packets_of_its_peers_and_no_other_thread_stops() {
 
 #[test]
 fn each_pinned_thread_has_a_processor_and_more_threads_than_processors_are_refused() {
-    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     if !here::tun_permitted() || weft_udp::MAX_SHARDS == 1 {
         return;
     }
@@ -372,7 +369,7 @@ fn processors_of(status: &Path) -> Vec<usize> {
 
 #[test]
 fn without_a_program_of_the_kernel_threads_hand_messages_over_and_nothing_is_lost() {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = shared();
     let mut refusal = Refusal::of_option(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, libc::EPERM);
     let Some(scene) = Scene::after(move || refusal.apply().unwrap()) else { return };
     scene.exchange(Replies::EveryPackets(5));
@@ -381,7 +378,7 @@ fn without_a_program_of_the_kernel_threads_hand_messages_over_and_nothing_is_los
 
 #[test]
 fn ten_thousand_peers_are_added_and_removed_while_all_threads_are_busy() {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = shared();
     let Some(scene) = Scene::new() else { return };
     let controller = scene.gateway_daemon.controller().unwrap();
     let key = |number: u32| {
@@ -437,6 +434,7 @@ fn without_peers() -> Option<(Namespace, tempfile::TempDir)> {
 
 #[test]
 fn more_threads_than_the_limit_of_descriptors_allows_are_refused_in_one_line() {
+    let _shared = shared();
     let Some((namespace, directory)) = without_peers() else { return };
     let file = directory.path().join("wg0.conf");
     let arguments = ["-c", "ulimit -n 300; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_weft"), "up"];
@@ -451,6 +449,7 @@ fn more_threads_than_the_limit_of_descriptors_allows_are_refused_in_one_line() {
 
 #[test]
 fn a_kernel_with_fewer_queues_than_wanted_is_told_of_in_one_line_and_nothing_is_left() {
+    let _shared = shared();
     let Some((namespace, directory)) = without_peers() else { return };
     let file = directory.path().join("wg0.conf");
     let up = |arguments: &str, descriptors| {
@@ -487,7 +486,7 @@ fn a_kernel_with_fewer_queues_than_wanted_is_told_of_in_one_line_and_nothing_is_
 
 #[test]
 fn peers_that_move_while_they_have_traffic_lose_nothing_and_stay_in_order() {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = shared();
     let Some(scene) = Scene::new() else { return };
     let keys: Vec<PublicKey> = (0..PEERS).map(|peer| scene.key(peer)).collect();
     let controller = scene.gateway_daemon.controller().unwrap();
@@ -527,7 +526,7 @@ fn peers_that_move_while_they_have_traffic_lose_nothing_and_stay_in_order() {
 
 #[test]
 fn an_address_that_moves_between_peers_of_two_threads_gets_every_packet() {
-    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(scene) = Scene::new() else { return };
     let controller = scene.gateway_daemon.controller().unwrap();
     // Two peers take the address of the first from each other. Their interfaces are in one namespace.
@@ -567,7 +566,7 @@ fn an_address_that_moves_between_peers_of_two_threads_gets_every_packet() {
 
 #[test]
 fn a_peer_moves_by_itself_where_packet_threads_have_unequal_work() {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = shared();
     let Some(scene) = Scene::new() else { return };
     let before = scene.placement();
     let busy: Vec<u8> = (0..PEERS).filter(|peer| before[&scene.key(*peer)].0 == 0).collect();
