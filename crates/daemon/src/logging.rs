@@ -108,8 +108,9 @@ mod tests {
 
     use super::*;
 
+    /// A log that is not written while it is locked.
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    pub(super) struct Lines(pub(super) Arc<Mutex<Vec<u8>>>);
 
     impl Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

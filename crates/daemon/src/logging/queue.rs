@@ -276,31 +276,15 @@ impl Visit for Line {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Write};
-    use std::sync::{Arc, Mutex};
-
     use tracing_subscriber::layer::SubscriberExt as _;
     use tracing_subscriber::{fmt, registry};
 
     use super::*;
-
-    /// A log that is not written while it is locked.
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::logging::tests::Lines;
 
     #[test]
     fn a_log_that_is_not_read_stops_no_thread_and_says_later_how_much_is_missing() {
-        let (log, queue) = (Log::default(), &*Box::leak(Box::new(Queue::new())));
+        let (log, queue) = (Lines::default(), &*Box::leak(Box::new(Queue::new())));
         let writer = log.clone();
         let layer = fmt::layer().with_ansi(false).without_time().with_writer(move || writer.clone());
         let subscriber = Dispatch::new(registry().with(Queued { layer, queue }));
@@ -351,7 +335,7 @@ mod tests {
             let _ = thread::spawn(body).join();
             std::process::exit(0);
         }
-        let (_unread, full) = io::pipe().unwrap();
+        let (_unread, full) = std::io::pipe().unwrap();
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").env_remove("JOURNAL_STREAM");
         let status = child.stdout(std::process::Stdio::null()).stderr(full).status().unwrap();

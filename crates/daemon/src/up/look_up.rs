@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weft_config::{Config, Endpoint, Peer};
+use weft_config::{Config, Endpoint, KillSwitch, Peer};
 use weft_confine::EndProcessOnPanic;
 use weft_host::resolve::{self, Cancel, ResolveError, Retries};
 use weft_tunnel::PublicKey;
@@ -32,6 +32,16 @@ fn all(config: &Config) -> Vec<PeerAddress> {
         None => PeerAddress::None,
     });
     all.collect()
+}
+
+/// Reports whether look-ups may need the tunnel once it is up: its name servers, its default route (also as
+/// two halves) or its kill switch leave no other way.
+fn closes_the_way_to_name_servers(config: &Config) -> bool {
+    let host = &config.interface.host;
+    let mut prefixes = config.peers.iter().flat_map(|peer| &peer.allowed_ips);
+    host.kill_switch != KillSwitch::Off
+        || !host.dns.is_empty()
+        || prefixes.any(|prefix| prefix.prefix_len() <= 1)
 }
 
 /// Asks the system for the address of an endpoint.
@@ -64,12 +74,13 @@ impl Found {
         Self::of(config, &all(config), PATIENCE)
     }
 
-    /// Looks up all names for a start. If every peer has a name, the start waits with `wait` and tries again
-    /// until one of them resolves. The others, or all if a peer needs no name, are resolved in the
-    /// background: one name that is gone must not keep a gateway down.
+    /// Looks up all names for a start, which waits and tries again until all resolve, if look-ups may need
+    /// the tunnel from then on. Otherwise it waits only if every peer has a name, until one of them resolves,
+    /// and the rest is resolved in the background: one name that is gone must not keep a gateway down.
     ///
     /// # Errors
-    /// When no peer can be reached after all retries, or when `wait` says that the start is cancelled.
+    /// When a name that the start waits for has no address after all retries, or when the start is
+    /// cancelled.
     pub(super) fn at_start(config: &Config, retries: Retries, cancel: &Cancel) -> Result<Self, ResolveError> {
         Self::at_start_with(config, retries, Self::once, |pause| cancel.wait(pause))
     }
@@ -82,10 +93,12 @@ impl Found {
     ) -> Result<Self, ResolveError> {
         let has_name = |peer: &Peer| matches!(peer.endpoint, Some(Endpoint::Name { .. }));
         let needs_one = config.peers.iter().all(has_name);
+        let needs_all = closes_the_way_to_name_servers(config);
         let mut failures = 0;
         loop {
             let mut found = once(config);
-            if !needs_one || found.in_vain.is_empty() || found.endpoints.iter().any(Option::is_some) {
+            let is_reachable = !needs_one || found.endpoints.iter().any(Option::is_some);
+            if found.in_vain.is_empty() || (is_reachable && !needs_all) {
                 return Ok(found);
             }
             let InVain { error, .. } = found.in_vain.swap_remove(0);
@@ -274,6 +287,24 @@ mod tests {
         let (none, pauses) = start(&names, |_, _| false);
         assert!(none.unwrap_err().to_string().contains("a.example:7: none"));
         assert_eq!(pauses, [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_start_waits_for_all_names_if_they_could_not_be_looked_up_later() {
+        let peers = ["Endpoint = a.example:7", "Endpoint = b.example:7", "Endpoint = 192.0.2.9:7"];
+        let late = |host: &str, failures: usize| host == "a.example" || failures == 2;
+        let plain = config(&peers);
+        let mut closed = [plain.clone(), plain.clone(), plain.clone()];
+        closed[0].interface.host.kill_switch = KillSwitch::AllowLocal;
+        closed[1].interface.host.dns.servers.push(at(53).ip());
+        closed[2].peers[2].allowed_ips.push("128.0.0.0/1".parse().unwrap());
+        for config in closed {
+            let (found, pauses) = start(&config, late);
+            assert_eq!((found.unwrap().in_vain.len(), pauses), (0, vec![1, 2]));
+            let (without, _) = start(&config, |host, _| host == "a.example");
+            assert!(without.unwrap_err().to_string().contains("b.example:7: none"));
+        }
+        assert_eq!(start(&plain, late).0.unwrap().in_vain.len(), 1);
     }
 
     #[test]

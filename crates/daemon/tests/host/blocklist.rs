@@ -1,4 +1,4 @@
-//! A router whose firewall blocks many addresses.
+//! A router with a firewall that blocks many addresses.
 
 use std::fmt::Write as _;
 
