@@ -11,8 +11,10 @@ import time
 fake = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(fake))
 TARGET = "x86_64-pc-windows-gnu"
-WINE, WINESERVER = "/usr/lib/wine/wine64", "/usr/lib/wine/wineserver64"
-PACKAGES = {"wine64": WINE, "gcc-mingw-w64-x86-64-win32": "/usr/bin/x86_64-w64-mingw32-gcc"}
+PROGRAM, WINESERVER = "/usr/lib/wine/wine64", "/usr/lib/wine/wineserver64"
+# Wine needs a page at a fixed address. With random addresses, about one start in 6,000 has its heap there, and fails.
+WINE = ["setarch", "--addr-no-randomize", PROGRAM]
+PACKAGES = {"wine64": PROGRAM, "gcc-mingw-w64-x86-64-win32": "/usr/bin/x86_64-w64-mingw32-gcc"}
 MTU, PORT = 1420, 51820
 WINDOWS, LINUX = "10.99.0.1", "10.99.0.2"
 CLONE_NEWNET = 0x40000000
@@ -123,7 +125,8 @@ class World:
         for side in (self.w, self.l):
             secret = output(weft, "genkey")
             self.keys[side] = (secret, output(weft, "pubkey", input=secret))
-        self.wine = dict(os.environ, WINEPREFIX=f"{work}/prefix", WINEDEBUG="-all", WINEDLLOVERRIDES="mscoree,mshtml=")
+        self.wine = dict(os.environ, WINEPREFIX=f"{work}/prefix", WINEDEBUG="-all,err+virtual",
+                         WINEDLLOVERRIDES="mscoree,mshtml=")
 
     def __enter__(self):
         try:
@@ -216,7 +219,7 @@ class World:
         self.count += 1
         outputs = [f"{self.work}/{kind}{self.count}" for kind in ("output", "log")]
         with open(outputs[0], "w") as stdout, open(outputs[1], "w") as stderr:
-            process = self.start(self.w, WINE, path, *arguments, env=dict(self.wine, **variables),
+            process = self.start(self.w, *WINE, path, *arguments, env=dict(self.wine, **variables),
                                  stdin=subprocess.PIPE, stdout=stdout, stderr=stderr)
         process.output, process.log = outputs
         return process
@@ -228,7 +231,8 @@ class World:
         finally:
             self.stop(process)
         told = read(process.output), read(process.log)
-        assert process.returncode == status, f"{process.args[5:]}: status {process.returncode}\n{''.join(told)}"
+        command = process.args[len(WINE) + 4:]
+        assert process.returncode == status, f"{command}: status {process.returncode}\n{''.join(told)}"
         return told
 
     def weft_exe(self, *arguments):
