@@ -41,6 +41,8 @@ use pf::system as platform;
 use wfp::system as platform;
 
 pub use error::FirewallError;
+#[cfg(target_os = "linux")]
+pub use platform::is_in_force;
 pub(crate) use platform::{RECOGNISES, removing_command};
 pub use platform::{apply, check, present, remove};
 
@@ -192,6 +194,15 @@ impl Rules {
         let full = self.full_tunnel.as_ref().is_some_and(|full| full.ipv4 || full.ipv6);
         !full && self.kill_switch.is_none() && !self.mss_clamp
     }
+}
+
+/// Reports whether there are any rules of the interface, if these are wanted.
+///
+/// # Errors
+/// Those of [`FirewallError`].
+#[cfg(not(target_os = "linux"))]
+pub fn is_in_force(rules: &Rules) -> Result<bool, FirewallError> {
+    Ok(rules.is_empty() || !present(&rules.interface)?.is_empty())
 }
 
 /// Returns the addresses as they appear in packets: IPv4-mapped addresses as IPv4, and without scopes.

@@ -8,10 +8,11 @@ use weft_config::{Dns, InterfaceName};
 
 use super::execute::{Outcome, System};
 use super::plan::SRC_VALID_MARK;
-use super::step::Step;
+use super::step::{Firewall, Step};
 use super::{HostError, hooks, outside, sysctl};
 use crate::dns;
-use crate::routes::{Family, FoundRule, Link, Netlink, RouteError, Rule};
+use crate::network::NetworkChange;
+use crate::routes::{Family, FoundRule, Link, Netlink, RouteError, Rule, RuleKind};
 
 /// The system around one interface.
 #[derive(Debug)]
@@ -78,6 +79,15 @@ impl Kernel {
         Ok(if is_new { Outcome::Done } else { Outcome::Left })
     }
 
+    fn not_in_force(&self, mut steps: Vec<Step>) -> Result<Vec<Step>, RouteError> {
+        if steps.is_empty() {
+            return Ok(steps);
+        }
+        let in_force: HashSet<Step> = self.in_force(&steps)?.into_iter().collect();
+        steps.retain(|step| !in_force.contains(step));
+        Ok(steps)
+    }
+
     /// Returns those of the steps that are in force. Name servers, packet filter and commands cannot be
     /// checked, and count as in force.
     pub(super) fn in_force(&self, steps: &[Step]) -> Result<Vec<Step>, RouteError> {
@@ -99,6 +109,36 @@ impl Kernel {
             Step::Dns(_) | Step::Firewall(_) | Step::Hook(_) => true,
         };
         Ok(steps.iter().filter(is_in_force).cloned().collect())
+    }
+
+    /// Returns those of the steps that another program has undone and that weft does again: of rules, and of
+    /// the default routes that they lead to. If the device was down, also of its addresses and routes, which
+    /// the system removed then.
+    pub(super) fn undone(&self, steps: &[Step], change: &NetworkChange) -> Result<Vec<Step>, RouteError> {
+        let NetworkChange { device_up, rules_removed, .. } = *change;
+        let led_to: HashSet<u32> = steps
+            .iter()
+            .filter_map(|step| match step.as_rule()?.kind {
+                RuleKind::Unmarked { table, .. } => Some(table),
+                RuleKind::MainWithoutDefault => None,
+            })
+            .collect();
+        let counts = |step: &&Step| match step {
+            Step::Rule(_) => rules_removed,
+            Step::Route { table, .. } => device_up || (rules_removed && led_to.contains(table)),
+            Step::Address(_) => device_up,
+            _ => false,
+        };
+        self.not_in_force(steps.iter().filter(counts).cloned().collect())
+    }
+
+    /// Reports whether the tables of the packet filter are there, whatever is in them.
+    pub(super) fn has_firewall(&self, wanted: &Firewall) -> bool {
+        outside::has_firewall(&self.interface, wanted).unwrap_or_else(|error| {
+            tracing::debug!("{error}");
+            // What cannot be read was not seen to be gone.
+            true
+        })
     }
 
     /// Reports whether other rules route packets by their mark, so that the reverse-path filter still has to
@@ -129,9 +169,7 @@ impl System for Kernel {
     /// removes the route to its network too.
     fn lost(&self, steps: &[Step]) -> Result<Vec<Step>, HostError> {
         let is_of_device = |step: &&Step| matches!(step, Step::Address(_) | Step::Route { .. });
-        let steps: Vec<Step> = steps.iter().filter(is_of_device).cloned().collect();
-        let in_force: HashSet<Step> = self.in_force(&steps)?.into_iter().collect();
-        Ok(steps.into_iter().filter(|step| !in_force.contains(step)).collect())
+        Ok(self.not_in_force(steps.iter().filter(is_of_device).cloned().collect())?)
     }
 
     fn apply(&mut self, step: &Step) -> Result<Outcome, HostError> {

@@ -62,6 +62,7 @@ mod plan;
 mod platform;
 mod record;
 pub mod resolve;
+mod restore;
 pub mod routes;
 mod save;
 mod step;

@@ -84,6 +84,10 @@ pub struct NetworkChange {
     pub device_gone: bool,
     /// weft's device was moved to another network namespace, where it still exists.
     pub device_left: bool,
+    /// weft's device is up again after it was down, without the routes that it had.
+    pub device_up: bool,
+    /// Rules like those of a full tunnel, or default routes that they lead to, were removed.
+    pub rules_removed: bool,
 }
 
 /// [`NetworkChange::default`], for constants of tests.
@@ -98,6 +102,8 @@ const NO_CHANGE: NetworkChange = NetworkChange {
     device_mtu: None,
     device_gone: false,
     device_left: false,
+    device_up: false,
+    rules_removed: false,
 };
 
 impl NetworkChange {
@@ -122,6 +128,8 @@ impl NetworkChange {
         self.device_mtu = later.device_mtu.or(self.device_mtu);
         self.device_gone |= later.device_gone;
         self.device_left |= later.device_left;
+        self.device_up |= later.device_up;
+        self.rules_removed |= later.rules_removed;
     }
 }
 

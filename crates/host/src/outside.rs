@@ -71,6 +71,11 @@ pub(super) fn apply_firewall(interface: &InterfaceName, wanted: &Firewall) -> Re
     }
 }
 
+/// Reports whether the firewall rules of the interface are there.
+pub(super) fn has_firewall(interface: &InterfaceName, wanted: &Firewall) -> Result<bool, HostError> {
+    firewall::is_in_force(&rules(interface, wanted, firewall::RECOGNISES)).map_err(failed)
+}
+
 /// Removes the firewall rules of the interface.
 pub(super) fn remove_firewall(interface: &InterfaceName) -> Result<(), HostError> {
     match firewall::remove(interface) {

@@ -75,22 +75,31 @@ impl StatusLine {
     pub fn next<M>(
         &mut self,
         messages: &Receiver<M>,
-        mut report: impl FnMut() -> Option<StatusReport>,
+        report: impl FnMut() -> Option<StatusReport>,
     ) -> Option<M> {
+        self.next_until(None, messages, report).ok()
+    }
+
+    /// Returns the next message as [`Self::next`] does, or an error if there was none until then.
+    pub fn next_until<M>(
+        &mut self,
+        until: Option<Instant>,
+        messages: &Receiver<M>,
+        mut report: impl FnMut() -> Option<StatusReport>,
+    ) -> Result<M, RecvTimeoutError> {
+        let is_over = |due: Option<Instant>| due.is_some_and(|due| due <= Instant::now());
         loop {
-            let Some(due) = self.due else { return messages.recv().ok() };
-            let remaining = due.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
+            if is_over(self.due) {
                 match report() {
                     Some(report) => self.show(&report, Instant::now()),
                     None => (self.is_wanted, self.due) = (false, None),
                 }
                 continue;
             }
-            match messages.recv_timeout(remaining) {
-                Ok(message) => return Some(message),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return None,
+            let Some(due) = self.due.into_iter().chain(until).min() else { return Ok(messages.recv()?) };
+            match messages.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Err(RecvTimeoutError::Timeout) if !is_over(until) => {}
+                other => return other,
             }
         }
     }

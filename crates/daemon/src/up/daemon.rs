@@ -167,6 +167,9 @@ impl Daemon {
 
     /// Reacts to a change of the network. Call it in the namespace that the interface was started in.
     pub fn network_changed(&mut self, change: &NetworkChange) -> Result<(), ControlError> {
+        if let Some(host) = &mut self.host {
+            host.restore_routing(change);
+        }
         if change.concerns_ways() {
             self.endpoints_changed()?;
         }

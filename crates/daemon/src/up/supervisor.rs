@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver};
-use std::time::{Instant, SystemTime};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
 
 use weft_commands::signals::Signal;
 use weft_config::device::{DeviceChange, PeerChange};
@@ -46,6 +46,10 @@ mod names;
 
 pub(super) use message::{Inbox, MESSAGES, Message};
 
+/// The pause between two looks at the tables of the packet filter, and after one that could not restore them.
+const FIREWALL_PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(60);
+
 pub(super) struct Supervisor {
     daemon: Daemon,
     config: Config,
@@ -65,6 +69,8 @@ pub(super) struct Supervisor {
     is_configured: Arc<AtomicBool>,
     /// Peers of which a user without root was told that they do not answer.
     silent: HashSet<PublicKey>,
+    /// When to look next whether the packet filter has its tables.
+    firewall_due: Instant,
     /// Called with a configuration that was loaded, and its text.
     pub(super) on_loaded: Option<Box<OnLoaded>>,
 }
@@ -119,6 +125,7 @@ impl Supervisor {
             watchdog: None,
             is_configured,
             silent: HashSet::new(),
+            firewall_due: Instant::now(),
             on_loaded: None,
         };
         supervisor.remember();
@@ -263,8 +270,24 @@ impl Supervisor {
     }
 
     fn next(&mut self, messages: &Receiver<Message>) -> Option<Message> {
-        let Self { status_line, managed, .. } = self;
-        status_line.next(messages, || managed.status().ok())
+        loop {
+            let due = self.look_after_firewall();
+            let Self { status_line, managed, .. } = self;
+            match status_line.next_until(due, messages, || managed.status().ok()) {
+                Err(RecvTimeoutError::Timeout) => {}
+                other => return other.ok(),
+            }
+        }
+    }
+
+    /// Restores what another program removes from the packet filter. Returns when to look again.
+    fn look_after_firewall(&mut self) -> Option<Instant> {
+        let host = self.daemon.host_mut().filter(|host| host.has_firewall())?;
+        if self.firewall_due <= Instant::now() {
+            let pause = if host.restore_firewall() { FIREWALL_PAUSE } else { PAUSE_AFTER_FAILURE };
+            self.firewall_due = Instant::now() + pause;
+        }
+        Some(self.firewall_due)
     }
 
     pub(super) fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {

@@ -10,7 +10,7 @@ use weft_lab::Process;
 
 use crate::support::{End, NAME, Network, PORT, ip, ip_json, peer, seen_from};
 
-const V4: &str = "203.0.113.1";
+pub(crate) const V4: &str = "203.0.113.1";
 const V6: &str = "[2001:db8:ff::1]";
 
 /// The server's end, up, and the client's file with everything routed through the tunnel.
@@ -28,7 +28,7 @@ fn ends(network: &Network, endpoint: &str, allowed_ips: &str, interface: &str) -
 
 /// Does `work` with everything that `allowed_ips` names routed through the tunnel. The client is as before at
 /// the end.
-fn with_tunnel(endpoint: &str, allowed_ips: &str, interface: &str, work: impl FnOnce(&Network)) {
+pub(crate) fn with_tunnel(endpoint: &str, allowed_ips: &str, interface: &str, work: impl FnOnce(&Network)) {
     let Some(network) = Network::new() else { return };
     let before = network.picture();
     let (server, file) = ends(&network, endpoint, allowed_ips, interface);

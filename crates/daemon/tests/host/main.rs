@@ -28,4 +28,5 @@ mod many_routes;
 mod reload;
 mod save;
 mod support;
+mod undone;
 mod untrusted;

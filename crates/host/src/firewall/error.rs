@@ -124,7 +124,7 @@ pub enum FirewallError {
         /// The action that failed.
         action: String,
     },
-    /// A call of the filter engine of Windows failed.
+    /// A call of the filter engine of Windows failed, or a message to nftables.
     #[error("cannot {action}: {call}: {error}")]
     Engine {
         /// The action that failed.

@@ -14,12 +14,14 @@ mod full_tunnel;
 mod kill_switch;
 mod mss_clamp;
 mod nft;
+mod table_socket;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
 
 use batch::Batch;
 use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
+use table_socket::TableSocket;
 
 /// The name prefix of tables with a kill switch or an MSS clamp.
 const OWN_PREFIX: &str = "weft-";
@@ -78,6 +80,27 @@ pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
     let table = own_table(interface);
     let blocked = if tables.contains(&table) { blocked(&table)? } else { None };
     Ok(Present { tables, blocked })
+}
+
+/// Reports whether all tables of these rules exist, whatever is in them.
+///
+/// # Errors
+/// Those of [`FirewallError`].
+pub fn is_in_force(rules: &Rules) -> Result<bool, FirewallError> {
+    let tables = tables_of(&rules.interface).into_iter().zip(wanted(rules));
+    let wanted: Vec<Table> = tables.filter_map(|(table, is_wanted)| is_wanted.then_some(table)).collect();
+    let asked = TableSocket::open().and_then(|mut socket| {
+        for table in &wanted {
+            if !socket.has(table)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    });
+    asked.map_err(|error| {
+        let action = format!("read the firewall rules of {}", rules.interface);
+        FirewallError::Engine { action, call: "netlink", error }
+    })
 }
 
 /// Returns those of these tables that exist. Each is asked for by its name: to list all tables, nft (1.0.6)

@@ -33,12 +33,17 @@ impl Coalescer {
         self.since = Some((first, now));
     }
 
+    /// Reports whether there is no reason to wait: the device is gone, or packets can leave past the tunnel.
+    fn is_urgent(&self) -> bool {
+        let NetworkChange { device_gone, device_up, rules_removed, .. } = self.pending;
+        device_gone || device_up || rules_removed
+    }
+
     /// Returns when the pending change is to be reported.
     pub(super) fn due(&self) -> Option<Instant> {
-        // There is no reason to wait once the device is gone.
         self.since.map(
             |(first, last)| {
-                if self.pending.device_gone { first } else { (last + QUIET).min(first + LONGEST) }
+                if self.is_urgent() { first } else { (last + QUIET).min(first + LONGEST) }
             },
         )
     }
@@ -100,10 +105,16 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_gone_is_told_at_once() {
-        let (mut coalescer, now) = (Coalescer::default(), Instant::now());
-        coalescer.note(NetworkChange { device_gone: true, ..ROUTES }, now);
-        assert!(coalescer.take(now).is_some_and(|change| change.device_gone && change.routes));
+    fn a_device_that_is_gone_and_what_lets_packets_past_the_tunnel_is_told_at_once() {
+        for urgent in [
+            NetworkChange { device_gone: true, ..ROUTES },
+            NetworkChange { device_up: true, ..ROUTES },
+            NetworkChange { rules_removed: true, ..ROUTES },
+        ] {
+            let (mut coalescer, now) = (Coalescer::default(), Instant::now());
+            coalescer.note(urgent, now);
+            assert_eq!(coalescer.take(now), Some(urgent));
+        }
     }
 
     #[test]

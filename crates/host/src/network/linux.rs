@@ -96,7 +96,8 @@ impl Source {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    note(NetworkChange { missed: true, ..NetworkChange::default() });
+                    // A rule of the tunnel may be among what was lost.
+                    note(NetworkChange { missed: true, rules_removed: true, ..NetworkChange::default() });
                 }
                 Err(error) => return Err(error),
             }

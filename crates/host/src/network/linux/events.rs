@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::network::NetworkChange;
-use crate::routes::Link;
+use crate::routes::{Link, MAIN_TABLE};
 
 /// The maximum number of interfaces with a remembered state. Every event of a further interface counts as a
 /// change.
@@ -30,13 +31,15 @@ struct State {
 pub struct Observer {
     own: Option<u32>,
     own_mtu: Option<u32>,
+    is_own_down: bool,
     links: HashMap<u32, State>,
 }
 
 impl Observer {
     /// Returns an observer that has seen nothing yet. Changes of weft's own device are told apart.
     pub fn new(own: Option<&Link>) -> Self {
-        Self { own: own.map(|link| link.index), own_mtu: own.map(|link| link.mtu), links: HashMap::new() }
+        let (index, mtu) = own.map(|link| (link.index, link.mtu)).unzip();
+        Self { own: index, own_mtu: mtu, is_own_down: false, links: HashMap::new() }
     }
 
     /// Returns what the messages of one datagram of the kernel change.
@@ -69,11 +72,16 @@ impl Observer {
             RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address) => {
                 NetworkChange { addresses: !self.is_own(address.header.index), ..nothing }
             }
-            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
+            RouteNetlinkMessage::NewRoute(route) => {
                 NetworkChange { routes: self.is_of_interest(route), ..nothing }
             }
-            RouteNetlinkMessage::NewRule(_) | RouteNetlinkMessage::DelRule(_) => {
-                NetworkChange { routes: true, ..nothing }
+            RouteNetlinkMessage::DelRoute(route) => {
+                let routes = self.is_of_interest(route);
+                NetworkChange { routes, rules_removed: !routes && is_default_by_rule(route), ..nothing }
+            }
+            RouteNetlinkMessage::NewRule(_) => NetworkChange { routes: true, ..nothing },
+            RouteNetlinkMessage::DelRule(rule) => {
+                NetworkChange { routes: true, rules_removed: is_of_a_full_tunnel(rule), ..nothing }
             }
             RouteNetlinkMessage::NewLink(link) => self.link_is(link),
             RouteNetlinkMessage::DelLink(link) => self.link_goes(link),
@@ -115,7 +123,13 @@ impl Observer {
         if self.is_own(index) {
             let is_new = mtu.is_some() && mtu != self.own_mtu;
             self.own_mtu = mtu.or(self.own_mtu);
-            return NetworkChange { device_mtu: mtu.filter(|_| is_new), ..NetworkChange::default() };
+            let was_down =
+                std::mem::replace(&mut self.is_own_down, !link.header.flags.contains(LinkFlags::Up));
+            return NetworkChange {
+                device_mtu: mtu.filter(|_| is_new),
+                device_up: was_down && !self.is_own_down,
+                ..NetworkChange::default()
+            };
         }
         let is_running = link.header.flags.contains(LinkFlags::Up | LinkFlags::Running);
         let state = State { is_running, mtu };
@@ -143,11 +157,25 @@ impl Observer {
     }
 }
 
+/// Reports whether a route is one that packets take because of a rule: a default route in a separate table.
+fn is_default_by_rule(route: &RouteMessage) -> bool {
+    route.header.destination_prefix_length == 0 && u32::from(route.header.table) != MAIN_TABLE
+}
+
+/// Reports whether a rule is like one that a full tunnel needs, see [`crate::routes::RuleKind`].
+fn is_of_a_full_tunnel(rule: &RuleMessage) -> bool {
+    let is_inverted = rule.header.flags.contains(RuleFlags::Invert);
+    rule.attributes.iter().any(|attribute| match attribute {
+        RuleAttribute::FwMark(_) => is_inverted,
+        RuleAttribute::SuppressPrefixLen(length) => *length == 0,
+        _ => false,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use rtnetlink::packet_route::address::AddressMessage;
     use rtnetlink::packet_route::route::RouteNextHop;
-    use rtnetlink::packet_route::rule::RuleMessage;
 
     use super::*;
 
@@ -212,6 +240,41 @@ mod tests {
     }
 
     #[test]
+    fn what_a_full_tunnel_needs_is_told_of_when_it_is_removed() {
+        let removed = |route| observer().see(&RouteNetlinkMessage::DelRoute(route)).rules_removed;
+        let default_route = |device, table| {
+            let mut route = route(vec![RouteAttribute::Oif(device)]);
+            route.header.table = table;
+            route
+        };
+        // The numbers of tables above 255 are in an attribute, and the header has RT_TABLE_COMPAT.
+        assert!(removed(default_route(OWN, 252)));
+        assert!(!removed(default_route(OWN, 254)), "routes of the main table may be changed by hand");
+        assert!(!removed(default_route(OTHER, 252)));
+        let mut prefix = default_route(OWN, 252);
+        prefix.header.destination_prefix_length = 8;
+        assert!(!removed(prefix));
+        let added = observer().see(&RouteNetlinkMessage::NewRoute(default_route(OWN, 252)));
+        assert!(added.is_empty());
+
+        let inverted = |attribute| {
+            let mut rule = RuleMessage::default();
+            rule.header.flags = RuleFlags::Invert;
+            rule.attributes.push(attribute);
+            rule
+        };
+        let mut marked = inverted(RuleAttribute::FwMark(51_820));
+        let removed = |rule: &RuleMessage| observer().see(&RouteNetlinkMessage::DelRule(rule.clone()));
+        assert!(removed(&marked).rules_removed && removed(&marked).routes);
+        assert!(!observer().see(&RouteNetlinkMessage::NewRule(marked.clone())).rules_removed);
+        marked.header.flags = RuleFlags::empty();
+        assert!(!removed(&marked).rules_removed && removed(&marked).routes);
+        assert!(removed(&inverted(RuleAttribute::SuppressPrefixLen(0))).rules_removed);
+        assert!(!removed(&inverted(RuleAttribute::SuppressPrefixLen(8))).rules_removed);
+        assert!(!removed(&inverted(RuleAttribute::Table(7))).rules_removed);
+    }
+
+    #[test]
     fn a_link_counts_when_it_is_not_as_it_was() {
         let (up, running) = (LinkFlags::Up, LinkFlags::Up | LinkFlags::Running);
         let mut observer = observer();
@@ -239,6 +302,15 @@ mod tests {
         let gone = RouteNetlinkMessage::DelLink(link(OWN, LinkFlags::empty(), 1380));
         assert_eq!(observer.see(&gone), NetworkChange { device_gone: true, ..NetworkChange::default() });
         assert!(!observer.see(&gone).device_gone, "what has its number now is another device");
+    }
+
+    #[test]
+    fn the_own_device_is_told_of_when_it_comes_up_again() {
+        let mut observer = observer();
+        let mut is_up_again =
+            |flags| observer.see(&RouteNetlinkMessage::NewLink(link(OWN, flags, 1420))).device_up;
+        let (up, down) = (LinkFlags::Up, LinkFlags::empty());
+        assert_eq!([up, down, down, up, up].map(&mut is_up_again), [false, false, false, true, false]);
     }
 
     #[test]
