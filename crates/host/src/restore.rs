@@ -1,5 +1,5 @@
-//! Restores what another program has undone: `nft flush ruleset` removes all tables, systemd-networkd the
-//! rules that are not its own when it starts, and the kernel the routes of a device that is set down.
+//! Restores what another program has undone: `nft flush ruleset` removes all tables, systemd-networkd may
+//! remove rules of other programs, and the kernel removes the routes of a device that is set down.
 
 use super::execute::System as _;
 use super::{FOLLOWS_ENDPOINTS, Host, Step};
