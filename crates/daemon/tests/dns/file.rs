@@ -148,8 +148,8 @@ fn a_file_that_another_program_wrote_meanwhile_is_kept() {
 
 #[test]
 fn a_file_that_is_a_mount_is_written_in_place() {
+    let machine = Machine::with_file();
     with_own_mounts(|| {
-        let machine = Machine::with_file();
         let outside = machine.path("run/resolv.conf");
         let longer = format!("{BEFORE}# {}\n", "x".repeat(1000));
         fs::write(&outside, &longer).unwrap();
@@ -167,8 +167,8 @@ fn a_file_that_is_a_mount_is_written_in_place() {
 
 #[test]
 fn a_read_only_directory_is_named_and_nothing_is_left() {
+    let machine = Machine::with_file();
     with_own_mounts(|| {
-        let machine = Machine::with_file();
         bind(&machine.path("etc"), &machine.path("etc"));
         read_only(&machine.path("etc"));
         let system = machine.system();
@@ -186,8 +186,8 @@ fn a_read_only_directory_is_named_and_nothing_is_left() {
 
 #[test]
 fn only_the_file_may_be_writable() {
+    let machine = Machine::with_file();
     with_own_mounts(|| {
-        let machine = Machine::with_file();
         // As systemd's ProtectSystem=strict with ReadWritePaths=/etc/resolv.conf has it.
         bind(&machine.path("etc"), &machine.path("etc"));
         bind(&machine.resolv_conf(), &machine.resolv_conf());
