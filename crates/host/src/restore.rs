@@ -1,7 +1,7 @@
 //! Restores what another program has undone: `nft flush ruleset` removes all tables, systemd-networkd may
 //! remove rules of other programs, and the kernel removes the routes of a device that is set down.
 
-use super::execute::System as _;
+use super::execute::{Outcome, System as _};
 use super::{FOLLOWS_ENDPOINTS, Host, Step};
 use crate::network::NetworkChange;
 
@@ -10,13 +10,20 @@ impl Host {
     /// What may be meant stays undone, such as a single route that was removed.
     pub fn restore_routing(&mut self, change: &NetworkChange) {
         // Elsewhere `follow` does it.
-        if FOLLOWS_ENDPOINTS || !(change.rules_removed || change.device_up) {
+        if FOLLOWS_ENDPOINTS || !(change.rules_removed || change.device_up) || !self.has_its_device() {
             return;
         }
         match self.kernel.undone(self.applied.steps(), change) {
             Ok(undone) => _ = self.restore(&undone),
             Err(error) => tracing::warn!("cannot see what another program has undone: {error}"),
         }
+    }
+
+    /// Reports whether the device is still in this network namespace. If it has left, another device may have
+    /// its index, and must not get its routes.
+    fn has_its_device(&self) -> bool {
+        let found = self.kernel.netlink.link(&self.plan.interface).ok();
+        found.is_some_and(|found| self.link().is_some_and(|own| own.index == found.index))
     }
 
     /// Reports whether there are firewall rules for [`Self::restore_firewall`] to look after.
@@ -35,23 +42,25 @@ impl Host {
         self.restore(&gone)
     }
 
-    /// Does steps again. Failures are logged. Returns whether there were none.
+    /// Does steps again. Failures are logged. Returns whether all were done.
     fn restore(&mut self, undone: &[Step]) -> bool {
-        let mut has_failed = false;
+        let mut all_done = true;
         let interface = self.plan.interface.clone();
         for step in undone {
             match self.kernel.apply(step) {
-                Ok(_) => {
+                // It cannot be done any more, which a warning has said, or another program has done it.
+                Ok(Outcome::Left) => all_done = false,
+                Ok(Outcome::Done) => {
                     let step = step.doing(&interface);
                     tracing::warn!(%interface, "another program had undone this, which was done again: {step}");
                 }
                 Err(error) => {
-                    has_failed = true;
+                    all_done = false;
                     let step = step.doing(&interface);
                     tracing::warn!(%interface, "another program has undone this: {step}: {error}");
                 }
             }
         }
-        !has_failed
+        all_done
     }
 }

@@ -1,9 +1,11 @@
 //! What other programs undo while an interface is up, and weft restores.
 
+use std::os::fd::AsRawFd as _;
+
 use weft_lab::{Namespace, here, until};
 
 use crate::full_tunnel::{V4, with_tunnel};
-use crate::support::{NAME, Network, ip, seen_from};
+use crate::support::{End, NAME, Network, ip, ip_json, peer, seen_from};
 
 const SAFE: &str = "# weft: KillSwitch = on\n# weft: MssClamp = on";
 
@@ -73,4 +75,24 @@ fn a_route_that_was_removed_by_hand_stays_away() {
         run(&network.client, "ip -4 rule del not fwmark 51820 table 51820");
         changed.assert_restored(&network.client);
     });
+}
+
+#[test]
+fn a_device_with_the_index_of_one_that_has_left_gets_no_routes() {
+    let Some(network) = Network::new() else { return };
+    let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0");
+    let file = network.file("weft0.conf", &text);
+    let client = network.start(network.weft(&["--log", "debug", "up", file.to_str().unwrap()]));
+    let index = ip_json(&network.client, &["link", "show", "dev", NAME])[0]["ifindex"].to_string();
+    let elsewhere = format!("/proc/{}/fd/{}", std::process::id(), network.server.as_raw_fd());
+    run(&network.client, &format!("ip link set {NAME} netns {elsewhere}"));
+    run(&network.client, &format!("ip link add other index {index} type veth peer name end"));
+    run(&network.client, "ip link set other up");
+    run(&network.client, "ip -4 rule del not fwmark 51820 table 51820");
+    client.wait_for_line("rules_removed: true");
+    // The control thread answers when it has handled that.
+    let _refused = network.run(&["reload", "--dry-run", file.to_str().unwrap()]);
+    let now = network.picture();
+    assert!(!now.has("\"table\":\"51820\""), "{now:#?}");
+    client.stop();
 }
