@@ -21,7 +21,7 @@ use crate::peer_index::Route;
 use crate::peer_timers::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT};
 use crate::session::{Content, DATA_OVERHEAD, REJECT_AFTER_TIME, SessionContext};
 use crate::shard::Shard;
-use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, RecvMeta};
+use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, Pushed, RecvMeta};
 use crate::tunnel::Tunnel;
 
 /// An initiator begins a new handshake when it receives on a session this old (whitepaper, section 6.2).
@@ -312,7 +312,7 @@ impl Tunnel {
             Ok(()) => Ok(()),
             Err(Refused::Drop(reason)) => Err(reason),
             Err(Refused::Cookie(reply)) => {
-                if control.push(None, meta.source, meta.local, &reply) {
+                if control.push(None, meta.source, meta.local, &reply, now) == Pushed::Added {
                     self.stats.cookies_sent += 1;
                 }
                 Err(DropReason::CookieRequired)

@@ -13,7 +13,7 @@ use crate::initiations::Cause;
 use crate::peer_id::PeerId;
 use crate::peer_timers::{REKEY_TIMEOUT, WakeReason};
 use crate::session::SessionContext;
-use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE};
+use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, Pushed};
 use crate::tunnel::{Progress, Tunnel};
 
 /// How long handshakes are attempted for staged packets.
@@ -184,6 +184,7 @@ impl Tunnel {
             timers.trying_since = None;
             timers.unanswered = 0;
             peer.session.drop_unless_used(indices);
+            out.remove_initiation(id);
             let event = Event::HandshakeFailed { peer: peer.public_key };
             self.push_event(event);
             self.stats.handshakes_timed_out += 1;
@@ -193,6 +194,7 @@ impl Tunnel {
         if peer.endpoint.is_none() {
             timers.trying_since = None;
             peer.session.drop_unless_used(indices);
+            out.remove_initiation(id);
             return false;
         }
         timers.trying_since.get_or_insert(now);
@@ -249,14 +251,12 @@ impl Tunnel {
                 timers.passed(now);
             }
         }
-        let initiation_to = (message.first() == Some(&1)).then_some(id);
-        if initiation_to.is_some_and(|id| out.remove_initiation(id)) {
-            // It has been counted, and this one takes its place.
-            out.push(initiation_to, endpoint.address, endpoint.source, message);
+        let pushed = out.push(Some(id), endpoint.address, endpoint.source, message, now);
+        if pushed == Pushed::InPlaceOfOlder {
             return;
         }
         peer.sent_bytes += message.len() as u64;
-        if !out.push(initiation_to, endpoint.address, endpoint.source, message) {
+        if pushed == Pushed::NoRoom {
             self.drops.add(DropReason::ControlQueueFull, 1);
             return;
         }

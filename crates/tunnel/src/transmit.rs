@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
 use crate::peer_id::PeerId;
 
@@ -14,6 +15,8 @@ pub const MAX_BATCH_BYTES: usize = 65_507;
 pub const MAX_BATCH_SEGMENTS: usize = 64;
 /// Bytes of the longest control message, the handshake initiation (WireGuard whitepaper, section 5.4.2).
 pub const MAX_CONTROL_MESSAGE: usize = 148;
+/// The type of a handshake initiation, its first byte.
+const INITIATION: u8 = 1;
 
 /// Explicit Congestion Notification field of an IP header (RFC 3168, section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -243,8 +246,10 @@ impl Drop for Slot<'_> {
 /// A control message (handshake message, cookie reply or keepalive) that waits for the socket.
 #[derive(Clone, Debug)]
 pub struct ControlMessage {
-    /// The peer that this message begins a handshake with, if it is an initiation.
-    initiation_to: Option<PeerId>,
+    /// The peer that it is for; `None` for a cookie reply, whose sender may be anyone.
+    peer: Option<PeerId>,
+    /// Since when it has its place in the queue.
+    since: Instant,
     destination: SocketAddr,
     source: Option<IpAddr>,
     len: usize,
@@ -262,6 +267,16 @@ impl ControlMessage {
             contents: &self.bytes[..self.len],
         }
     }
+}
+
+/// What [`ControlQueue::push`] did with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    Added,
+    /// An older message, which was counted when it was added, is not sent.
+    InPlaceOfOlder,
+    /// The message is too long, or no slot is free. Nothing was added.
+    NoRoom,
 }
 
 /// Control messages, in slots that data cannot fill.
@@ -307,31 +322,42 @@ impl ControlQueue {
         self.messages.pop_front()
     }
 
-    /// Removes the handshake initiation to `peer` that waits, if one does. A newer one makes it worthless:
-    /// the peer would answer it, and only the answer to the newest one counts.
-    pub(crate) fn remove_initiation(&mut self, peer: PeerId) -> bool {
-        let older = self.messages.iter().position(|message| message.initiation_to == Some(peer));
-        older.and_then(|at| self.messages.remove(at)).is_some()
+    /// Removes the handshake initiation to `peer` that waits, if one does: the peer would answer it, and the
+    /// next one after this answer would come too soon for another.
+    pub(crate) fn remove_initiation(&mut self, peer: PeerId) {
+        self.messages.retain(|message| message.peer != Some(peer) || message.bytes[0] != INITIATION);
     }
 
-    /// Adds a message of at most [`MAX_CONTROL_MESSAGE`] bytes, with its peer if it is a handshake
-    /// initiation. Returns false, and adds nothing, if it is longer or no slot is free.
+    /// Adds a message of at most [`MAX_CONTROL_MESSAGE`] bytes.
+    ///
+    /// It takes the place of an older one of its type to the same peer that waits for the socket, and needs
+    /// no slot then. Of the initiations, responses and keepalives of a peer only the newest one counts: it has
+    /// the state of the handshake, and the session, that there are now.
     pub(crate) fn push(
         &mut self,
-        initiation_to: Option<PeerId>,
+        peer: Option<PeerId>,
         destination: SocketAddr,
         source: Option<IpAddr>,
         message: &[u8],
-    ) -> bool {
+        now: Instant,
+    ) -> Pushed {
         let mut bytes = [0; MAX_CONTROL_MESSAGE];
-        let Some(place) = bytes.get_mut(..message.len()) else { return false };
-        if !self.has_room() {
-            return false;
-        }
+        let Some(place) = bytes.get_mut(..message.len()) else { return Pushed::NoRoom };
         place.copy_from_slice(message);
-        let len = message.len();
-        self.messages.push_back(ControlMessage { initiation_to, destination, source, len, bytes });
-        true
+        let mut new = ControlMessage { peer, since: now, destination, source, len: message.len(), bytes };
+        // A peer gets one message of a type in a turn: those of this moment need not be looked through.
+        let mut waiting = self.messages.iter_mut().take_while(|older| older.since < now);
+        let is_older = |older: &&mut ControlMessage| older.peer == new.peer && older.bytes[0] == new.bytes[0];
+        if let Some(older) = peer.and_then(|_| waiting.find(is_older)) {
+            new.since = older.since;
+            *older = new;
+            return Pushed::InPlaceOfOlder;
+        }
+        if !self.has_room() {
+            return Pushed::NoRoom;
+        }
+        self.messages.push_back(new);
+        Pushed::Added
     }
 }
 
@@ -352,6 +378,8 @@ pub struct RecvMeta {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -389,7 +417,7 @@ mod tests {
         let mut control = ControlQueue::new(3);
         assert!(control.is_empty());
         for waiting in 1..=3 {
-            assert!(control.push(None, path.destination, None, b"message"));
+            assert_eq!(control.push(None, path.destination, None, b"message", Instant::now()), Pushed::Added);
             assert_eq!((control.is_empty(), control.len()), (false, waiting));
         }
     }
@@ -475,19 +503,49 @@ mod tests {
     }
 
     #[test]
-    fn a_control_queue_takes_what_fits_and_loses_an_initiation_to_one_peer_alone() {
-        let (one, other) = (PeerId::for_test(1), PeerId::for_test(2));
+    fn a_control_queue_takes_what_fits() {
         let mut queue = ControlQueue::new(2);
+        let now = Instant::now();
         let push = |queue: &mut ControlQueue, peer, len| {
-            queue.push(peer, path(1).destination, None, &[7; MAX_CONTROL_MESSAGE + 1][..len])
+            queue.push(peer, path(1).destination, None, &[7; MAX_CONTROL_MESSAGE + 1][..len], now)
         };
-        assert!(!push(&mut queue, Some(one), MAX_CONTROL_MESSAGE + 1));
+        assert_eq!(push(&mut queue, Some(PeerId::for_test(1)), MAX_CONTROL_MESSAGE + 1), Pushed::NoRoom);
         assert!(queue.is_empty() && queue.has_room_for(2) && !queue.has_room_for(3));
-        assert!(push(&mut queue, None, 92) && push(&mut queue, Some(one), MAX_CONTROL_MESSAGE));
-        assert!(!queue.has_room() && !push(&mut queue, None, 32));
-        assert!(!queue.remove_initiation(other) && queue.remove_initiation(one));
-        assert!(!queue.remove_initiation(one));
-        assert_eq!((queue.len(), queue.front().unwrap().transmit().contents), (1, &[7; 92][..]));
+        assert_eq!(push(&mut queue, None, 92), Pushed::Added);
+        assert_eq!(push(&mut queue, Some(PeerId::for_test(1)), MAX_CONTROL_MESSAGE), Pushed::Added);
+        assert_eq!((queue.has_room(), push(&mut queue, None, 32)), (false, Pushed::NoRoom));
+    }
+
+    #[test]
+    fn a_newer_message_takes_the_place_of_an_older_one_of_its_type_to_the_same_peer() {
+        let (one, other) = (Some(PeerId::for_test(1)), Some(PeerId::for_test(2)));
+        let began = Instant::now();
+        let mut queue = ControlQueue::new(7);
+        let push = |queue: &mut ControlQueue, peer, message: &[u8], port, seconds| {
+            queue.push(peer, path(port).destination, None, message, began + Duration::from_secs(seconds))
+        };
+        for (peer, message) in [
+            (one, b"\x01a"),
+            (other, b"\x01b"),
+            (one, b"\x02c"),
+            (None, b"\x03d"),
+            (None, b"\x03e"),
+            (one, b"\x04f"),
+            (other, b"\x04g"),
+        ] {
+            assert_eq!(push(&mut queue, peer, message, 1, 0), Pushed::Added, "{message:?}");
+        }
+        for (newer, seconds) in [(b"\x01A", 5), (b"\x02C", 6), (b"\x04F", 7), (b"\x01B", 10)] {
+            assert_eq!(push(&mut queue, one, newer, 2, seconds), Pushed::InPlaceOfOlder, "{newer:?}");
+        }
+        // Cookie replies are for the senders of messages.
+        assert_eq!(push(&mut queue, None, b"\x03h", 2, 11), Pushed::NoRoom);
+        queue.remove_initiation(PeerId::for_test(2));
+        queue.remove_initiation(PeerId::for_test(2));
+        let left = std::iter::from_fn(|| queue.pop())
+            .map(|message| (message.transmit().contents[1], message.destination.port()));
+        let expected = [(b'B', 2), (b'C', 2), (b'd', 1), (b'e', 1), (b'F', 2), (b'g', 1)];
+        assert_eq!(left.collect::<Vec<_>>(), expected);
     }
 
     proptest! {

@@ -187,6 +187,42 @@ fn an_initiation_that_waits_for_a_full_socket_gives_way_to_a_newer_one() {
 }
 
 #[test]
+fn an_initiation_that_waits_for_a_full_socket_goes_with_the_attempt_that_it_belongs_to() {
+    let mut world = World::pair();
+    world.full.insert(A);
+    world.send(A, B, 1).unwrap();
+    world.run_for(secs(100));
+    assert_eq!(world.nodes[A].control.len(), 0, "the attempt has ended");
+    world.full.clear();
+    world.send(A, B, 2).unwrap();
+    world.run_for(4 * DELAY);
+    // Of two at once, B answers the first one, which A does not know any more.
+    assert_eq!((world.count(A, Kind::Initiation), world.nodes[B].numbers()), (1, vec![2]));
+}
+
+#[test]
+fn of_the_responses_and_keepalives_that_wait_for_a_full_socket_the_newest_one_is_left() {
+    let mut world =
+        World::pair_with(PeerOptions { keepalive: Some(5), ..Default::default() }, PeerOptions::default());
+    world.full.insert(B);
+    world.run_for(secs(22));
+    assert!(world.count(A, Kind::Initiation) >= 4);
+    assert_eq!(world.nodes[B].control.len(), 1, "responses");
+    world.full.clear();
+    world.run_for(4 * DELAY);
+    assert_eq!((world.count(B, Kind::Response), world.nodes[B].stats().responses_sent), (1, 1));
+    assert_eq!(world.nodes[A].stats().handshakes, 1, "the response is to the last initiation");
+
+    let before = world.count(A, Kind::Keepalive);
+    world.full.insert(A);
+    world.run_for(secs(62));
+    assert_eq!(world.nodes[A].control.len(), 1, "keepalives");
+    world.full.clear();
+    world.run_for(4 * DELAY);
+    assert_eq!(world.count(A, Kind::Keepalive), before + 1);
+}
+
+#[test]
 fn timers_wait_for_slots_in_the_control_queue_and_none_is_lost() {
     let mut world = World::of(1);
     for other in 1..=5_u8 {
