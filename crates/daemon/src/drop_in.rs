@@ -295,6 +295,7 @@ fn set_up_link(name: &InterfaceName, is_new: bool, queues: TunQueues) -> u16 {
     let set_up = || -> Result<u16, RouteError> {
         let netlink = Netlink::open()?;
         let link = netlink.link(name)?;
+        netlink.make_silent(&link)?;
         let mtu = if is_new {
             netlink.set_mtu(&link, MTU)?;
             MTU

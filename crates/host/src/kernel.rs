@@ -177,7 +177,10 @@ impl System for Kernel {
         match step {
             Step::Address(address) => self.netlink.add_address(self.link()?, *address)?,
             Step::Mtu(mtu) => self.netlink.set_mtu(self.link()?, *mtu)?,
-            Step::LinkUp => self.netlink.set_up(self.link()?)?,
+            Step::LinkUp => {
+                self.netlink.set_up(self.link()?)?;
+                self.netlink.settle_addresses(self.link()?);
+            }
             Step::Dns(wanted) => self.set_dns(wanted)?,
             Step::Route { prefix, table } => return Ok(self.add_route(*prefix, *table)?),
             Step::EndpointRoute { address, via } => {

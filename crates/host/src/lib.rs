@@ -276,10 +276,17 @@ impl Host {
         self.link().filter(|_| self.kernel.outside.is_none())
     }
 
-    /// Finds the device, which was just created, and runs PreUp.
+    /// Finds the device, which was just created or is adopted, makes it silent unless a previous daemon did,
+    /// and runs PreUp.
     pub fn before(&mut self) -> Result<&Link, HostError> {
         let link = self.kernel.netlink.link(&self.plan.interface)?;
         self.record.index = Some(link.index);
+        if !self.record.is_silent {
+            match self.kernel.netlink.make_silent(&link) {
+                Ok(()) => self.record.is_silent = true,
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
         self.kernel.link = Some(link);
         if self.is_to_run_pre_up() {
             self.applied.apply(&self.plan.before, &mut self.kernel)?;

@@ -62,6 +62,9 @@ pub struct Record {
     /// The commands of PreUp and PostUp that have run.
     #[serde(default)]
     pub ran: Vec<Hook>,
+    /// Whether the device was made silent; what another program changed of that later stays.
+    #[serde(default)]
+    pub is_silent: bool,
     /// The run of the service (`INVOCATION_ID`) that left everything in force, for the next run to take over.
     #[serde(default)]
     pub handed_over: Option<String>,
@@ -81,6 +84,7 @@ impl Record {
             down: Vec::new(),
             endpoints: BTreeMap::new(),
             ran: Vec::new(),
+            is_silent: false,
             handed_over: None,
         }
     }

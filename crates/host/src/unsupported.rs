@@ -52,6 +52,16 @@ pub(crate) mod routes {
             match self.never {}
         }
 
+        /// Waits until the addresses of a device can be used.
+        pub fn settle_addresses(&self, _: &Link) {
+            match self.never {}
+        }
+
+        /// Makes a device silent.
+        pub fn make_silent(&self, _: &Link) -> Result<(), RouteError> {
+            match self.never {}
+        }
+
         /// Returns how a default route is made.
         pub fn routing(&self) -> Result<Routing, RouteError> {
             match self.never {}

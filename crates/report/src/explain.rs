@@ -20,6 +20,8 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
         MalformedDatagram | UnknownReceiverIndex | NoSession | UnexpectedHandshake | PeerRemoved => {
             return None;
         }
+        // The kernel and programs that look for neighbours send these by themselves.
+        LinkLocal => return None,
         MalformedPacket => {
             (Warning, "packets from the TUN that are no valid IP packets", "see what sends them")
         }

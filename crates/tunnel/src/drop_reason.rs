@@ -32,6 +32,9 @@ drop_reasons! {
     PacketThreadStalled => "packet_thread_stalled",
     /// Outbound: no peer has the destination in its allowed-ips.
     NoPeer => "no_peer",
+    /// Outbound: to all hosts of the link or to one of its link-local addresses, which no peer has in its
+    /// allowed-ips. Kernels and programs send such packets by themselves.
+    LinkLocal => "link_local",
     /// Outbound: the peer has no known endpoint, so no handshake can start.
     NoEndpoint => "no_endpoint",
     /// Outbound: longer than the path to the peer carries, and must not be fragmented; answered by ICMP.

@@ -3,6 +3,7 @@
 //!
 //! Before: the event loop took the packet from a batch. After: `split.rs`, `session.rs`, `transmit.rs`.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
@@ -19,6 +20,15 @@ use crate::split;
 use crate::staging::Staged;
 use crate::transmit::TransmitQueue;
 use crate::tunnel::{Progress, Tunnel, TunnelStats};
+
+/// Returns the reason to drop a packet to an address that no peer has in its allowed-ips.
+fn for_nobody(destination: IpAddr) -> DropReason {
+    let is_of_link = match destination {
+        IpAddr::V4(address) => address.is_multicast() || address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_multicast() || address.is_unicast_link_local(),
+    };
+    if is_of_link { DropReason::LinkLocal } else { DropReason::NoPeer }
+}
 
 /// What [`Tunnel::handle_tun_packet`] did with an outbound packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +67,8 @@ impl Tunnel {
         out: &mut TransmitQueue,
     ) -> Result<Outbound, DropReason> {
         let header = IpHeader::parse(packet.bytes()).ok_or(DropReason::MalformedPacket)?;
-        let id = self.allowed_ips.peer_of(header.destination).ok_or(DropReason::NoPeer)?;
+        let id =
+            self.allowed_ips.peer_of(header.destination).ok_or_else(|| for_nobody(header.destination))?;
         let mtu = usize::from(self.config.mtu);
         let peer = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut).ok_or(DropReason::NoPeer)?;
         if peer.endpoint.is_none() {

@@ -31,7 +31,7 @@ impl Tunnel {
         self.drops.add(reason, packet.segments());
         let Some(header) = IpHeader::parse(packet.bytes()) else { return };
         let error = match reason {
-            DropReason::NoPeer | DropReason::NoEndpoint => IcmpError::HostUnreachable,
+            DropReason::NoPeer | DropReason::LinkLocal | DropReason::NoEndpoint => IcmpError::HostUnreachable,
             DropReason::PacketTooBig => {
                 let id = self.allowed_ips.peer_of(header.destination);
                 let Some(peer) = id.and_then(|id| self.peer_mut(id)) else { return };

@@ -51,7 +51,7 @@ pub(super) struct Reasons {
     before_opening: u64,
     /// Between decryption and the TUN.
     after_opening: u64,
-    /// Packets of the kernel that no peer is meant to receive (IPv6 multicast).
+    /// Packets of the kernel that no peer is meant to receive, such as multicast.
     for_nobody: u64,
     /// Part of `before_opening`: datagrams that arrived faster than they could be opened.
     overload: u64,
@@ -64,7 +64,7 @@ impl From<&Snapshot> for Account {
         for (reason, count) in drops.iter() {
             *reasons.place_of(reason) += count;
         }
-        reasons.for_nobody = drops.get(DropReason::NoPeer);
+        reasons.for_nobody = drops.get(DropReason::LinkLocal);
         reasons.overload = drops.get(DropReason::Overload);
         Self {
             packets_read: tun.packets_read,
@@ -99,6 +99,7 @@ impl Reasons {
             DropReason::MalformedPacket
             | DropReason::PacketThreadStalled
             | DropReason::NoPeer
+            | DropReason::LinkLocal
             | DropReason::NoEndpoint
             | DropReason::PacketTooBig
             | DropReason::OverRateToPeer

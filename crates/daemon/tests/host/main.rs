@@ -27,6 +27,7 @@ mod hooks;
 mod many_routes;
 mod reload;
 mod save;
+mod silent;
 mod support;
 mod undone;
 mod untrusted;

@@ -48,6 +48,31 @@ fn what_others_removed_comes_back_with_a_restart() {
 }
 
 #[test]
+fn a_restart_leaves_a_device_silent_and_what_a_user_made_of_it() {
+    let Some(mut world) = World::up(&full_tunnel(""), &file_of_b()) else { return };
+    let device = |world: &World| {
+        let link = world.ip("-d link show dev weft0");
+        assert!(link.contains("addrgenmode none"), "{link}");
+        link.contains("MULTICAST")
+    };
+    assert!(!device(&world));
+    world.restart();
+    assert!(!device(&world));
+    // A routing daemon that runs through the tunnel needs multicast.
+    world.ip("link set dev weft0 multicast on");
+    world.restart();
+    assert!(device(&world), "a user has switched it on");
+
+    // A version of weft that left no such record, and another program, leave devices as the kernel makes them.
+    world.stop_for_restart();
+    world.ip("link set dev weft0 addrgenmode eui64");
+    world.edit_record(|record| assert_eq!(record.remove("is_silent"), Some(true.into())));
+    world.start();
+    assert!(!device(&world));
+    world.stop();
+}
+
+#[test]
 fn other_addresses_by_a_restart_are_as_good_as_by_a_start_and_so_are_the_routes() {
     let Some(mut world) = World::new() else { return };
     // The kernel's own choice: with an address go the others of its network.

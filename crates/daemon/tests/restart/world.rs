@@ -371,12 +371,22 @@ impl World {
         until(text, || self.log().contains(text));
     }
 
+    fn instance(&self) -> PathBuf {
+        weft_ipc::runtime_dir::instance(&self.directory.path().join("run"), &NAME.parse().unwrap())
+    }
+
+    /// Changes the record of what was done on A.
+    pub(crate) fn edit_record(&self, edit: impl FnOnce(&mut serde_json::Map<String, Value>)) {
+        let file = self.instance().join("record.json");
+        let mut record: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        edit(record.as_object_mut().unwrap());
+        std::fs::write(&file, record.to_string()).unwrap();
+    }
+
     /// What is on record on A. What a process that is killed leaves beside it holds nothing up: a lock
     /// without an owner, and files that were to get another name.
     pub(crate) fn records(&self) -> Vec<String> {
-        let instance =
-            weft_ipc::runtime_dir::instance(&self.directory.path().join("run"), &NAME.parse().unwrap());
-        let entries = std::fs::read_dir(instance).into_iter().flatten();
+        let entries = std::fs::read_dir(self.instance()).into_iter().flatten();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name != "lock" && !name.ends_with(".new")).collect()
     }

@@ -223,6 +223,7 @@ fn imbalance_within(end: &Reading) -> Option<String> {
         DropReason::MalformedPacket,
         DropReason::PacketThreadStalled,
         DropReason::NoPeer,
+        DropReason::LinkLocal,
         DropReason::NoEndpoint,
         DropReason::StagingFull,
         DropReason::HandshakeTimeout,
@@ -266,8 +267,7 @@ fn imbalance_between(from: &Reading, to: &Reading) -> Option<String> {
     }
 }
 
-/// Only the multicast that the kernel sends through every interface has no peer to go to.
-/// What weft dropped, if that is more than the multicast that the kernel sends by itself.
+/// What weft dropped. The device is silent: the kernel sends nothing through it by itself.
 pub(crate) fn unexplained_drops(end: &Reading) -> Option<String> {
     unexplained_drops_besides(end, &[])
 }
@@ -275,10 +275,7 @@ pub(crate) fn unexplained_drops(end: &Reading) -> Option<String> {
 /// The same, where drops for some reasons have one.
 pub(crate) fn unexplained_drops_besides(end: &Reading, explained: &[DropReason]) -> Option<String> {
     let drops = &end.weft.drops;
-    let multicast = end.kernel.protocol("Ip6OutMcastPkts");
     let explained: u64 = explained.iter().map(|reason| drops.get(*reason)).sum();
-    let expected = drops.get(DropReason::NoPeer) + drops.get(DropReason::Overload);
-    let unexplained = drops.total() - expected - explained;
-    (unexplained > 0 || drops.get(DropReason::NoPeer) > multicast)
+    (drops.total() > explained + drops.get(DropReason::Overload))
         .then(|| format!("weft dropped packets: {drops:?}"))
 }

@@ -50,7 +50,9 @@ fn a_device_and_a_socket_are_taken_over() {
         machine.output("wg", &words).status.success()
     });
     assert_eq!(machine.wg("show all listen-port"), "given0\t4567\n");
-    assert!(machine.has_link("given0"));
+    let link = machine.output("ip", &["-d", "link", "show", "given0"]);
+    let link = String::from_utf8(link.stdout).unwrap();
+    assert!(link.contains("<POINTOPOINT,NOARP>") && link.contains("addrgenmode none"), "{link}");
     assert!(!machine.has_link(NAME) && !machine.has_socket(NAME));
     daemon.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());

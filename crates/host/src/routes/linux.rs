@@ -27,6 +27,10 @@ use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, Via};
 mod mtu;
 #[path = "linux/rules.rs"]
 mod rules;
+#[path = "linux/settle.rs"]
+mod settle;
+#[path = "linux/silent.rs"]
+mod silent;
 #[path = "linux/veth.rs"]
 mod veth;
 

@@ -116,6 +116,16 @@ impl<T: Tables> Configurator<T> {
     #[allow(clippy::unused_self, reason = "other systems have them")]
     pub fn set_queue_limits(&self, _: &Link, _: QueueLimits) {}
 
+    /// Does nothing: the system adds an address with its route.
+    #[allow(clippy::unused_self, reason = "other systems have to wait")]
+    pub fn settle_addresses(&self, _: &Link) {}
+
+    /// Does nothing: a tunnel has no such traffic here.
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "other systems have it")]
+    pub fn make_silent(&self, _: &Link) -> Result<(), RouteError> {
+        Ok(())
+    }
+
     /// Adds an address to a device.
     pub fn add_address(&self, link: &Link, address: IpNet) -> Result<(), RouteError> {
         self.change(&Edit::AddAddress(link, address))

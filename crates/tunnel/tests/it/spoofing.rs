@@ -328,6 +328,20 @@ fn packets_for_no_peer_and_malformed_packets_stay_here() {
     assert_eq!(world.nodes[A].dropped(DropReason::MalformedPacket), 4);
 }
 
+/// Kernels and programs look for neighbours and routers on every device.
+#[test]
+fn packets_of_the_link_are_told_apart_from_those_for_no_peer() {
+    let mut world = World::settled_pair();
+    let of_link =
+        ["224.0.0.22", "239.255.255.250", "255.255.255.255", "169.254.1.1", "ff02::2", "ff02::16", "fe80::1"];
+    for to in of_link.map(|to| to.parse().unwrap()) {
+        let from = if std::net::IpAddr::is_ipv4(&to) { inner_v4(A) } else { inner_v6(A) };
+        assert_eq!(world.give(A, udp(from, to, &[0; 10]), Offload::None), Err(DropReason::LinkLocal), "{to}");
+    }
+    assert_eq!(world.nodes[A].dropped(DropReason::NoPeer), 0);
+    assert_eq!(world.nodes[A].dropped(DropReason::LinkLocal), of_link.len() as u64);
+}
+
 #[test]
 fn an_inner_source_that_is_not_the_peers_own_goes_no_further() {
     let mut world = World::settled_pair();

@@ -2,12 +2,10 @@
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
-use rtnetlink::packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute,
-};
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
-use super::{Failure, Link, Netlink, RouteError, advice, change};
+use super::{Failure, Netlink, RouteError, advice};
 
 /// One end of a pair.
 #[derive(Clone, Copy, Debug)]
@@ -44,20 +42,5 @@ impl Netlink {
             }
             Failure::Timeout => RouteError::Timeout { action: action() },
         })
-    }
-
-    /// Keeps the kernel from sending packets of the link through a device: it resolves no neighbours, and has
-    /// no link-local address, from which it would look for routers.
-    pub fn make_silent(&self, link: &Link) -> Result<(), RouteError> {
-        self.change_link(change(link).arp(false).build())
-            .map_err(|failure| failure.because(|| format!("set {} to resolve no neighbours", link.name)))?;
-        let mode = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
-        let message = change(link).append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![mode])).build();
-        if let Err(failure) = self.change_link(message) {
-            // Without IPv6 there is nothing to set.
-            let error = failure.because(|| format!("leave {} without a link-local address", link.name));
-            tracing::debug!("{error}");
-        }
-        Ok(())
     }
 }
