@@ -243,6 +243,11 @@ pub(crate) mod process {
         None
     }
 
+    /// Always false.
+    pub(crate) fn has_lost_its_device(_: u32) -> bool {
+        false
+    }
+
     /// Always an error.
     pub(crate) fn end(_: Process, _: Duration) -> io::Result<bool> {
         Err(io::Error::new(io::ErrorKind::Unsupported, format!("weft ends no other processes on {OS} yet")))
