@@ -4,8 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
-use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::{Stream, TryStreamExt as _};
 use ipnet::IpNet;
@@ -23,6 +22,8 @@ use weft_config::InterfaceName;
 
 use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, Via};
 
+#[path = "linux/lists.rs"]
+mod lists;
 #[path = "linux/mtu.rs"]
 mod mtu;
 #[path = "linux/rules.rs"]
@@ -34,7 +35,8 @@ mod silent;
 #[path = "linux/veth.rs"]
 mod veth;
 
-pub use veth::VethEnd;
+use self::lists::{Interruptions, ListSocket};
+pub use self::veth::VethEnd;
 
 /// The kernel's network configuration in the network namespace of the thread that opened it.
 ///
@@ -45,6 +47,7 @@ pub struct Netlink {
     /// A socket of the protocol NETLINK_ROUTE.
     socket: OwnedFd,
     connection: Mutex<Connection>,
+    interruptions: Interruptions,
 }
 
 /// The crate's side of a socket.
@@ -69,8 +72,13 @@ impl Netlink {
         nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
             .map_err(|errno| RouteError::Open(errno.into()))?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(RouteError::Open)?;
-        let connection = Connection::of(&socket, &runtime).map_err(RouteError::Open)?;
-        Ok(Self { runtime, socket, connection: Mutex::new(connection) })
+        Self::with(socket, runtime).map_err(RouteError::Open)
+    }
+
+    fn with(socket: OwnedFd, runtime: Runtime) -> io::Result<Self> {
+        let interruptions = Interruptions::default();
+        let connection = Mutex::new(Connection::of(&socket, &runtime, &interruptions)?);
+        Ok(Self { runtime, socket, connection, interruptions })
     }
 
     fn handle(&self) -> Handle {
@@ -78,7 +86,7 @@ impl Netlink {
         // The crate gives a connection up when the kernel does not take a message, as for lack of memory.
         // Later messages may pass, and some of them undo the change that failed.
         if connection.task.is_finished()
-            && let Ok(again) = Connection::of(&self.socket, &self.runtime)
+            && let Ok(again) = Connection::of(&self.socket, &self.runtime, &self.interruptions)
         {
             *connection = again;
         }
@@ -202,29 +210,26 @@ impl Netlink {
 
     /// Returns the addresses of a device, including those that the kernel assigned.
     pub fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, RouteError> {
-        let request = self.handle().address().get().set_link_index_filter(link.index).execute();
         let found = self
-            .list(request)
+            .address_messages(link)
             .map_err(|failure| failure.because(|| format!("list the addresses of {}", link.name)))?;
         Ok(found.iter().filter_map(address_of).collect())
     }
 
+    fn address_messages(&self, link: &Link) -> Result<Vec<AddressMessage>, Failure> {
+        self.read(|handle| handle.address().get().set_link_index_filter(link.index).execute(), Vec::push)
+    }
+
     /// Returns the tables that have routes of either family.
     pub fn tables_in_use(&self) -> Result<BTreeSet<u32>, RouteError> {
-        let mut tables = BTreeSet::new();
-        self.each_route_of_both_families(None, |route| _ = tables.insert(table_of(&route)))
-            .map_err(|failure| failure.because(|| "list the routes".to_owned()))?;
-        Ok(tables)
+        self.routes_of_both_families(None, |route| table_of(&route))
+            .map_err(|failure| failure.because(|| "list the routes".to_owned()))
     }
 
     /// Returns the prefixes that are routed through a device, each with the table of its route.
     pub fn routes_through(&self, link: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
-        let mut found = HashSet::new();
-        self.each_route_of_both_families(Some(link), |route| {
-            found.insert((net_of(&route), table_of(&route)));
-        })
-        .map_err(|failure| failure.because(|| format!("list the routes of {}", link.name)))?;
-        Ok(found)
+        self.routes_of_both_families(Some(link), |route| (net_of(&route), table_of(&route)))
+            .map_err(|failure| failure.because(|| format!("list the routes of {}", link.name)))
     }
 
     /// Returns how a default route is made here.
@@ -256,63 +261,49 @@ impl Netlink {
 
     /// Reports whether exactly this prefix is routed through this device already.
     fn has_route(&self, link: &Link, prefix: IpNet, table: u32) -> bool {
-        let mut is_there = false;
-        let listed = self.each_route(family(prefix.addr()), Some(link), |route| {
-            is_there |= table_of(&route) == table && net_of(&route) == prefix;
-        });
-        listed.is_ok() && is_there
+        let is_it = |route: RouteMessage| table_of(&route) == table && net_of(&route) == prefix;
+        self.routes(family(prefix.addr()), Some(link), |is_there, route| *is_there |= is_it(route))
+            .unwrap_or_default()
     }
 
-    fn each_route_of_both_families(
+    fn routes_of_both_families<T, L: Default + Extend<T> + IntoIterator<Item = T>>(
         &self,
         through: Option<&Link>,
-        mut see: impl FnMut(RouteMessage),
-    ) -> Result<(), Failure> {
+        see: impl Fn(RouteMessage) -> T,
+    ) -> Result<L, Failure> {
+        let mut all = L::default();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            match self.each_route(family, through, &mut see) {
+            match self.routes(family, through, |list: &mut L, route| list.extend([see(route)])) {
+                Ok(list) => all.extend(list),
                 Err(failure) if has_no_such_family(&failure) => {}
-                other => other?,
+                Err(failure) => return Err(failure),
             }
         }
-        Ok(())
+        Ok(all)
     }
 
-    /// Shows each route of a family to `see`, or each that leads through one device. None is kept: a router
-    /// of the Internet has a million.
-    fn each_route(
+    /// Adds each route of a family to a list, or each that leads through one device. The messages are not
+    /// kept: a router of the Internet has a million.
+    fn routes<L: Default>(
         &self,
         family: AddressFamily,
         through: Option<&Link>,
-        mut see: impl FnMut(RouteMessage),
-    ) -> Result<(), Failure> {
+        mut add: impl FnMut(&mut L, RouteMessage),
+    ) -> Result<L, Failure> {
         let mut query = RouteMessage::default();
         query.header.address_family = family;
         query.attributes.extend(through.map(|link| RouteAttribute::Oif(link.index)));
-        self.each(self.handle().route().get(query).execute(), |route| {
+        let request = |handle: Handle| handle.route().get(query.clone()).execute();
+        self.read(request, |list, route| {
             if through.is_none_or(|link| device_of(&route) == Some(link.index)) {
-                see(route);
+                add(list, route);
             }
         })
     }
 
-    /// Shows each message of a list to `see`.
-    fn each<T>(
-        &self,
-        messages: impl Stream<Item = Result<T, rtnetlink::Error>>,
-        mut see: impl FnMut(T),
-    ) -> Result<(), Failure> {
-        let mut messages = pin!(messages);
-        // The time of a long list has no limit, only that of each message.
-        while let Some(message) = self.wait(messages.try_next())? {
-            see(message);
-        }
-        Ok(())
-    }
-
+    /// Returns the messages of an answer that is no list.
     fn list<T>(&self, messages: impl Stream<Item = Result<T, rtnetlink::Error>>) -> Result<Vec<T>, Failure> {
-        let mut list = Vec::new();
-        self.each(messages, |message| list.push(message))?;
-        Ok(list)
+        self.wait(messages.try_collect())
     }
 
     fn wait<T>(&self, answer: impl Future<Output = Result<T, rtnetlink::Error>>) -> Result<T, Failure> {
@@ -331,7 +322,7 @@ impl Netlink {
 }
 
 impl Connection {
-    fn of(socket: &OwnedFd, runtime: &Runtime) -> io::Result<Self> {
+    fn of(socket: &OwnedFd, runtime: &Runtime, interruptions: &Interruptions) -> io::Result<Self> {
         let socket = socket.try_clone()?;
         let _guard = runtime.enter();
         // SAFETY: `into_raw_fd` gives up the only owner of an open descriptor.
@@ -339,6 +330,7 @@ impl Connection {
         // The kernel then sends only the routes of one device, if these are asked for. Before Linux 4.20 it
         // sends all.
         let _ = socket.socket_ref().set_netlink_get_strict_chk(true);
+        let socket = ListSocket::new(socket, Arc::clone(interruptions));
         let (connection, handle, _) = rtnetlink::from_socket(socket);
         Ok(Self { handle, task: runtime.spawn(connection) })
     }
@@ -502,10 +494,6 @@ fn net_of(route: &RouteMessage) -> IpNet {
     let address = address.unwrap_or(unspecified);
     IpNet::new(address, route.header.destination_prefix_length).unwrap_or(IpNet::from(address))
 }
-
-#[cfg(test)]
-#[path = "linux/list_tests.rs"]
-mod list_tests;
 
 #[cfg(test)]
 #[path = "linux/tests.rs"]

@@ -52,9 +52,8 @@ impl Netlink {
         [AddressFamily::Inet, AddressFamily::Inet6]
             .into_iter()
             .filter_map(|family| {
-                let mut defaults = Vec::new();
-                self.each_route(family, None, |route| defaults.extend(Some(route).filter(is_default)))
-                    .ok()?;
+                let add = |list: &mut Vec<_>, route| list.extend(Some(route).filter(is_default));
+                let defaults = self.routes(family, None, add).ok()?;
                 self.mtu_of(defaults.iter().min_by_key(|route| priority_of(route))?).ok()
             })
             .min()

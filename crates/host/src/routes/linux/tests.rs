@@ -39,8 +39,7 @@ fn static_routes(netlink: &Netlink, link: &Link) -> Vec<String> {
     let mut found: Vec<String> = [AddressFamily::Inet, AddressFamily::Inet6]
         .into_iter()
         .flat_map(|family| {
-            let mut routes = Vec::new();
-            netlink.each_route(family, Some(link), |route| routes.push(route)).unwrap();
+            let routes: Vec<RouteMessage> = netlink.routes(family, Some(link), Vec::push).unwrap();
             routes
         })
         .filter(|route| route.header.protocol == RouteProtocol::Static)
@@ -52,9 +51,8 @@ fn static_routes(netlink: &Netlink, link: &Link) -> Vec<String> {
 
 /// The addresses of the device except link-local ones.
 fn addresses(netlink: &Netlink, link: &Link) -> Vec<String> {
-    let messages = netlink.handle().address().get().set_link_index_filter(link.index).execute();
     let mut found: Vec<String> = netlink
-        .list(messages)
+        .address_messages(link)
         .unwrap()
         .into_iter()
         .filter_map(|message| {
