@@ -25,7 +25,6 @@ mod handed_in;
 mod hostile;
 mod many_peers;
 mod moving;
-mod predecessor;
 mod refusals;
 mod secrets;
 mod set;

@@ -17,17 +17,15 @@ const LONGEST: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
 /// A Unix socket that only its owner may use. Dropping it removes its file.
 #[derive(Debug)]
 pub(in super::super) struct LocalListener {
-    // In the order of the clean-up.
+    pub(super) socket: UnixListener,
     /// `None` for an inherited socket: its creator removes the file.
     pub(super) file: Option<SocketFile>,
-    pub(super) socket: UnixListener,
 }
 
 /// A [`LocalListener`] within a runtime.
 pub(in super::super) struct LocalAcceptor {
-    // In the order of the clean-up.
-    _file: Option<SocketFile>,
     socket: tokio::net::UnixListener,
+    _file: Option<SocketFile>,
 }
 
 impl LocalListener {
