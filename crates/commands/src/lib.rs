@@ -9,7 +9,6 @@ pub mod doctor;
 #[cfg(unix)]
 pub mod hang_up;
 pub mod keys;
-pub mod misrouted;
 pub mod output;
 pub mod reload;
 mod running;

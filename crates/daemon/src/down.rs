@@ -11,6 +11,7 @@ use weft_ipc::runtime_dir::{runtime_dir, user_dir};
 use weft_report::control_socket::{Client, ClientError};
 
 use crate::cli::DownArgs;
+use crate::control;
 use crate::service_manager;
 
 /// Commands of the configuration may take long; systemd allows a service the same time.
@@ -95,9 +96,15 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     }
     // If the daemon crashed while it ended, the rest is cleaned up here.
     if Record::read(directory, interface)?.is_some() {
-        let result = weft_host::clean_up(directory, interface, keep);
-        remove_sockets(interface);
-        return Ok(result.map(|()| Down::CleanedUp)?);
+        return match weft_host::clean_up(directory, interface, keep) {
+            // Another daemon has started meanwhile. It has cleaned up, and the rest is its own.
+            Err(HostError::Running { .. }) if has_ended => Ok(Down::Ended),
+            Err(HostError::Running { pid, .. }) if keep == Keep::KillSwitch => Ok(Down::LeftAlone(pid)),
+            result => {
+                remove_sockets(interface);
+                Ok(result.map(|()| Down::CleanedUp)?)
+            }
+        };
     }
     if has_ended {
         return Ok(Down::Ended);
@@ -122,7 +129,9 @@ fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, 
 
 /// Removes sockets that no process serves. Returns whether there was one for wg(8).
 fn remove_sockets(interface: &InterfaceName) -> bool {
-    let _gone = std::fs::remove_file(Client::path_of(interface));
+    if let Err(error) = control::socket::remove_dead(&Client::path_of(interface)) {
+        tracing::debug!("the control socket stays: {error}");
+    }
     weft_uapi::remove_dead(interface).unwrap_or_else(|error| {
         tracing::debug!("the socket for wg(8) stays: {error}");
         false

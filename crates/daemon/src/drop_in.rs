@@ -18,8 +18,10 @@ use weft_config::metrics::MetricsConfig;
 use weft_dataplane::{Controller, DataplaneError, OnEvent};
 use weft_host::network::{NetworkChange, Watch};
 use weft_host::routes::{Netlink, RouteError, is_utun};
-use weft_uapi::Control;
-use weft_uapi::{Listener, Server, SocketError};
+use weft_host::{HostError, Owner};
+use weft_ipc::holder::Held;
+use weft_ipc::runtime_dir::runtime_dir;
+use weft_uapi::{self as uapi, Control, Listener, Server, SocketError};
 use weft_udp::UdpConfig;
 
 use crate::background::{self, BackgroundError};
@@ -67,6 +69,9 @@ enum RunError {
     /// The signals that end the daemon cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
+    /// Another process runs the interface.
+    #[error(transparent)]
+    Host(#[from] HostError),
     /// The UAPI socket for wg(8) could not be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -95,6 +100,7 @@ impl From<RunError> for exit::Error {
     fn from(error: RunError) -> Self {
         let code = match &error {
             RunError::Name(_) | RunError::NotUtun(_) | RunError::Variable(_) => Code::Usage,
+            RunError::Host(error) => error.exit_code(),
             RunError::Socket(error) => error.exit_code(),
             RunError::Metrics(error) => error.exit_code(),
             RunError::Start(error) => error.exit_code(),
@@ -141,10 +147,22 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let (signal, network) = (end.clone(), end.clone());
     signals::watch(move |received| drop(signal.send(End::Signal(received)))).map_err(RunError::Signals)?;
 
+    // Dropped last of all: the next daemon then finds nothing in its way.
+    let mut claim = None;
+    if choice == NameChoice::Given {
+        claim = claim_of(&name)?;
+    }
     let mut watched = MetricsConfig::default();
     args.metrics.apply(&mut watched);
-    let metrics = watched.address.as_ref().map(metrics::Listener::open).transpose()?;
+    let metrics = metrics::open(watched.address.as_ref())?;
+    let directory = runtime_dir();
     let Environment { name, queues, socket, name_file, output, .. } = environment;
+    if queues.is_empty() {
+        weft_host::wait_for_release(&directory, Held::Device(name.as_str()));
+    }
+    if let Some(path) = uapi::path_of(&name).filter(|_| socket.is_none()) {
+        weft_host::wait_for_release(&directory, Held::Socket(&path));
+    }
     let listener = match socket {
         Some(descriptor) => Some(Listener::adopt(descriptor)?),
         None if choice == NameChoice::Given => Some(Listener::open(&name)?),
@@ -174,6 +192,9 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let mut interface = Interface::open(name.as_str(), inherited, udp, &options, on_event, on_end)?;
     let actual = &interface.opened().interface;
     let name: InterfaceName = actual.parse().map_err(|_| RunError::Name(actual.clone()))?;
+    if choice == NameChoice::FirstFree {
+        claim = claim_of(&name)?;
+    }
     let listener = match listener {
         Some(listener) => listener,
         None => Listener::open(&name)?,
@@ -192,7 +213,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     };
     let stop = move || drop(asked.send(End::Asked));
     let managed = Managed::new(Arc::clone(interface.controller()), running, stop, None);
-    // Dropped last: a client that waits for the end of its connection then knows that everything is undone.
+    // Dropped behind all that follows: a client that waits for the end of its connection then knows that everything is undone.
     let _socket = managed.serve(&name);
     let metrics = metrics.map(|listener| metrics::serve(listener, &watched.hosts, managed.clone()));
     let metrics = metrics.transpose()?;
@@ -206,6 +227,9 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let following = follow_network(&name, interface.controller(), &network);
     let watchdog = Watchdog::start(&interface);
     wait_for_end(&ended, following, &managed);
+    if let Some(claim) = &claim {
+        claim.note_end();
+    }
     service_manager::stopping();
     drop((metrics, watchdog));
     server.stop();
@@ -213,6 +237,15 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         // Deleting the device is a way to end it.
         Ok(()) | Err(DataplaneError::DeviceGone) => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Claims the interface, as `weft up` does; waits for a predecessor that is ending. Without a directory for
+/// its lock, or with one that is not trusted, the interface works all the same.
+fn claim_of(name: &InterfaceName) -> Result<Option<Owner>, HostError> {
+    match Owner::claim(&runtime_dir(), name) {
+        Err(error @ (HostError::Running { .. } | HostError::Ending { .. })) => Err(error),
+        other => Ok(other.inspect_err(|error| tracing::debug!("the interface is not claimed: {error}")).ok()),
     }
 }
 
@@ -250,8 +283,7 @@ fn follow_network(
         let watch = Watch::start(Some(&link), on_change).map_err(|error| error.to_string())?;
         let mtu = u16::try_from(link.mtu).unwrap_or(u16::MAX);
         // The program that configures the interface chooses its MTU.
-        let keeper =
-            NetworkKeeper::new(Arc::clone(controller), link, mtu, MtuChoice::Configured, false, &netlink);
+        let keeper = NetworkKeeper::new(Arc::clone(controller), link, mtu, MtuChoice::Configured, false);
         Ok((watch, keeper.map_err(|error| error.to_string())?, netlink))
     };
     begin().inspect_err(|error| tracing::warn!("{error}")).ok()
@@ -272,7 +304,7 @@ fn wait_for_end(
             }
             Some(End::Network(change)) => {
                 if let Some((_, keeper, netlink)) = &mut following
-                    && let Err(error) = keeper.react(&change, netlink, netlink)
+                    && let Err(error) = keeper.react(&change, netlink)
                 {
                     // Packets have stopped: the message that ends the daemon follows.
                     tracing::debug!(%error, "cannot follow the network");

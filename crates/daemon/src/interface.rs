@@ -174,7 +174,8 @@ impl Interface {
             on_event,
         };
         let (start, started) = mpsc::sync_channel(1);
-        let (thread, handle, opened) = packet_thread::spawn(setup, started, on_end)?;
+        let (thread, handle, opened) =
+            packet_thread::spawn(setup, started, on_end).map_err(StartError::with_holder)?;
         let controller = Arc::new(Controller::new(handle.clone(), opened.port, udp.fwmark));
         Ok(Self { handle, controller, start: Some(start), balancer: None, thread: Some(thread), opened })
     }

@@ -2,13 +2,28 @@
 
 use std::sync::Arc;
 
-use weft_config::metrics::HostName;
+use weft_config::metrics::{Address, HostName};
+use weft_ipc::holder::Held;
+use weft_ipc::runtime_dir::runtime_dir;
 pub use weft_metrics::{ListenError, Listener, Server};
 
 use crate::control::socket::Manage;
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) use crate::unsupported::inherited_metrics as inherited;
+
+/// Listens at the address, if there is one. A predecessor that is ending is waited for.
+pub(crate) fn open(address: Option<&Address>) -> Result<Option<Listener>, ListenError> {
+    let Some(address) = address else { return Ok(None) };
+    weft_host::wait_for_release(
+        &runtime_dir(),
+        match address {
+            Address::Tcp(address) => Held::Tcp(*address),
+            Address::Unix(path) => Held::Socket(path),
+        },
+    );
+    Listener::open(address).map(Some)
+}
 
 /// Serves the reports of `manage`; `hosts` are names that requests may use.
 pub(crate) fn serve(

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use weft_config::InterfaceName;
+use weft_ipc::holder::{Held, Holder};
 use weft_speedtest::{Listener, PORT, Responder, Status};
 
 use crate::control::Managed;
@@ -22,9 +23,14 @@ impl SpeedTests {
             format!("{interface} refuses speed tests: cannot listen on TCP port {PORT}: {error}{advice}")
         };
         let listener = Listener::open(interface.as_str()).map_err(|error| {
-            let is_taken = error.kind() == std::io::ErrorKind::AddrInUse;
-            let advice = if is_taken { "; `ss -ltnp` shows the program that listens there" } else { "" };
-            failed(&error, advice)
+            let advice = match error.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    let any = std::net::SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, PORT));
+                    format!("{}; `ss -ltnp` shows the program that listens there", Holder::of(Held::Tcp(any)))
+                }
+                _ => String::new(),
+            };
+            failed(&error, &advice)
         })?;
         let managed = Arc::clone(managed);
         let status: Status = Arc::new(move || managed.status().ok());

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use weft_config::{Config, Hook, HookPhase};
 
@@ -43,7 +44,7 @@ impl Host {
         let link = netlink.link(interface)?;
         let mut kernel = Kernel::new(netlink, interface.clone());
         let owner = owner(recording, interface)?;
-        let left = owner.as_ref().map(Owner::left_behind).transpose()?.flatten();
+        let left = owner.as_deref().map(Owner::left_behind).transpose()?.flatten();
         match left {
             Some(left) if left.index == Some(link.index) => {
                 kernel.link = Some(link);
@@ -65,7 +66,7 @@ impl Host {
 
     fn continue_from(
         mut kernel: Kernel,
-        owner: Option<Owner>,
+        owner: Option<Arc<Owner>>,
         left: Record,
         config: &Config,
         source: Option<&Path>,
@@ -78,8 +79,8 @@ impl Host {
             left.steps.iter().filter(|step| Some(*step) != kernel.kept.as_ref()).cloned().collect();
         let in_force = kernel.in_force(&recorded)?;
 
-        let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
-        let directory = owner.as_ref().map(Owner::directory);
+        let alone = owner.as_deref().map(Owner::choose_alone).transpose()?;
+        let directory = owner.as_deref().map(Owner::directory);
         let facts =
             system_state::gather(&kernel.netlink, &kernel.netlink, config, endpoints, directory, left.mark)?;
         let plan = Plan::new(config, endpoints, &facts.without(&in_force)).keeping_places_of(&in_force);

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use weft_config::{HookPhase, InterfaceName, KillSwitch};
-use weft_ipc::runtime_dir::{control_socket, runtime_dir};
+#[cfg(unix)]
+use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
 use super::record::{Owner, Record};
@@ -26,6 +27,7 @@ pub enum Keep {
 /// without the commands, which have run.
 pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(), HostError> {
     let owner = Owner::claim(directory, interface)?;
+    owner.note_end();
     // Another process may have cleaned up meanwhile.
     let Some(record) = owner.left_behind()? else { return Ok(()) };
     let mut kernel = Kernel::new(Netlink::open()?, interface.clone());
@@ -51,6 +53,7 @@ pub fn take_back_dns(directory: &Path, interface: &InterfaceName) {
     // A daemon that runs the interface, or a record that cannot be written, is reported when the interface is
     // prepared.
     let Ok(owner) = Owner::claim(directory, interface) else { return };
+    owner.note_end();
     let left = owner.left_behind().ok().flatten();
     if let Some(dns) = left.and_then(|record| record.dns)
         && let Err(error) = outside::undo_dns(interface, &dns)
@@ -76,8 +79,13 @@ pub(super) fn take_back(
     let mut applied = Applied::recorded(steps);
     let failures = applied.undo(kernel);
     run_hooks(&record.down, HookPhase::PostDown, kernel);
-    // No process listens on this socket any more.
-    let _gone = std::fs::remove_file(control_socket(&runtime_dir(), &record.interface));
+    #[cfg(unix)]
+    if let Err(error) = weft_ipc::listener::remove_dead(&runtime_dir::control_socket(
+        &runtime_dir::runtime_dir(),
+        &record.interface,
+    )) {
+        tracing::debug!("the control socket stays: {error}");
+    }
     (failures, kept.into_iter().next(), applied.stuck().to_vec())
 }
 

@@ -47,6 +47,21 @@ pub enum HostError {
         /// Its process id.
         pid: u32,
     },
+    /// A process takes the interface down, and has not come to an end in time.
+    #[error(
+        "interface {interface} is still being taken down after {seconds} s: weft (process {pid}) holds {}; see what it \
+         waits for, such as a command of PostDown, or kill it, and try again", lock.display()
+    )]
+    Ending {
+        /// The name of the interface.
+        interface: String,
+        /// Its process id.
+        pid: u32,
+        /// The time waited, in seconds.
+        seconds: u64,
+        /// The path of its lock.
+        lock: PathBuf,
+    },
     /// No daemon runs the interface, and there is no record of it.
     #[error("interface {interface} is not up by weft: no daemon runs it, and {} does not exist; check the name", file.display())]
     NotUp {

@@ -32,6 +32,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use weft_config::device::DeviceState;
@@ -55,13 +56,12 @@ mod hooks;
 mod kernel;
 mod kill_switch;
 pub mod memory;
-#[cfg_attr(not(target_os = "linux"), allow(dead_code, unreachable_pub, reason = "only tests use it here"))]
-pub mod misrouted;
 mod namespace;
 pub mod network;
 mod outside;
 mod plan;
 mod platform;
+mod predecessor;
 mod record;
 pub mod resolve;
 mod restore;
@@ -81,6 +81,7 @@ pub use namespace::keep_what_counts_in_a_namespace;
 pub use outside::{remove_unrecorded_firewall, repair_dns};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;
+pub use predecessor::{wait_for_predecessor, wait_for_release};
 pub use record::{Owner, Record, record_path};
 pub use save::{SaveError, save};
 pub use step::{Firewall, FullTunnel, Step};
@@ -116,7 +117,7 @@ pub struct Host {
     kernel: Kernel,
     plan: Plan,
     applied: Applied,
-    owner: Option<Owner>,
+    owner: Option<Arc<Owner>>,
     record: Record,
     /// Whether a previous daemon left a kill switch behind: only `down` removes it, a failed start does not.
     found_kill_switch: bool,
@@ -142,7 +143,7 @@ impl Host {
         crate::routes::check_name(interface)?;
         let kernel = Kernel::new(Netlink::open()?, interface.clone());
         let owner = owner(recording, interface)?;
-        let left = owner.as_ref().map(Owner::left_behind).transpose()?.flatten();
+        let left = owner.as_deref().map(Owner::left_behind).transpose()?.flatten();
         Self::begin(kernel, owner, left, config, source, endpoints)
     }
 
@@ -165,7 +166,7 @@ impl Host {
 
     fn begin(
         mut kernel: Kernel,
-        owner: Option<Owner>,
+        owner: Option<Arc<Owner>>,
         left: Option<Record>,
         config: &Config,
         source: Option<&Path>,
@@ -188,8 +189,8 @@ impl Host {
         if owner.is_some() {
             outside::repair_dns();
         }
-        let alone = owner.as_ref().map(Owner::choose_alone).transpose()?;
-        let directory = owner.as_ref().map(Owner::directory);
+        let alone = owner.as_deref().map(Owner::choose_alone).transpose()?;
+        let directory = owner.as_deref().map(Owner::directory);
         let facts = system_state::gather(&kernel.netlink, kernel.paths(), config, endpoints, directory, 0)?;
         let plan = Plan::new(config, endpoints, &facts);
         // New name servers replace those that could not be undone.
@@ -266,11 +267,6 @@ impl Host {
     /// Returns the connection to the kernel's network configuration.
     pub fn netlink(&self) -> &Netlink {
         &self.kernel.netlink
-    }
-
-    /// Returns the connection to the network configuration that leads to the peers.
-    pub fn paths(&self) -> &Netlink {
-        self.kernel.paths()
     }
 
     /// Returns the device, once it was found.
@@ -384,11 +380,11 @@ impl Host {
     }
 
     fn choose_alone(&self) -> Result<Option<File>, HostError> {
-        self.owner.as_ref().map(Owner::choose_alone).transpose()
+        self.owner.as_deref().map(Owner::choose_alone).transpose()
     }
 
     fn decide(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-        let directory = self.owner.as_ref().map(Owner::directory);
+        let directory = self.owner.as_deref().map(Owner::directory);
         let mut facts = system_state::gather(
             &self.kernel.netlink,
             self.kernel.paths(),
@@ -422,6 +418,14 @@ impl Host {
     /// Reports whether a previous daemon left a kill switch behind.
     pub fn found_kill_switch(&self) -> bool {
         self.found_kill_switch
+    }
+
+    /// Notes that the interface is being taken down, or left to the next daemon: a start waits from now on,
+    /// until the returned claim is dropped too.
+    pub fn note_end(&self) -> Option<Arc<Owner>> {
+        let owner = self.owner.clone()?;
+        owner.note_end();
+        Some(owner)
     }
 
     /// Runs PreDown. Failures are logged as warnings.
@@ -498,7 +502,7 @@ impl Host {
                 self.record = self.record.of_kill_switch(step);
                 self.write()
             }
-            None => self.owner.as_ref().map_or(Ok(()), Owner::forget),
+            None => self.owner.as_deref().map_or(Ok(()), Owner::forget),
         };
         if let Err(error) = closed {
             tracing::warn!("{error}");
@@ -508,6 +512,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        let _claim = self.note_end();
         let failures = self.applied.undo(&mut self.kernel);
         self.warn_of(&failures);
         self.close_record();
@@ -565,10 +570,10 @@ pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError
     Ok(Plan::new(config, endpoints, &facts))
 }
 
-fn owner(recording: &Recording, interface: &InterfaceName) -> Result<Option<Owner>, HostError> {
+fn owner(recording: &Recording, interface: &InterfaceName) -> Result<Option<Arc<Owner>>, HostError> {
     match recording {
         Recording::Nowhere => Ok(None),
-        Recording::In(directory) => claim(directory, interface),
+        Recording::In(directory) => Ok(claim(directory, interface)?.map(Arc::new)),
     }
 }
 

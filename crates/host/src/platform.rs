@@ -25,6 +25,7 @@ use crate::unsupported::process;
 pub(super) use files::{
     is_open_to_all, is_same_file, other_owner, sync_directory, try_lock, try_lock_shared, write_private,
 };
+pub(super) use process::has_lost_its_device;
 
 /// A process: its id, and its start time in the system's units, which distinguishes it from a later process
 /// with the same id.

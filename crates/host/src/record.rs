@@ -1,8 +1,9 @@
 //! Records on disk what was done for an interface, so that it can be undone when the daemon has ended.
 //!
 //! `NAME/record.json` lists the steps, and is written before the first of them is done. `NAME/lock` is locked
-//! as long as a daemon runs the interface, and names its process. The kernel releases the lock when the
-//! process ends, for whatever reason.
+//! as long as a daemon runs the interface, and names its process, and whether that is ending: a start waits
+//! for it then. The kernel releases the lock when the process ends, for whatever reason. A daemon releases it
+//! last of all, so that its successor finds nothing in the way.
 //!
 //! The directory `NAME` may belong to another user, as whom a service runs: what this process reads there is
 //! checked before it is trusted ([`runtime_dir`]).
@@ -29,12 +30,18 @@ const VERSION: u32 = 1;
 /// The record of 50,000 peers, each with two routes and an endpoint by name of some 70 bytes each, has 10 MB;
 /// during a reload it may have twice as many routes. A larger record is neither read nor written.
 const MAX_RECORD_BYTES: u64 = 32 << 20;
-/// Two numbers of 20 digits at most.
+/// Two numbers of 20 digits at most, and [`ENDING`].
 const MAX_LOCK_BYTES: u64 = 64;
+/// Follows the numbers in the lock of a process that takes the interface down.
+const ENDING: &str = "ending";
 /// How long to wait for a lock. Choosing a mark and recording it takes almost no time, and no command of the
 /// configuration runs meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
-const TICK: Duration = Duration::from_millis(20);
+/// How long a start waits for a predecessor that is ending. Commands of PreDown and PostDown may take long.
+pub(super) const PATIENCE_WITH_ENDING: Duration = Duration::from_secs(30);
+/// How long a daemon may take to note that it ends: after a signal, or the removal of its socket.
+pub(super) const NOTICE: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_millis(10);
 
 /// The steps that were, or may have been, done for an interface. It contains no secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -210,11 +217,16 @@ impl Drop for Instance {
 }
 
 impl Owner {
-    /// Claims the interface; an error if a daemon runs it.
+    /// Claims the interface. Waits for a process that takes it down.
+    ///
+    /// # Errors
+    /// [`HostError::Running`] if a daemon runs the interface, and [`HostError::Ending`] if one takes too long
+    /// to take it down.
     pub fn claim(directory: &Path, interface: &InterfaceName) -> Result<Self, HostError> {
         let instance = runtime_dir::instance(directory, interface);
         let path = lock_path(directory, interface);
         let start = Instant::now();
+        let mut wait = WaitForHolder::default();
         loop {
             runtime_dir::make(&instance).map_err(|error| refused("create", &instance, error))?;
             let opened = open_untrusted(&path, Access::Create, MAX_LOCK_BYTES);
@@ -226,13 +238,14 @@ impl Owner {
                 // created a new file.
                 Some((Ok(()), lock)) if platform::is_same_file(&lock, &path) => {
                     if platform::other_owner(&lock).is_none() {
-                        let mut owner = Self {
+                        let owner = Self {
                             directory: directory.to_owned(),
                             interface: interface.clone(),
                             lock,
                             _instance: Instance(instance),
                         };
-                        owner.sign().map_err(|error| refused("write", &path, error))?;
+                        let signed = owner.lock.set_len(0).and_then(|()| owner.sign(false));
+                        signed.map_err(|error| refused("write", &path, error))?;
                         return Ok(owner);
                     }
                     // The user that owns the file could write the id of another process to it.
@@ -243,8 +256,14 @@ impl Owner {
                 Some((Err(TryLockError::WouldBlock), lock)) => {
                     // A process that only checks whether the file is locked holds the lock for a moment, and
                     // does not write its id.
-                    if let Some(process) = signature_of(&lock).filter(Process::is_alive) {
-                        return Err(HostError::Running { interface: interface.to_string(), pid: process.id });
+                    if let Some(holder) = signature_of(&lock).filter(|holder| holder.process.is_alive()) {
+                        wait.on(holder, interface, &path)?;
+                        std::thread::sleep(TICK);
+                        continue;
+                    }
+                    // A process of another user may be out of sight.
+                    if let Some(holder) = signature_of(&lock).filter(|_| start.elapsed() > PATIENCE) {
+                        return Err(running(interface, holder.process));
                     }
                 }
                 Some((Err(TryLockError::Error(error)), _)) => return Err(refused("lock", &path, error)),
@@ -265,10 +284,17 @@ impl Owner {
         let opened = open_untrusted(&path, Access::Read, MAX_LOCK_BYTES);
         let Some(lock) = opened.map_err(|error| untrusted("open", error))? else { return Ok(None) };
         let is_held = matches!(platform::try_lock_shared(&lock), Err(TryLockError::WouldBlock));
-        let process = is_held.then(|| signature_of(&lock)).flatten();
+        let process = is_held.then(|| signature_of(&lock)).flatten().map(|holder| holder.process);
         // A user must not get another user's process ended by writing its id to the file.
         let owner = platform::other_owner(&lock);
         Ok(process.filter(|process| owner.is_none_or(|owner| process.is_of(owner))))
+    }
+
+    /// Reports whether this process has noted that it takes the interface down.
+    pub(super) fn is_marked(directory: &Path, interface: &InterfaceName, process: u32) -> bool {
+        let lock = open_untrusted(&lock_path(directory, interface), Access::Read, MAX_LOCK_BYTES);
+        let holder = lock.ok().flatten().and_then(|lock| signature_of(&lock));
+        holder.is_some_and(|holder| holder.is_ending && holder.process.id == process)
     }
 
     /// Prevents other processes from choosing a mark and the priorities of rules until the returned file is
@@ -305,9 +331,20 @@ impl Owner {
         Record::read(&self.directory, &self.interface)
     }
 
+    /// Notes that the interface is being taken down: a start waits from now on.
+    pub fn note_end(&self) {
+        if let Err(error) = self.sign(true) {
+            tracing::debug!(%error, "a start does not know that this process is ending");
+        }
+    }
+
     /// Writes the record, whole or not at all.
     pub fn write(&self, record: &Record) -> Result<(), HostError> {
         let path = record_path(&self.directory, &self.interface);
+        if self.is_replaced() {
+            let error = "its lock was removed, and another process has claimed the interface";
+            return Err(refused("write", &path, io::Error::other(error)));
+        }
         let text = serde_json::to_vec(record).map_err(|error| refused("write", &path, error.into()))?;
         if text.len() as u64 > MAX_RECORD_BYTES {
             let error =
@@ -328,6 +365,9 @@ impl Owner {
 
     /// Removes the record: nothing is left to undo.
     pub fn forget(&self) -> Result<(), HostError> {
+        if self.is_replaced() {
+            return Ok(());
+        }
         let path = record_path(&self.directory, &self.interface);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(refused("remove", &path, error)),
@@ -335,12 +375,20 @@ impl Owner {
         }
     }
 
-    fn sign(&mut self) -> io::Result<()> {
+    fn sign(&self, is_ending: bool) -> io::Result<()> {
         let Process { id, started } = Process::this();
-        self.lock.set_len(0)?;
-        self.lock.rewind()?;
+        let mark = if is_ending { format!(" {ENDING}") } else { String::new() };
+        let mut lock = &self.lock;
+        lock.rewind()?;
         // One write: a reader sees all of it or nothing.
-        self.lock.write_all(format!("{id} {started}\n").as_bytes())
+        lock.write_all(format!("{id} {started}{mark}\n").as_bytes())
+    }
+
+    /// Reports whether the lock's file was removed and another process made one: record and lock are not
+    /// those of this process any more.
+    fn is_replaced(&self) -> bool {
+        let path = lock_path(&self.directory, &self.interface);
+        path.exists() && !platform::is_same_file(&self.lock, &path)
     }
 }
 
@@ -348,20 +396,78 @@ impl Drop for Owner {
     fn drop(&mut self) {
         // The file is still locked: a process that opened it before finds that it is no longer the file of
         // this name.
-        let _ = std::fs::remove_file(lock_path(&self.directory, &self.interface));
+        let path = lock_path(&self.directory, &self.interface);
+        if platform::is_same_file(&self.lock, &path) {
+            let _ = std::fs::remove_file(path);
+        }
     }
+}
+
+/// What the file of a lock says of the process that holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder {
+    process: Process,
+    /// Whether it has noted that it takes the interface down.
+    is_ending: bool,
+}
+
+/// How long a claim waits for the process that holds the lock.
+#[derive(Debug, Default)]
+struct WaitForHolder {
+    /// The process that was seen to run the interface, and since when.
+    running: Option<(Process, Instant)>,
+    /// Since when it has been waited for a process that is ending.
+    ending: Option<Instant>,
+}
+
+impl WaitForHolder {
+    /// Looks at the process that holds the lock now.
+    ///
+    /// # Errors
+    /// It runs the interface, or has been ending for too long.
+    fn on(&mut self, holder: Holder, interface: &InterfaceName, lock: &Path) -> Result<(), HostError> {
+        let Holder { process, is_ending } = holder;
+        if is_ending || platform::has_lost_its_device(process.id) {
+            self.running = None;
+            let since = *self.ending.get_or_insert_with(|| {
+                tracing::info!(%interface, pid = process.id, "waiting for the process that takes it down");
+                Instant::now()
+            });
+            if since.elapsed() < PATIENCE_WITH_ENDING {
+                return Ok(());
+            }
+            let (interface, lock) = (interface.to_string(), lock.to_owned());
+            let seconds = PATIENCE_WITH_ENDING.as_secs();
+            return Err(HostError::Ending { interface, pid: process.id, seconds, lock });
+        }
+        match self.running {
+            Some((same, since)) if same == process && since.elapsed() >= NOTICE => {
+                Err(running(interface, process))
+            }
+            Some((same, _)) if same == process => Ok(()),
+            _ => {
+                self.running = Some((process, Instant::now()));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn running(interface: &InterfaceName, process: Process) -> HostError {
+    HostError::Running { interface: interface.to_string(), pid: process.id }
 }
 
 fn lock_path(directory: &Path, interface: &InterfaceName) -> PathBuf {
     runtime_dir::instance(directory, interface).join("lock")
 }
 
-fn signature_of(mut lock: &File) -> Option<Process> {
+fn signature_of(mut lock: &File) -> Option<Holder> {
     let mut text = String::new();
     lock.rewind().ok()?;
-    lock.take(64).read_to_string(&mut text).ok()?;
-    let (id, started) = text.strip_suffix('\n')?.split_once(' ')?;
-    Some(Process { id: id.parse().ok()?, started: started.parse().ok()? })
+    lock.take(MAX_LOCK_BYTES).read_to_string(&mut text).ok()?;
+    let mut words = text.strip_suffix('\n')?.split(' ');
+    let process = Process { id: words.next()?.parse().ok()?, started: words.next()?.parse().ok()? };
+    Some(Holder { process, is_ending: words.next() == Some(ENDING) })
 }
 
 /// Converts an error. For an error of the system, the advice is about the directory; other errors have their

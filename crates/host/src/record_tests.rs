@@ -21,6 +21,51 @@ fn an_interface_has_one_owner_at_a_time() {
 }
 
 #[test]
+fn a_claim_waits_for_a_process_that_takes_the_interface_down() {
+    let directory = tempfile::tempdir().unwrap();
+    let owner = Owner::claim(directory.path(), &name()).unwrap();
+    owner.note_end();
+    assert_eq!(Owner::running(directory.path(), &name()).unwrap(), Some(Process::this()));
+    let (done, claimed) = std::sync::mpsc::channel();
+    let place = directory.path().to_owned();
+    std::thread::spawn(move || done.send(Owner::claim(&place, &name()).map(drop)));
+    let early = claimed.recv_timeout(2 * NOTICE);
+    assert!(early.is_err(), "it does not wait: {early:?}");
+    drop(owner);
+    claimed.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+}
+
+#[test]
+fn a_process_that_does_not_come_to_its_end_is_named_with_what_it_holds() {
+    let lock = lock_path(Path::new("/run/weft"), &name());
+    let since = Instant::now().checked_sub(PATIENCE_WITH_ENDING).unwrap();
+    let mut wait = WaitForHolder { running: None, ending: Some(since) };
+    let holder = Holder { process: Process::this(), is_ending: true };
+    let error = wait.on(holder, &name(), &lock).unwrap_err().to_string();
+    let holds = format!("weft (process {}) holds {}", std::process::id(), lock.display());
+    assert!(
+        error.starts_with("interface wg0 is still being taken down") && error.contains(&holds),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_another_process_has_made_in_its_place_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = Owner::claim(directory.path(), &name()).unwrap();
+    first.write(&Record::new(&name())).unwrap();
+    std::fs::remove_dir_all(runtime_dir::instance(directory.path(), &name())).unwrap();
+    let second = Owner::claim(directory.path(), &name()).unwrap();
+    let record = Record { mark: 7, ..Record::new(&name()) };
+    second.write(&record).unwrap();
+    assert!(first.write(&Record::new(&name())).is_err());
+    first.forget().unwrap();
+    drop(first);
+    assert_eq!(second.left_behind().unwrap(), Some(record));
+    assert_eq!(Owner::running(directory.path(), &name()).unwrap(), Some(Process::this()));
+}
+
+#[test]
 fn a_record_comes_back_as_it_was_written_and_only_its_owner_may_read_it() {
     let directory = tempfile::tempdir().unwrap();
     let owner = Owner::claim(directory.path(), &name()).unwrap();

@@ -13,6 +13,7 @@ use nix::sys::stat::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::Source;
+use crate::holder::{Held, Holder};
 use crate::runtime_dir::{self, UntrustedError};
 
 /// Only the owner may connect.
@@ -28,11 +29,13 @@ const LOCK_TICK: Duration = Duration::from_millis(5);
 pub enum ListenError {
     /// A daemon answers on the socket.
     #[error(
-        "another daemon serves interface {} on {}; end it first, or choose another name", interface(path), path.display()
+        "another daemon serves interface {} on {}{holder}; end it first, or choose another name",
+        interface(path), path.display()
     )]
     Served {
         /// The path of the socket.
         path: PathBuf,
+        holder: Holder,
     },
     /// A file that is not a socket has the socket's name.
     #[error("{} is in the way: it is not a socket; remove it", path.display())]
@@ -78,7 +81,9 @@ fn interface(path: &Path) -> std::borrow::Cow<'_, str> {
     name.unwrap_or(OsStr::new("?")).to_string_lossy()
 }
 
-/// The file of a socket. Dropping it removes the file, unless it was replaced.
+/// The file of a socket. Dropping it removes the file, unless it was replaced. Drop it before the socket is
+/// closed: the number of its inode is not given to another file as long as the socket is open, and no other
+/// daemon takes it for that of a dead one.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -111,6 +116,8 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        // No other daemon makes a socket of this name between the look and the removal.
+        let _lock = lock(directory_of(&self.path));
         if self.is_own()
             && let Err(error) = fs::remove_file(&self.path)
             && error.kind() != io::ErrorKind::NotFound
@@ -196,7 +203,7 @@ pub fn remove_dead(path: &Path) -> Result<bool, ListenError> {
 }
 
 /// Returns the name of a socket until it listens. Clients ignore names that do not end in `.sock`.
-fn unfinished(path: &Path) -> PathBuf {
+pub(crate) fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
@@ -237,7 +244,10 @@ fn remove_stale(path: &Path) -> Result<bool, ListenError> {
         Err(error) if gone(&error) => return Ok(false),
         // Connecting to a live daemon with a full backlog fails with EAGAIN.
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(failed("connect to")(error)),
-        _ => return Err(ListenError::Served { path: path.to_owned() }),
+        _ => {
+            let holder = Holder::of(Held::Socket(path));
+            return Err(ListenError::Served { path: path.to_owned(), holder });
+        }
     }
     match fs::remove_file(path) {
         Err(error) if gone(&error) => Ok(false),

@@ -8,6 +8,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use weft_config::exit;
 use weft_config::metrics::Address;
+use weft_ipc::holder::{Held, Holder};
 
 #[cfg(target_os = "linux")]
 mod inherited;
@@ -27,10 +28,10 @@ const BACKLOG: i32 = 1024;
 pub enum ListenError {
     /// Another program listens there.
     #[error(
-        "cannot serve metrics on {0}: another program listens there; choose another port with --metrics or \
+        "cannot serve metrics on {0}: another program listens there{1}; choose another port with --metrics or \
          `# weft: Metrics = …` (`ss -ltnp` shows which one)"
     )]
-    InUse(SocketAddr),
+    InUse(SocketAddr, Holder),
     /// Not permitted.
     #[error(
         "cannot serve metrics on {0}: not permitted; ports below 1024 need CAP_NET_BIND_SERVICE, choose a higher \
@@ -133,7 +134,7 @@ fn open_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
         Ok(socket.into())
     };
     open().map_err(|source: io::Error| match source.kind() {
-        io::ErrorKind::AddrInUse => ListenError::InUse(address),
+        io::ErrorKind::AddrInUse => ListenError::InUse(address, Holder::of(Held::Tcp(address))),
         io::ErrorKind::PermissionDenied => ListenError::Forbidden(address),
         io::ErrorKind::AddrNotAvailable => ListenError::NotOurs(address),
         _ => ListenError::Io { address: Address::Tcp(address), source },
@@ -149,7 +150,11 @@ mod tests {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
         let error = Listener::open(&Address::Tcp(address)).unwrap_err();
-        assert!(matches!(&error, ListenError::InUse(at) if *at == address), "{error:?}");
+        assert!(matches!(&error, ListenError::InUse(at, _) if *at == address), "{error:?}");
+        if cfg!(target_os = "linux") {
+            let own = format!("another program listens there (process {}, ", std::process::id());
+            assert!(error.to_string().contains(&own), "{error}");
+        }
         assert_eq!(error.exit_code(), exit::Code::Failure);
         assert!(error.to_string().contains(&address.to_string()) && error.to_string().contains("--metrics"));
     }

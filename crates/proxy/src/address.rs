@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use weft_config::endpoint;
+
 use crate::destination::{Destination, Host, parse_port};
 
 /// An address of the host.
@@ -37,6 +39,9 @@ impl FromStr for LocalAddress {
         if let Ok(port) = parse_port(text) {
             return Ok(Self::Ip((loopback, port).into()));
         }
+        if let Some(address) = link_local(text) {
+            return Ok(Self::Ip(address));
+        }
         match text.parse() {
             Ok(Destination { host: Host::Address(address), port }) => Ok(Self::Ip((address, port).into())),
             Ok(Destination { host: Host::Name(name), port }) if name == "localhost" => {
@@ -45,6 +50,11 @@ impl FromStr for LocalAddress {
             _ => Err(InvalidLocalAddress),
         }
     }
+}
+
+/// Reads `[ADDRESS%INTERFACE]:PORT`.
+fn link_local(text: &str) -> Option<SocketAddr> {
+    endpoint::parse(text).filter(|address| address.port() != 0 && text.contains('%'))
 }
 
 impl LocalAddress {
@@ -60,7 +70,7 @@ impl LocalAddress {
 impl fmt::Display for LocalAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ip(address) => address.fmt(f),
+            Self::Ip(address) => endpoint::text(address).fmt(f),
             Self::Unix(path) => path.display().fmt(f),
         }
     }
@@ -207,6 +217,7 @@ mod tests {
             ("[::1]:1080", "[::1]:1080", true),
             ("0.0.0.0:1080", "0.0.0.0:1080", false),
             ("192.0.2.1:1080", "192.0.2.1:1080", false),
+            ("[fe80::1%lo]:1080", "[fe80::1%lo]:1080", false),
             ("unix:socks", "socks", true),
             ("/run/user/1000/socks", "/run/user/1000/socks", true),
             ("./socks", "./socks", true),
@@ -214,7 +225,9 @@ mod tests {
             let address: LocalAddress = text.parse().unwrap();
             assert_eq!((address.to_string().as_str(), address.is_local()), (shown, is_local));
         }
-        for text in ["", "0", "65536", "example.com:1080", "192.0.2.1", "unix:", "::1:1080"] {
+        let links = ["[fe80::1%]:1080", "[fe80::1%lo]:0", "[fe80::1%no-such-link]:1080", "fe80::1%lo:1080"];
+        let others = ["", "0", "65536", "example.com:1080", "192.0.2.1", "unix:", "::1:1080"];
+        for text in others.into_iter().chain(links) {
             assert_eq!(text.parse::<LocalAddress>(), Err(InvalidLocalAddress), "{text:?}");
         }
     }

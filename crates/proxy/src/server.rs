@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use weft_ipc::holder::{Held, Holder};
 use weft_ipc::{Place, Source, serve_each};
 
 use crate::access::Users;
@@ -114,12 +115,14 @@ pub enum StartError {
         address: LocalAddress,
     },
     /// A socket cannot be made.
-    #[error("cannot listen on {address} for {service}: {}", reason(source))]
+    #[error("cannot listen on {address} for {service}: {}{holder}", reason(source))]
     Listen {
         /// What would be served.
         service: &'static str,
         /// Where.
         address: String,
+        /// What has the address, if it is in use.
+        holder: Holder,
         /// What the system said.
         source: io::Error,
     },
@@ -355,7 +358,12 @@ async fn forward(
 }
 
 fn failed(service: &'static str, address: &dyn fmt::Display, source: io::Error) -> StartError {
-    StartError::Listen { service, address: address.to_string(), source }
+    let address = address.to_string();
+    let holder = match address.parse() {
+        Ok(tcp) if source.kind() == io::ErrorKind::AddrInUse => Holder::of(Held::Tcp(tcp)),
+        _ => Holder::Unknown,
+    };
+    StartError::Listen { service, address, holder, source }
 }
 
 fn reason(error: &io::Error) -> String {

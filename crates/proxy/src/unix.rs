@@ -13,9 +13,9 @@ use crate::network::{Connection, Later, Listener};
 const DIRECTORY_MODE: u32 = 0o700;
 
 struct UnixAcceptor {
-    socket: UnixListener,
-    /// Removes the file at the end.
+    /// Removes the file at the end, before the socket is closed.
     _file: SocketFile,
+    socket: UnixListener,
 }
 
 /// Listens on a path, for this user only. Replaces the socket of a proxy that has ended.

@@ -24,7 +24,7 @@ pub use key::Key;
 pub use request::{Problem, Request, RequestParser, Step};
 pub use response::{Answer, write_errno};
 #[cfg(feature = "sockets")]
-pub use server::{Descriptor, Listener, Server, SocketError, remove_dead};
+pub use server::{Descriptor, Listener, Server, SocketError, path_of, remove_dead};
 
 /// The directory in which wg(8) looks for the socket of an interface, `NAME.sock`.
 pub const SOCKET_DIRECTORY: &str = "/var/run/wireguard";

@@ -19,7 +19,7 @@ mod platform;
 
 use client::Client;
 use platform::Acceptor;
-pub use platform::{Descriptor, Listener, SocketError, remove_dead};
+pub use platform::{Descriptor, Listener, SocketError, path_of, remove_dead};
 
 /// The number of threads for calls of [`Control`]: a long change does not delay requests that read the state.
 const CALLS: usize = 2;

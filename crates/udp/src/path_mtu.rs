@@ -105,7 +105,12 @@ fn mtu_towards(fd: BorrowedFd<'_>, transmit: &Transmit<'_>) -> io::Result<c_int>
         set_option(&socket, libc::SOL_SOCKET, libc::SO_MARK, mark)?;
     }
     if let Some(source) = transmit.source {
-        socket.bind(&SocketAddr::new(source, 0).into())?;
+        let mut source = SocketAddr::new(source, 0);
+        if let (SocketAddr::V6(source), SocketAddr::V6(to)) = (&mut source, destination) {
+            // A link-local source is one of the link that the packets leave by.
+            source.set_scope_id(to.scope_id());
+        }
+        socket.bind(&source.into())?;
     }
     socket.connect(&destination.into())?;
     let (level, name) = if destination.is_ipv6() {

@@ -12,7 +12,7 @@ mod lines;
 mod platform;
 mod server;
 
-pub use platform::ListenError;
+pub use platform::{ListenError, remove_dead};
 pub use server::Server;
 
 /// The requests that a running interface serves on its control socket. Calls come from threads of the socket,

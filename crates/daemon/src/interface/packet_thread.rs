@@ -13,7 +13,8 @@ use tokio::sync::mpsc as async_mpsc;
 use weft_config::exit;
 use weft_confine::{EndProcessOnPanic, Role};
 use weft_dataplane::{Command, DataplaneError, Handle, OnEvent, Siblings};
-use weft_tun::{Pulse, TunConfig, TunOffload};
+use weft_ipc::holder::{Held, Holder};
+use weft_tun::{OpenError, Pulse, TunConfig, TunOffload};
 use weft_tunnel::{Change, CookieRoot, PrivateKey, Shard, Tunnel, TunnelConfig};
 use weft_udp::{self as udp, BindError, ShardSockets, UdpConfig, UdpSockets};
 
@@ -46,6 +47,16 @@ pub enum StartError {
         "cannot pin packet thread {number} to a processor: {source}; leave --pin out, or lower --packet-threads"
     )]
     Pin { number: u16, source: io::Error },
+    /// Another process has the device or the port.
+    #[error("{error}; process {id} ({program}) has it")]
+    Held {
+        /// What failed.
+        error: Box<Self>,
+        /// The process.
+        id: u32,
+        /// The name of its program.
+        program: String,
+    },
     /// The operating system refused a thread or a runtime.
     #[error("cannot start the packet thread: {0}")]
     Thread(#[source] io::Error),
@@ -56,8 +67,23 @@ impl StartError {
     pub fn exit_code(&self) -> exit::Code {
         match self {
             Self::Descriptors { .. } | Self::Pin { .. } => exit::Code::Usage,
+            Self::Held { error, .. } => error.exit_code(),
             _ if self.kind() == io::ErrorKind::PermissionDenied => exit::Code::Permission,
             _ => exit::Code::Failure,
+        }
+    }
+
+    /// Adds the process that has what could not be opened, if one is found. The packet thread itself may not
+    /// look for it.
+    pub(super) fn with_holder(self) -> Self {
+        let holder = match &self {
+            Self::Tun(OpenError::Exists { name }) => Holder::of(Held::Device(name)),
+            Self::Udp(BindError::PortInUse { address }) => Holder::of(Held::Udp(address.port())),
+            _ => Holder::Unknown,
+        };
+        match holder {
+            Holder::Process { id, program } => Self::Held { error: Box::new(self), id, program },
+            Holder::Unknown | Holder::OutOfSight => self,
         }
     }
 
@@ -65,6 +91,7 @@ impl StartError {
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Tun(error) => error.kind(),
+            Self::Held { error, .. } => error.kind(),
             Self::Udp(BindError::Fwmark { source, .. } | BindError::Io { source, .. }) => source.kind(),
             Self::Udp(BindError::FwmarkUnavailable { .. }) => io::ErrorKind::Unsupported,
             Self::Udp(_) | Self::Descriptors { .. } => io::ErrorKind::Other,

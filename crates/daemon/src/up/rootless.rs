@@ -15,7 +15,8 @@ use weft_config::exit::{Code, Error};
 use weft_config::{self as config, Config, PacketThreads, TunThreads};
 use weft_host::Host;
 use weft_host::resolve::{Cancel, Retries};
-use weft_ipc::runtime_dir::user_dir;
+use weft_ipc::holder::Held;
+use weft_ipc::runtime_dir::{runtime_dir, user_dir};
 use weft_report::control_socket::{self, Client};
 use weft_rootless::{Backing, Inside, Member, Members, Names, Namespace, TunnelState};
 use weft_udp::PathMtu;
@@ -110,8 +111,8 @@ fn run(args: &RootlessArgs, file: &Path, members: &Members) -> Result<(), Error>
     let mut config = in_file.clone();
     overrides.apply(&mut config);
     refuse_key_in_use(&config, &args.target)?;
-    let metrics = config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose();
-    let metrics = metrics.map_err(UpError::from)?;
+    let metrics = metrics::open(config.interface.host.metrics.address.as_ref()).map_err(UpError::from)?;
+    weft_host::wait_for_release(&runtime_dir(), Held::Udp(config.interface.settings.listen_port));
     let found = Found::at_start(&config, Retries::from_environment(), &cancel).map_err(UpError::from)?;
     for warning in namespace.set_up()? {
         output::warning(&warning);

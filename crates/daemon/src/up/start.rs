@@ -12,6 +12,7 @@ use weft_commands::signals;
 use weft_config::{Config, InterfaceName};
 use weft_dataplane::Controller;
 use weft_host::{Host, Recording};
+use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_uapi::{self as uapi, Control};
 
@@ -33,12 +34,30 @@ pub(super) fn run(
 ) -> Result<(), UpError> {
     let began = (Instant::now(), SystemTime::now());
     let _log = logging::queue::start();
-    // First of all: an unusable address is then the only error to report, and nothing has to be undone.
+    let directory = runtime_dir();
+    weft_host::wait_for_predecessor(&directory, &config.interface.name)?;
+    // Before anything else: an unusable address is then the only error to report, and nothing has to be
+    // undone.
     let metrics = match metrics::inherited() {
         Some(inherited) => Some(inherited),
-        None => config.interface.host.metrics.address.as_ref().map(metrics::Listener::open).transpose()?,
+        None => match metrics::open(config.interface.host.metrics.address.as_ref()) {
+            Ok(opened) => opened,
+            Err(error) => {
+                // A start at the same time may have been faster: that is the cause then.
+                weft_host::wait_for_predecessor(&directory, &config.interface.name)?;
+                return Err(error.into());
+            }
+        },
     };
     let handover = Handover::take(&config.interface.name);
+    if !handover.has_device() {
+        let name = config.interface.name.as_str();
+        weft_host::wait_for_release(&directory, Held::Device(name));
+        weft_host::wait_for_release(&directory, Held::Udp(config.interface.settings.listen_port));
+        if let Some(socket) = uapi::path_of(&config.interface.name) {
+            weft_host::wait_for_release(&directory, Held::Socket(&socket));
+        }
+    }
     // Nothing is set up yet, so a signal during the look-ups may end the process directly.
     let found = match handover.addresses(&config) {
         Some(places) => known_endpoints(&config, &places),
@@ -47,7 +66,7 @@ pub(super) fn run(
     let (inbox, messages) = mpsc::sync_channel(MESSAGES);
     let signal = inbox.clone();
     signals::watch(move |received| drop(signal.send(Message::Signal(received)))).map_err(UpError::Signals)?;
-    let recording = Recording::In(runtime_dir());
+    let recording = Recording::In(directory);
     let prepare = if handover.has_device() {
         Host::adopt
     } else {

@@ -25,7 +25,6 @@ mod full_tunnel;
 mod hang_up;
 mod hooks;
 mod many_routes;
-mod misrouted;
 mod reload;
 mod save;
 mod silent;

@@ -25,6 +25,7 @@ mod handed_in;
 mod hostile;
 mod many_peers;
 mod moving;
+mod predecessor;
 mod refusals;
 mod secrets;
 mod set;

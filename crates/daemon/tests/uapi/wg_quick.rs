@@ -25,8 +25,12 @@ impl Quick {
     }
 
     fn try_run(&self, command: &str) -> Output {
+        self.try_run_with("weft", command)
+    }
+
+    fn try_run_with(&self, program: &str, command: &str) -> Output {
         let mut wg_quick = self.machine.command("wg-quick");
-        wg_quick.args([command, &self.file]).env("WG_QUICK_USERSPACE_IMPLEMENTATION", "weft");
+        wg_quick.args([command, &self.file]).env("WG_QUICK_USERSPACE_IMPLEMENTATION", program);
         wg_quick.output().unwrap()
     }
 
@@ -74,6 +78,26 @@ fn up_and_down() {
         until("nothing is left", || {
             !machine.has_link(IF) && !machine.has_socket(IF) && daemon_of(machine, IF).is_none()
         });
+    }
+}
+
+#[test]
+fn down_and_up_again_at_once() {
+    let Some(quick) = Quick::new(&text("")) else { return };
+    let machine = &quick.machine;
+    let mut predecessors = vec!["weft"];
+    predecessors.extend(here::installed(&["wireguard-go"]).then_some("wireguard-go"));
+    for before in predecessors {
+        for time in 0..10 {
+            if before != "weft" {
+                // It waits for no predecessor.
+                until("nothing is left", || !machine.has_link(IF) && daemon_of(machine, IF).is_none());
+            }
+            for (program, command) in [(before, "up"), (before, "down"), ("weft", "up"), ("weft", "down")] {
+                let output = quick.try_run_with(program, command);
+                assert!(output.status.success(), "{program}, {command} {time}: {output:?}");
+            }
+        }
     }
 }
 

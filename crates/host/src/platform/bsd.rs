@@ -36,6 +36,11 @@ pub(super) fn user(id: u32) -> Option<u32> {
     Some(system::known(id.try_into().ok()?)?.user)
 }
 
+/// Always false: the device of a process is not removed from outside.
+pub(crate) fn has_lost_its_device(_: u32) -> bool {
+    false
+}
+
 /// Tells a process to end by SIGTERM, and waits for its end. Returns whether it has ended; true if it had
 /// ended before.
 pub(crate) fn end(process: Process, patience: Duration) -> io::Result<bool> {

@@ -23,6 +23,19 @@ pub(super) fn user(id: u32) -> Option<u32> {
     users.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// Reports whether a process has queues of a TUN device, and the device was removed: a daemon ends then, and
+/// may not have noticed yet. False where the system does not tell.
+pub(crate) fn has_lost_its_device(id: u32) -> bool {
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{id}/fdinfo")) else { return false };
+    let descriptors = descriptors.flatten().filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    // The name of the device, in what the kernel says of a queue; nothing after its removal.
+    let mut devices = descriptors.filter_map(|about| {
+        about.lines().find_map(|line| Some(line.strip_prefix("iff:")?.trim().to_owned()))
+    });
+    let Some(first) = devices.next() else { return false };
+    first.is_empty() && devices.all(|name| name.is_empty())
+}
+
 /// Tells a process to end by SIGTERM, and waits for its end. Returns whether it has ended; true if it had
 /// ended before.
 pub(crate) fn end(process: Process, patience: Duration) -> io::Result<bool> {

@@ -8,8 +8,7 @@ use std::io;
 use ipnet::IpNet;
 
 use self::commands::{Answer, Call, Shown};
-use super::USUAL_MTU;
-use super::tables::{Edit, Refusal, Tables};
+use super::tables::{Edit, Refusal, Tables, USUAL_MTU};
 use super::{FoundRoute, Link, RouteError};
 
 pub(crate) mod commands;

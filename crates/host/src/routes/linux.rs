@@ -4,8 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
-use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::{Stream, TryStreamExt as _};
 use ipnet::IpNet;
@@ -19,10 +18,12 @@ use rtnetlink::sys::AsyncSocket as _;
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
-use weft_config::{InterfaceName, MIN_MTU_IPV6};
+use weft_config::InterfaceName;
 
-use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, USUAL_MTU, Via};
+use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, Via};
 
+#[path = "linux/lists.rs"]
+mod lists;
 #[path = "linux/mtu.rs"]
 mod mtu;
 #[path = "linux/rules.rs"]
@@ -31,13 +32,11 @@ mod rules;
 mod settle;
 #[path = "linux/silent.rs"]
 mod silent;
-#[path = "linux/towards.rs"]
-mod towards;
 #[path = "linux/veth.rs"]
 mod veth;
 
-pub use towards::{MainRoute, RouteAnswer};
-pub use veth::VethEnd;
+use self::lists::{Interruptions, ListSocket};
+pub use self::veth::VethEnd;
 
 /// The kernel's network configuration in the network namespace of the thread that opened it.
 ///
@@ -48,6 +47,7 @@ pub struct Netlink {
     /// A socket of the protocol NETLINK_ROUTE.
     socket: OwnedFd,
     connection: Mutex<Connection>,
+    interruptions: Interruptions,
 }
 
 /// The crate's side of a socket.
@@ -72,8 +72,13 @@ impl Netlink {
         nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
             .map_err(|errno| RouteError::Open(errno.into()))?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(RouteError::Open)?;
-        let connection = Connection::of(&socket, &runtime).map_err(RouteError::Open)?;
-        Ok(Self { runtime, socket, connection: Mutex::new(connection) })
+        Self::with(socket, runtime).map_err(RouteError::Open)
+    }
+
+    fn with(socket: OwnedFd, runtime: Runtime) -> io::Result<Self> {
+        let interruptions = Interruptions::default();
+        let connection = Mutex::new(Connection::of(&socket, &runtime, &interruptions)?);
+        Ok(Self { runtime, socket, connection, interruptions })
     }
 
     fn handle(&self) -> Handle {
@@ -81,7 +86,7 @@ impl Netlink {
         // The crate gives a connection up when the kernel does not take a message, as for lack of memory.
         // Later messages may pass, and some of them undo the change that failed.
         if connection.task.is_finished()
-            && let Ok(again) = Connection::of(&self.socket, &self.runtime)
+            && let Ok(again) = Connection::of(&self.socket, &self.runtime, &self.interruptions)
         {
             *connection = again;
         }
@@ -156,9 +161,8 @@ impl Netlink {
         let mut request = self.handle().address().add(link.index, address.addr(), address.prefix_len());
         // The builder's message is replaced: it has a broadcast address, which a tunnel does not have.
         *request.message_mut() = address_message(link, address);
-        self.wait(request.execute()).map_err(|failure| {
-            self.why_not_on(link, address, failure, format!("add address {address} to {}", link.name))
-        })
+        self.wait(request.execute())
+            .map_err(|failure| failure.because(|| format!("add address {address} to {}", link.name)))
     }
 
     /// Removes an address from a device, and no other address of its network. It is no error if the address
@@ -193,24 +197,8 @@ impl Netlink {
         match self.wait(request.execute()) {
             Ok(()) => Ok(true),
             Err(failure) if failure.is(libc::EEXIST) && self.has_route(link, prefix, table) => Ok(false),
-            Err(failure) => {
-                let action = route_name("add", link, prefix, table);
-                Err(self.why_not_on(link, prefix, failure, action))
-            }
+            Err(failure) => Err(failure.because(|| route_name("add", link, prefix, table))),
         }
-    }
-
-    /// Returns why a device did not take an address or a route. Where IPv6 does not fit the MTU, the kernel
-    /// answers as for a device that is gone, or for a wrong value.
-    fn why_not_on(&self, link: &Link, net: IpNet, failure: Failure, action: String) -> RouteError {
-        let mtu = || self.find_link(&link.name).ok().map(|link| link.mtu);
-        if net.addr().is_ipv6()
-            && (failure.is(libc::ENODEV) || failure.is(libc::EINVAL))
-            && let Some(mtu) = mtu().filter(|mtu| *mtu < MIN_MTU_IPV6.into())
-        {
-            return RouteError::MtuForIpv6 { action, mtu };
-        }
-        failure.because(|| action)
     }
 
     /// Removes a route. It is no error if the route is gone already.
@@ -222,29 +210,26 @@ impl Netlink {
 
     /// Returns the addresses of a device, including those that the kernel assigned.
     pub fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, RouteError> {
-        let request = self.handle().address().get().set_link_index_filter(link.index).execute();
         let found = self
-            .list(request)
+            .address_messages(link)
             .map_err(|failure| failure.because(|| format!("list the addresses of {}", link.name)))?;
         Ok(found.iter().filter_map(address_of).collect())
     }
 
+    fn address_messages(&self, link: &Link) -> Result<Vec<AddressMessage>, Failure> {
+        self.read(|handle| handle.address().get().set_link_index_filter(link.index).execute(), Vec::push)
+    }
+
     /// Returns the tables that have routes of either family.
     pub fn tables_in_use(&self) -> Result<BTreeSet<u32>, RouteError> {
-        let mut tables = BTreeSet::new();
-        self.each_route_of_both_families(None, |route| _ = tables.insert(table_of(&route)))
-            .map_err(|failure| failure.because(|| "list the routes".to_owned()))?;
-        Ok(tables)
+        self.routes_of_both_families(None, |route| table_of(&route))
+            .map_err(|failure| failure.because(|| "list the routes".to_owned()))
     }
 
     /// Returns the prefixes that are routed through a device, each with the table of its route.
     pub fn routes_through(&self, link: &Link) -> Result<HashSet<(IpNet, u32)>, RouteError> {
-        let mut found = HashSet::new();
-        self.each_route_of_both_families(Some(link), |route| {
-            found.insert((net_of(&route), table_of(&route)));
-        })
-        .map_err(|failure| failure.because(|| format!("list the routes of {}", link.name)))?;
-        Ok(found)
+        self.routes_of_both_families(Some(link), |route| (net_of(&route), table_of(&route)))
+            .map_err(|failure| failure.because(|| format!("list the routes of {}", link.name)))
     }
 
     /// Returns how a default route is made here.
@@ -276,63 +261,49 @@ impl Netlink {
 
     /// Reports whether exactly this prefix is routed through this device already.
     fn has_route(&self, link: &Link, prefix: IpNet, table: u32) -> bool {
-        let mut is_there = false;
-        let listed = self.each_route(family(prefix.addr()), Some(link), |route| {
-            is_there |= table_of(&route) == table && net_of(&route) == prefix;
-        });
-        listed.is_ok() && is_there
+        let is_it = |route: RouteMessage| table_of(&route) == table && net_of(&route) == prefix;
+        self.routes(family(prefix.addr()), Some(link), |is_there, route| *is_there |= is_it(route))
+            .unwrap_or_default()
     }
 
-    fn each_route_of_both_families(
+    fn routes_of_both_families<T, L: Default + Extend<T> + IntoIterator<Item = T>>(
         &self,
         through: Option<&Link>,
-        mut see: impl FnMut(RouteMessage),
-    ) -> Result<(), Failure> {
+        see: impl Fn(RouteMessage) -> T,
+    ) -> Result<L, Failure> {
+        let mut all = L::default();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            match self.each_route(family, through, &mut see) {
+            match self.routes(family, through, |list: &mut L, route| list.extend([see(route)])) {
+                Ok(list) => all.extend(list),
                 Err(failure) if has_no_such_family(&failure) => {}
-                other => other?,
+                Err(failure) => return Err(failure),
             }
         }
-        Ok(())
+        Ok(all)
     }
 
-    /// Shows each route of a family to `see`, or each that leads through one device. None is kept: a router
-    /// of the Internet has a million.
-    fn each_route(
+    /// Adds each route of a family to a list, or each that leads through one device. The messages are not
+    /// kept: a router of the Internet has a million.
+    fn routes<L: Default>(
         &self,
         family: AddressFamily,
         through: Option<&Link>,
-        mut see: impl FnMut(RouteMessage),
-    ) -> Result<(), Failure> {
+        mut add: impl FnMut(&mut L, RouteMessage),
+    ) -> Result<L, Failure> {
         let mut query = RouteMessage::default();
         query.header.address_family = family;
         query.attributes.extend(through.map(|link| RouteAttribute::Oif(link.index)));
-        self.each(self.handle().route().get(query).execute(), |route| {
+        let request = |handle: Handle| handle.route().get(query.clone()).execute();
+        self.read(request, |list, route| {
             if through.is_none_or(|link| device_of(&route) == Some(link.index)) {
-                see(route);
+                add(list, route);
             }
         })
     }
 
-    /// Shows each message of a list to `see`.
-    fn each<T>(
-        &self,
-        messages: impl Stream<Item = Result<T, rtnetlink::Error>>,
-        mut see: impl FnMut(T),
-    ) -> Result<(), Failure> {
-        let mut messages = pin!(messages);
-        // The time of a long list has no limit, only that of each message.
-        while let Some(message) = self.wait(messages.try_next())? {
-            see(message);
-        }
-        Ok(())
-    }
-
+    /// Returns the messages of an answer that is no list.
     fn list<T>(&self, messages: impl Stream<Item = Result<T, rtnetlink::Error>>) -> Result<Vec<T>, Failure> {
-        let mut list = Vec::new();
-        self.each(messages, |message| list.push(message))?;
-        Ok(list)
+        self.wait(messages.try_collect())
     }
 
     fn wait<T>(&self, answer: impl Future<Output = Result<T, rtnetlink::Error>>) -> Result<T, Failure> {
@@ -351,7 +322,7 @@ impl Netlink {
 }
 
 impl Connection {
-    fn of(socket: &OwnedFd, runtime: &Runtime) -> io::Result<Self> {
+    fn of(socket: &OwnedFd, runtime: &Runtime, interruptions: &Interruptions) -> io::Result<Self> {
         let socket = socket.try_clone()?;
         let _guard = runtime.enter();
         // SAFETY: `into_raw_fd` gives up the only owner of an open descriptor.
@@ -359,6 +330,7 @@ impl Connection {
         // The kernel then sends only the routes of one device, if these are asked for. Before Linux 4.20 it
         // sends all.
         let _ = socket.socket_ref().set_netlink_get_strict_chk(true);
+        let socket = ListSocket::new(socket, Arc::clone(interruptions));
         let (connection, handle, _) = rtnetlink::from_socket(socket);
         Ok(Self { handle, task: runtime.spawn(connection) })
     }
@@ -400,8 +372,8 @@ fn advice(error: &io::Error) -> &'static str {
              (`Table = NUMBER` or `Table = off` for routes)"
         }
         Some(libc::EADDRINUSE) => "another device has this address: choose another one",
-        Some(libc::ENODEV) => "the interface is gone: another program has removed or renamed it",
-        Some(libc::ENETUNREACH | libc::ENETDOWN) => "the interface is down: another program has set it down",
+        Some(libc::ENODEV) => "the interface is gone: was it removed or renamed?",
+        Some(libc::ENETUNREACH | libc::ENETDOWN) => "the interface is down: was it set down from outside?",
         Some(libc::EINVAL) => "the kernel does not take this value: check Address, AllowedIPs, MTU and Table",
         _ => "see `ip address`, `ip route` and the kernel log",
     }
@@ -444,7 +416,7 @@ fn link_of(name: &str, message: &LinkMessage) -> Link {
         LinkAttribute::Mtu(mtu) => Some(*mtu),
         _ => None,
     });
-    Link { name: name.to_owned(), index: message.header.index, mtu: mtu.unwrap_or(USUAL_MTU) }
+    Link { name: name.to_owned(), index: message.header.index, mtu: mtu.unwrap_or(mtu::USUAL_MTU) }
 }
 
 fn change(link: &Link) -> LinkMessageBuilder<LinkUnspec> {
@@ -522,10 +494,6 @@ fn net_of(route: &RouteMessage) -> IpNet {
     let address = address.unwrap_or(unspecified);
     IpNet::new(address, route.header.destination_prefix_length).unwrap_or(IpNet::from(address))
 }
-
-#[cfg(test)]
-#[path = "linux/list_tests.rs"]
-mod list_tests;
 
 #[cfg(test)]
 #[path = "linux/tests.rs"]

@@ -17,15 +17,17 @@ const LONGEST: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
 /// A Unix socket that only its owner may use. Dropping it removes its file.
 #[derive(Debug)]
 pub(in super::super) struct LocalListener {
-    pub(super) socket: UnixListener,
+    // In the order of the clean-up.
     /// `None` for an inherited socket: its creator removes the file.
     pub(super) file: Option<SocketFile>,
+    pub(super) socket: UnixListener,
 }
 
 /// A [`LocalListener`] within a runtime.
 pub(in super::super) struct LocalAcceptor {
-    socket: tokio::net::UnixListener,
+    // In the order of the clean-up.
     _file: Option<SocketFile>,
+    socket: tokio::net::UnixListener,
 }
 
 impl LocalListener {

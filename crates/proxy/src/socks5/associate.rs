@@ -26,8 +26,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The end of an association on the host, which the client sends to.
 struct Inside {
     socket: Arc<dyn Datagrams>,
-    /// The address of the client. Its port is known from its request or its first datagram.
-    ip: IpAddr,
+    /// The address of the client. Its port is that of its connection here.
+    client: SocketAddr,
+    /// The port that it sends from, known from its request or its first datagram.
     port: OnceLock<u16>,
     /// Orders the tasks that send to the client: a socket wakes only one that waits for room.
     sending: tokio::sync::Mutex<()>,
@@ -63,7 +64,7 @@ pub(super) async fn serve(
         client.write_all(&Reply::CommandNotSupported.with(None)).await?;
         return client.shutdown().await;
     };
-    let socket = match proxy.host.udp((local.ip(), 0).into()) {
+    let socket = match proxy.host.udp(with_port(local, 0)) {
         Ok(socket) => socket,
         Err(error) => {
             proxy.refusals.report("a SOCKS5 client that asks for UDP", &error);
@@ -75,10 +76,16 @@ pub(super) async fn serve(
     let is_known = port != 0 && (*host == Host::Address(peer.ip().to_canonical()) || is_unspecified(host));
     let known = if is_known { OnceLock::from(port) } else { OnceLock::new() };
     client.write_all(&Reply::Succeeded.with(socket.local_addr().ok())).await?;
-    let inside = Inside { socket, ip: peer.ip(), port: known, sending: tokio::sync::Mutex::new(()) };
+    let inside = Inside { socket, client: peer, port: known, sending: tokio::sync::Mutex::new(()) };
     Association { proxy, inside: Arc::new(inside), outside: Vec::new(), replies: JoinSet::new() }
         .run(client)
         .await
+}
+
+/// Returns the address with another port. A link-local one keeps its zone, without which it means nothing.
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
 }
 
 fn is_unspecified(host: &Host) -> bool {
@@ -189,7 +196,8 @@ impl Association<'_> {
 impl Inside {
     /// Reports whether a datagram comes from the client of the association; its first one settles its port.
     fn is_from_client(&self, from: SocketAddr) -> bool {
-        from.ip() == self.ip && *self.port.get_or_init(|| from.port()) == from.port()
+        with_port(from, self.client.port()) == self.client
+            && *self.port.get_or_init(|| from.port()) == from.port()
     }
 }
 
@@ -203,8 +211,8 @@ async fn return_replies(outside: Arc<Outside>, inside: Arc<Inside>) {
                 };
                 let start = prepend_header(&mut datagram, from);
                 let _turn = inside.sending.lock().await;
-                let sent =
-                    datagram::send(&*inside.socket, &datagram[start..], (inside.ip, *port).into()).await;
+                let to = with_port(inside.client, *port);
+                let sent = datagram::send(&*inside.socket, &datagram[start..], to).await;
                 if let Err(error) = sent {
                     tracing::debug!("cannot send a datagram to a SOCKS5 client: {error}");
                 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinSet;
-use weft_proxy::Options;
+use weft_proxy::{LocalAddress, Options};
 
 use crate::support::*;
 
@@ -326,6 +326,34 @@ fn datagrams_go_to_any_destination_and_back() {
                 break;
             }
             tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn datagrams_of_a_client_on_a_link_keep_their_zone() {
+    let Some(lab) = Lab::new() else { return };
+    weft_lab::link::add_address(&lab.host, "lo", "fe80::9/64".parse().unwrap()).unwrap();
+    // The loopback device has the index 1.
+    let proxy: SocketAddr = "[fe80::9%1]:1080".parse().unwrap();
+    let socks5 = vec![LocalAddress::Ip(proxy)];
+    let _running = lab.proxy(Options { socks5, allow_anyone: true, ..Options::default() });
+    lab.client(async || {
+        for is_announced in [false, true] {
+            let socket = UdpSocket::bind("[fe80::9%1]:0").await.unwrap();
+            let mut control = TcpStream::connect(proxy).await.unwrap();
+            let port = if is_announced { socket.local_addr().unwrap().port() } else { 0 };
+            let (code, mut relay) = socks5_request(&mut control, 3, "::", port).await;
+            assert_eq!((code, relay.ip()), (0, proxy.ip()));
+            // SOCKS5 has no zones: the client knows its own.
+            if let SocketAddr::V6(relay) = &mut relay {
+                relay.set_scope_id(1);
+            }
+            let sent = datagram(FAR_V4, ECHO, b"of a link");
+            socket.send_to(&sent, relay).await.unwrap();
+            let mut buffer = [0; 64];
+            let (len, from) = socket.recv_from(&mut buffer).await.unwrap();
+            assert_eq!((&buffer[..len], from), (&sent[..], relay));
         }
     });
 }

@@ -79,6 +79,11 @@ pub fn remove_dead(_: &InterfaceName) -> Result<bool, SocketError> {
     Ok(false)
 }
 
+/// Returns `None`: a pipe has no file.
+pub fn path_of(_: &InterfaceName) -> Option<std::path::PathBuf> {
+    None
+}
+
 /// Returns the index of a network interface, which Windows writes as a number.
 pub(super) fn scope_of(name: &str) -> Option<u32> {
     name.parse().ok()

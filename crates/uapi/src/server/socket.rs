@@ -44,8 +44,9 @@ impl SocketError {
 /// A listening socket. Clients may connect, and wait until it is served. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Listener {
-    socket: UnixListener,
+    // In the order of the clean-up.
     file: Option<SocketFile>,
+    socket: UnixListener,
 }
 
 impl Listener {
@@ -96,8 +97,9 @@ impl Listener {
 
 /// A socket in a runtime. Dropping it removes its file.
 pub(super) struct Acceptor {
-    socket: tokio::net::UnixListener,
+    // In the order of the clean-up.
     file: Option<SocketFile>,
+    socket: tokio::net::UnixListener,
 }
 
 impl Acceptor {
@@ -119,6 +121,11 @@ impl Acceptor {
 /// Those of [`SocketError`]. The socket of a daemon that answers is left as it is.
 pub fn remove_dead(name: &InterfaceName) -> Result<bool, SocketError> {
     Ok(listener::remove_dead(&path_in(Path::new(SOCKET_DIRECTORY), name))?)
+}
+
+/// Returns the path of the socket of an interface.
+pub fn path_of(name: &InterfaceName) -> Option<PathBuf> {
+    Some(path_in(Path::new(SOCKET_DIRECTORY), name))
 }
 
 fn path_in(directory: &Path, name: &InterfaceName) -> PathBuf {

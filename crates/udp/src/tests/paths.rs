@@ -114,6 +114,26 @@ fn segments_beyond_the_mtu_go_one_by_one_in_order_and_fragmented() {
 }
 
 #[test]
+fn a_peer_on_a_link_is_reached_by_its_zone_and_its_path_is_found() {
+    let of_link: IpNet = "fe80::9/64".parse().unwrap();
+    let prepare = |namespace: &Namespace| {
+        link::set_mtu(namespace, "lo", 1280).unwrap();
+        link::add_address(namespace, "lo", of_link).unwrap();
+    };
+    in_prepared_namespace(prepare, async || {
+        let config = UdpConfig { path_mtu: PathMtu::On, ..UdpConfig::default() };
+        let (mut a, mut b) = (UdpSockets::bind(&config).unwrap(), open());
+        let address = |port| std::net::SocketAddrV6::new("fe80::9".parse().unwrap(), port, 0, 1).into();
+        let sent = contents(1400, 1400);
+        let (destination, source) = (address(b.port()), Some(of_link.addr()));
+        let transmit = Transmit { destination, source, ..to(V6, b.port(), 1400, &sent) };
+        let accepted = send(&mut a, transmit).await.unwrap();
+        assert_eq!(accepted, Sent { bytes: sent.len(), source_unusable: false, path_mtu: Some(1280) });
+        assert_eq!(receive(&mut b, 1).await[0].0.source, address(a.port()));
+    });
+}
+
+#[test]
 fn with_discovery_what_is_too_long_goes_in_pieces_and_is_told_once() {
     let prepare = |namespace: &Namespace| link::set_mtu(namespace, "lo", 1280).unwrap();
     in_prepared_namespace(prepare, async || {

@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::UnixStream;
 use weft_ipc::Source;
-pub use weft_ipc::listener::ListenError;
 use weft_ipc::listener::{self, SocketFile};
+pub use weft_ipc::listener::{ListenError, remove_dead};
 use weft_ipc::runtime_dir;
 
 /// A socket. Clients may connect, and wait until it is served.
 pub(super) struct Listener {
-    socket: UnixListener,
+    // In the order of the clean-up.
     file: File,
+    socket: UnixListener,
 }
 
 /// The file of the socket, and its directory. Dropping them removes both.
@@ -49,8 +50,9 @@ impl Listener {
 
 /// A socket in a runtime. Dropping it removes its file, and the directory.
 pub(super) struct Acceptor {
-    socket: tokio::net::UnixListener,
+    // In the order of the clean-up.
     _file: File,
+    socket: tokio::net::UnixListener,
 }
 
 impl Acceptor {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use weft_host::Keep;
+use weft_host::{Host, Keep};
 
 use super::Supervisor;
 use crate::service_manager;
@@ -24,6 +24,8 @@ pub(super) enum End {
 impl Supervisor {
     pub(super) fn end(self, end: End, file: &Path) -> Result<(), UpError> {
         service_manager::stopping();
+        // Dropped last of all: the next daemon then finds nothing in its way.
+        let _claim = self.daemon.host().and_then(Host::note_end);
         let Self {
             mut daemon,
             config,
@@ -70,7 +72,7 @@ impl Supervisor {
             }
         })?;
         tracing::info!(interface = %config.interface.name, "interface is down");
-        // Last: a client that waits for the end of its connection then knows that everything is undone.
+        // Behind everything else: a client that waits for the end of its connection then knows that everything is undone.
         drop(socket);
         Ok(())
     }

@@ -24,6 +24,11 @@ pub(super) fn user(_: u32) -> Option<u32> {
     None
 }
 
+/// Always false: the device of a process is not removed from outside.
+pub(crate) fn has_lost_its_device(_: u32) -> bool {
+    false
+}
+
 /// Waits for the end of a process, which was told to end by its control socket. Returns whether it has ended;
 /// true if it had ended before.
 pub(crate) fn end(process: Process, patience: Duration) -> io::Result<bool> {

@@ -1,9 +1,9 @@
 //! Rules of policy routing.
 
-use rtnetlink::IpVersion;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::RouteHeader;
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+use rtnetlink::{Handle, IpVersion};
 
 use super::{Netlink, RouteError, gone_is_fine, has_no_such_family};
 use crate::routes::{Family, FoundRule, MAIN_TABLE, Rule, RuleKind};
@@ -30,9 +30,10 @@ impl Netlink {
     pub fn rules(&self) -> Result<Vec<FoundRule>, RouteError> {
         let mut found = Vec::new();
         for (family, version) in [(Family::V4, IpVersion::V4), (Family::V6, IpVersion::V6)] {
-            let request = self.handle().rule().get(version).execute();
-            match self.list(request) {
-                Ok(messages) => found.extend(messages.iter().map(|message| found_rule(family, message))),
+            let request = |handle: Handle| handle.rule().get(version.clone()).execute();
+            let add = |rules: &mut Vec<_>, message| rules.push(found_rule(family, &message));
+            match self.read(request, add) {
+                Ok(rules) => found.extend(rules),
                 Err(failure) if has_no_such_family(&failure) => {}
                 Err(failure) => return Err(failure.because(|| format!("list the rules of {family}"))),
             }

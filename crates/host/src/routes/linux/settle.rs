@@ -17,8 +17,7 @@ impl Netlink {
     /// an address in a work queue, up to 30 ms later on a busy machine, also without duplicate address
     /// detection (addrconf_dad_work), and until then drops the answer to the first packet of a tunnel.
     pub fn settle_addresses(&self, link: &Link) {
-        let request = self.handle().address().get().set_link_index_filter(link.index).execute();
-        let Ok(found) = self.list(request) else { return };
+        let Ok(found) = self.address_messages(link) else { return };
         let is_settled_at_once = |flags: AddressHeaderFlags| flags.contains(AddressHeaderFlags::Nodad);
         let addresses = found.iter().filter(|found| is_settled_at_once(found.header.flags));
         let addresses = addresses.filter_map(|found| Some(address_of(found)?.addr()));

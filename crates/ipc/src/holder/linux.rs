@@ -1,0 +1,129 @@
+//! What /proc says of sockets, devices and descriptors.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+use nix::net::if_::if_nametoindex;
+
+use super::{Held, Holder};
+use crate::listener::unfinished;
+
+/// A TCP socket that listens, in /proc/net/tcp.
+const LISTENS: &str = "0A";
+/// A Unix socket that listens, in the flags of /proc/net/unix (__SO_ACCEPTCON).
+const ACCEPTS: u32 = 1 << 16;
+const NETWORK: &str = "/proc/thread-self/ns/net";
+
+pub(super) fn find(held: Held<'_>) -> Holder {
+    let sockets: Vec<String> = match held {
+        Held::Device(name) => return device(name),
+        // Any free port.
+        Held::Udp(0) => return Holder::Unknown,
+        Held::Udp(port) => internet("udp", |at, _| at.port() == port),
+        Held::Tcp(wanted) => internet("tcp", |at, state| state == LISTENS && exclude(at, wanted)),
+        Held::Socket(path) => unix(path),
+    };
+    if sockets.is_empty() {
+        return Holder::Unknown;
+    }
+    let names: Vec<String> = sockets.iter().map(|inode| format!("socket:[{inode}]")).collect();
+    process(|descriptor| {
+        fs::read_link(descriptor).is_ok_and(|link| names.iter().any(|name| link == Path::new(name)))
+    })
+}
+
+/// Looks for the process that has a queue of a TUN device. Devices of other namespaces may have its name.
+fn device(name: &str) -> Holder {
+    if if_nametoindex(name).is_err() {
+        return Holder::Unknown;
+    }
+    let here = fs::read_link(NETWORK).ok();
+    process(|descriptor| {
+        fs::read_link(descriptor).is_ok_and(|link| link == Path::new("/dev/net/tun"))
+            && device_of(descriptor).is_some_and(|device| device == name)
+            && process_of(descriptor)
+                .is_some_and(|process| fs::read_link(process.join("ns/net")).ok() == here)
+    })
+}
+
+/// Returns the name of the device whose queue a descriptor is, empty if the device is gone; `None` for
+/// another descriptor.
+fn device_of(descriptor: &Path) -> Option<String> {
+    let about = process_of(descriptor)?.join("fdinfo").join(descriptor.file_name()?);
+    let about = fs::read_to_string(about).ok()?;
+    about.lines().find_map(|line| Some(line.strip_prefix("iff:")?.trim().to_owned()))
+}
+
+/// Returns /proc/ID of the path /proc/ID/fd/NUMBER.
+fn process_of(descriptor: &Path) -> Option<&Path> {
+    descriptor.parent()?.parent()
+}
+
+/// Returns the inodes of the sockets of a protocol that `is_wanted` by their local address and state.
+fn internet(protocol: &str, is_wanted: impl Fn(SocketAddr, &str) -> bool) -> Vec<String> {
+    let tables = ["", "6"].map(|family| format!("/proc/thread-self/net/{protocol}{family}"));
+    let tables = tables.into_iter().filter_map(|table| fs::read_to_string(table).ok());
+    let inodes = tables.flat_map(|table| {
+        let inode = |line: &str| {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            let (local, state, inode) = (columns.get(1)?, columns.get(3)?, columns.get(9)?);
+            is_wanted(address(local)?, state).then(|| (*inode).to_owned())
+        };
+        table.lines().skip(1).filter_map(inode).collect::<Vec<_>>()
+    });
+    inodes.collect()
+}
+
+/// Parses an address of /proc/net: the words of the address in the order of this machine's bytes, and the
+/// port.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    let address: IpAddr = match address.len() {
+        8 => Ipv4Addr::from(word(0)?).into(),
+        32 => {
+            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
+            Ipv6Addr::from(<[u8; 16]>::try_from(words.concat()).ok()?).to_canonical()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
+}
+
+/// Reports whether two sockets cannot listen at both addresses.
+fn exclude(a: SocketAddr, b: SocketAddr) -> bool {
+    a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
+}
+
+/// Returns the inode of the Unix socket that listens on a path.
+fn unix(path: &Path) -> Vec<String> {
+    // /var/run is a link on most machines, and the socket may have been made by either name.
+    let resolved = path.parent().and_then(|parent| Some(parent.canonicalize().ok()?.join(path.file_name()?)));
+    let names = [Some(path), resolved.as_deref()];
+    let table = fs::read("/proc/thread-self/net/unix").unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
+    let inode = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let flags = u32::from_str_radix(columns.get(3)?, 16).ok()?;
+        // A socket keeps the name that it was bound under.
+        let bound = Path::new(columns.get(7)?);
+        let is_named = names.iter().flatten().any(|name| *name == bound || bound == unfinished(name));
+        (flags & ACCEPTS != 0 && is_named).then_some((*columns.get(6)?).to_owned())
+    };
+    table.lines().skip(1).filter_map(inode).collect()
+}
+
+/// Returns the first process with such a descriptor, which is given as /proc/ID/fd/NUMBER.
+fn process(is_wanted: impl Fn(&Path) -> bool) -> Holder {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    for id in ids {
+        let descriptors = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+        if descriptors.map(|entry| entry.path()).any(|descriptor| is_wanted(&descriptor)) {
+            let program = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+            return Holder::Process { id, program: program.trim().to_owned() };
+        }
+    }
+    Holder::OutOfSight
+}
