@@ -1,5 +1,7 @@
 //! The source, the ECN bits, the length and the route of datagrams.
 
+use std::net::{SocketAddrV6, ToSocketAddrs};
+
 use super::*;
 
 #[test]
@@ -30,7 +32,7 @@ fn datagrams_leave_from_the_source_that_was_asked_for() {
         far
     };
     in_prepared_namespace(prepare, async || {
-        await_local_route(second_v6.addr());
+        await_local_route((second_v6.addr(), 0));
         let (mut a, mut b) = (open(), open());
         for (address, source) in [(V4, "127.0.0.2".parse().unwrap()), (V6, second_v6.addr())] {
             for sent in [&one(), &two()] {
@@ -50,8 +52,8 @@ fn datagrams_leave_from_the_source_that_was_asked_for() {
 
 /// Waits for the local route of a new IPv6 address. The kernel adds it some time later, and until then loses
 /// what is sent to the address.
-fn await_local_route(address: IpAddr) {
-    let socket = StdSocket::bind((address, 0)).unwrap();
+fn await_local_route(address: impl ToSocketAddrs) {
+    let socket = StdSocket::bind(address).unwrap();
     socket.set_nonblocking(true).unwrap();
     while socket.recv(&mut [0; 1]).is_err() {
         let _ = socket.send_to(b"x", socket.local_addr().unwrap());
@@ -123,7 +125,8 @@ fn a_peer_on_a_link_is_reached_by_its_zone_and_its_path_is_found() {
     in_prepared_namespace(prepare, async || {
         let config = UdpConfig { path_mtu: PathMtu::On, ..UdpConfig::default() };
         let (mut a, mut b) = (UdpSockets::bind(&config).unwrap(), open());
-        let address = |port| std::net::SocketAddrV6::new("fe80::9".parse().unwrap(), port, 0, 1).into();
+        let address = |port| SocketAddr::from(SocketAddrV6::new("fe80::9".parse().unwrap(), port, 0, 1));
+        await_local_route(address(0));
         let sent = contents(1400, 1400);
         let (destination, source) = (address(b.port()), Some(of_link.addr()));
         let transmit = Transmit { destination, source, ..to(V6, b.port(), 1400, &sent) };
