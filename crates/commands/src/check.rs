@@ -1,6 +1,7 @@
 //! `weft check`: parses a configuration and shows its meaning.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
+use std::net::SocketAddr;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use ipnet::IpNet;
@@ -8,11 +9,13 @@ use serde::Serialize;
 use weft_config::Interface;
 use weft_config::exit::Error;
 use weft_config::{
-    self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer,
+    self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Notice, Parsed, Peer,
     Table as RouteTable, Warning,
 };
+use weft_host::misrouted::Misrouted;
 use weft_host::routes::{self, Routing};
 use weft_host::{Plan, Step, SystemState};
+use weft_report::finding::Level;
 use weft_tunnel::{PeerLimits, Rate};
 
 use crate::args::CheckArgs;
@@ -33,14 +36,45 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     for warning in warnings {
         output::warning(warning);
     }
+    let elsewhere = loaded.as_ref().map(|parsed| misrouted(&args.target, parsed)).unwrap_or_default();
+    for (level, finding) in &elsewhere {
+        if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
+    }
     if args.json {
-        output::print_json(&Report::new(&args.target, &loaded))?;
+        let mut report = Report::new(&args.target, &loaded);
+        report.warnings.extend(elsewhere.into_iter().map(|(_, finding)| finding));
+        output::print_json(&report)?;
     }
     let parsed = loaded?;
     if !args.json {
         output::print(summary(&parsed.config).as_bytes())?;
     }
     Ok(())
+}
+
+/// Returns what would not go where the file means it to go if it was brought up on this machine now. Names of
+/// endpoints are not looked up.
+fn misrouted(target: &str, Parsed { config, warnings }: &Parsed) -> Vec<(Level, Finding)> {
+    let endpoints: Vec<SocketAddr> = config.endpoint_addresses().into_iter().flatten().collect();
+    let is_told = |misrouted: &Misrouted| {
+        match misrouted {
+        Misrouted::Loop { endpoint: inside } => warnings.iter().any(|warning| {
+            matches!(warning.notice, Notice::EndpointInside { endpoint, .. } if endpoint == *inside)
+        }),
+        _ => false,
+    }
+    };
+    let found = weft_host::misrouted::predicted(config, &endpoints).into_iter();
+    let finding = |misrouted: Misrouted| {
+        let finding = Finding {
+            file: Some(config::path_of(target).display().to_string()),
+            line: None,
+            key: Some(misrouted.key().to_owned()),
+            message: format!("{misrouted}; {}", misrouted.advice()),
+        };
+        (crate::misrouted::finding(&misrouted).level, finding)
+    };
+    found.filter(|misrouted| !is_told(misrouted)).map(finding).collect()
 }
 
 /// Formats the tables for people.
@@ -290,6 +324,15 @@ impl<'a> Report<'a> {
                 ..empty
             },
         }
+    }
+}
+
+impl Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in [&self.file, &self.key].into_iter().flatten() {
+            write!(f, "{part}: ")?;
+        }
+        f.write_str(&self.message)
     }
 }
 

@@ -9,6 +9,7 @@ pub mod doctor;
 #[cfg(unix)]
 pub mod hang_up;
 pub mod keys;
+pub mod misrouted;
 pub mod output;
 pub mod reload;
 mod running;

@@ -48,6 +48,11 @@ pub fn warning(warning: &impl Display) {
     labelled("\x1b[1;33mwarning:\x1b[0m", warning);
 }
 
+/// Prints each line of `note` to standard error, as `note: …`.
+pub fn note(note: &impl Display) {
+    labelled("\x1b[36mnote:\x1b[0m", note);
+}
+
 /// anstream removes the colours if standard error is not a terminal, or if NO_COLOR is set.
 fn labelled(label: &str, text: &impl Display) {
     let mut stderr = anstream::stderr().lock();

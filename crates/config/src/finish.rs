@@ -1,7 +1,7 @@
 //! Checks that need the whole file: missing keys, and sections that contradict each other.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use ipnet::IpNet;
@@ -48,10 +48,18 @@ fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<
             check_mark(draft, reports);
         }
     }
+    let mtu_line = interface.as_ref().map_or(0, |draft| draft.mtu.line);
     let interface = interface.map(|draft| finish_interface(name, draft, table, reports));
     let peers: Option<Vec<Peer>> =
         peers.into_iter().enumerate().map(|(index, draft)| finish_peer(index, draft, &mut owners)).collect();
-    Some(Config { interface: interface?, peers: peers? })
+    let config = Config { interface: interface?, peers: peers? };
+    if let Some(mtu) = config.interface.mtu
+        && mtu < MIN_MTU_IPV6
+        && config.needs_ipv6()
+    {
+        reports.error(mtu_line, Some("MTU"), Problem::MtuForIpv6 { mtu });
+    }
+    Some(config)
 }
 
 /// Maps a prefix to the index of its peer and the line that lists it.
@@ -130,23 +138,23 @@ fn finish_interface(
         reports.error(draft.line, Some("PrivateKey"), Problem::MissingPrivateKey);
     }
     let mut lines: HashMap<IpNet, usize> = HashMap::new();
+    let mut ipv6_lines: HashMap<Ipv6Addr, usize> = HashMap::new();
     let mut addresses = Vec::new();
     for (line, prefix) in draft.addresses {
-        match lines.get(&prefix) {
-            Some(&first) => reports.warning(line, "Address", Notice::Duplicate { prefix, first }),
-            None => {
-                lines.insert(prefix, line);
-                addresses.push(prefix);
-            }
+        if let Some(&first) = lines.get(&prefix) {
+            reports.warning(line, "Address", Notice::Duplicate { prefix, first });
+            continue;
+        }
+        lines.insert(prefix, line);
+        addresses.push(prefix);
+        if let IpNet::V6(prefix) = prefix
+            && let Some(first) = ipv6_lines.insert(prefix.addr(), line)
+        {
+            let address = prefix.addr();
+            reports.error(line, Some("Address"), Problem::AddressTwice { address, first });
         }
     }
     let mtu = draft.mtu.value.flatten();
-    if let Some(mtu) = mtu
-        && mtu < MIN_MTU_IPV6
-        && addresses.iter().any(|address| matches!(address, IpNet::V6(_)))
-    {
-        reports.error(draft.mtu.line, Some("MTU"), Problem::MtuForIpv6 { mtu });
-    }
     let settings = draft.settings.applied();
     Interface { name, settings, addresses, mtu, table, host: draft.host.finish() }
 }
@@ -168,4 +176,48 @@ fn finish_peer(index: usize, draft: PeerDraft, owners: &mut Owners) -> Option<Pe
         settings: draft.settings.applied(),
         report: draft.report,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the errors about a file with these lines in [Interface] and [Peer].
+    fn errors(interface: &str, peer: &str) -> String {
+        let text = format!(
+            "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n{interface}\n[Peer]\n\
+             PublicKey = xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=\n{peer}\n"
+        );
+        let parsed = parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap());
+        parsed.err().map(|errors| errors.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn an_mtu_fits_the_families_of_addresses_and_routes() {
+        let wrong = "wg0.conf:3: MTU: 1279 is less than the 1280 that IPv6 needs";
+        for (interface, peer, expected) in [
+            ("MTU = 1279\nAddress = fd00::1/64", "", wrong),
+            ("MTU = 1279\nAddress = 10.0.0.1/24", "AllowedIPs = 10.0.0.2/32, fd00::2/128", wrong),
+            ("MTU = 1279\nAddress = 10.0.0.1/24", "AllowedIPs = 0.0.0.0/0, ::/0", wrong),
+            ("MTU = 1279\nTable = 7", "AllowedIPs = ::/0", wrong),
+            // Without routes, what the peers may send is no matter of the device.
+            ("MTU = 1279\nTable = off", "AllowedIPs = ::/0", ""),
+            ("MTU = 1279\nAddress = 10.0.0.1/24", "AllowedIPs = 0.0.0.0/0", ""),
+            ("MTU = 1280\nAddress = fd00::1/64", "AllowedIPs = ::/0", ""),
+        ] {
+            let errors = errors(interface, peer);
+            let is_right = if expected.is_empty() { errors.is_empty() } else { errors.starts_with(expected) };
+            assert!(is_right, "{interface} {peer}: {errors}");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_address_has_one_prefix_length() {
+        let twice = errors("Address = fd00::1/64\nAddress = fd00::1/128", "");
+        let expected = "wg0.conf:4: Address: fd00::1 stands in line 3 with another prefix length";
+        assert!(twice.starts_with(expected), "{twice}");
+        for fine in ["Address = 10.0.0.1/24, 10.0.0.1/32", "Address = fd00::1/64, fd00::1/64, fd00::2/64"] {
+            assert_eq!(errors(fine, ""), "", "{fine}");
+        }
+    }
 }

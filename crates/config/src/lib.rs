@@ -68,6 +68,14 @@ pub const MIN_MTU_IPV6: u16 = 1280;
 /// The largest MTU accepted, in bytes: a packet of this size plus [`OVERHEAD`] still fits into one IP packet.
 pub const MAX_MTU: u16 = u16::MAX - OVERHEAD;
 
+/// Returns the device's MTU for routes to the peers which carry packets of `outer_bytes`: [`OVERHEAD`] less,
+/// within what the address families in the tunnel allow.
+pub fn tunnel_mtu(outer_bytes: u32, carries_ipv6: bool) -> u16 {
+    let least = if carries_ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
+    let inner = outer_bytes.saturating_sub(OVERHEAD.into());
+    u16::try_from(inner).unwrap_or(MAX_MTU).clamp(least, MAX_MTU)
+}
+
 /// A parsed configuration and its warnings.
 #[derive(Clone, Debug)]
 pub struct Parsed {
@@ -96,6 +104,18 @@ impl Config {
             Endpoint::Name { .. } => None,
         };
         self.peers.iter().map(|peer| peer.endpoint.as_ref().and_then(address)).collect()
+    }
+
+    /// Reports whether IPv6 is in the tunnel: in Address or in AllowedIPs.
+    pub fn carries_ipv6(&self) -> bool {
+        let allowed_ips = self.peers.iter().flat_map(|peer| &peer.allowed_ips);
+        self.interface.addresses.iter().chain(allowed_ips).any(|net| matches!(net, IpNet::V6(_)))
+    }
+
+    /// Reports whether the device needs IPv6 at the start: it gets an IPv6 address, or an IPv6 route.
+    pub fn needs_ipv6(&self) -> bool {
+        let has_address = self.interface.addresses.iter().any(|net| matches!(net, IpNet::V6(_)));
+        has_address || (self.interface.table != Table::Off && self.carries_ipv6())
     }
 }
 
@@ -180,8 +200,17 @@ impl fmt::Display for Table {
 
 /// The text is not a valid interface name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an interface name is 1 to 15 of the characters a-z A-Z 0-9 _ = + . - (and not `.` or `..`)")]
-pub struct InvalidInterfaceName;
+pub enum InvalidInterfaceName {
+    /// It is too long, or has other characters.
+    #[error("an interface name is 1 to 15 of the characters a-z A-Z 0-9 _ = + . - (and not `.` or `..`)")]
+    Characters,
+    /// Linux has settings for all interfaces and for new ones under these names (/proc/sys/net/ipv4/conf).
+    #[error("all and default cannot be names of interfaces")]
+    Reserved,
+    /// Every network namespace has an interface of this name.
+    #[error("lo cannot be the name of a tunnel, it is the loopback interface")]
+    Loopback,
+}
 
 /// The name of a network interface: 1 to 15 of the characters `a-zA-Z0-9_=+.-`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -201,7 +230,11 @@ impl FromStr for InterfaceName {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_=+.-".contains(&byte);
         let valid =
             (1..=15).contains(&text.len()) && text.bytes().all(allowed) && text != "." && text != "..";
-        if valid { Ok(Self(text.to_owned())) } else { Err(InvalidInterfaceName) }
+        match text {
+            "all" | "default" => Err(InvalidInterfaceName::Reserved),
+            _ if valid => Ok(Self(text.to_owned())),
+            _ => Err(InvalidInterfaceName::Characters),
+        }
     }
 }
 
@@ -234,7 +267,33 @@ mod tests {
             assert_eq!(name.parse::<InterfaceName>().unwrap().as_str(), name);
         }
         for name in ["", ".", "..", "sixteen-letters!", "sixteen-letters0", "a b", "a/b", "wg0\n", "wgü"] {
-            assert_eq!(name.parse::<InterfaceName>(), Err(InvalidInterfaceName), "{name:?}");
+            assert_eq!(name.parse::<InterfaceName>(), Err(InvalidInterfaceName::Characters), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_the_kernel_has_given_away_are_no_interface_names() {
+        for (name, reason) in
+            [("all", InvalidInterfaceName::Reserved), ("default", InvalidInterfaceName::Reserved)]
+        {
+            assert_eq!(name.parse::<InterfaceName>(), Err(reason), "{name}");
+        }
+        for name in ["All", "defaults", "lo", "call"] {
+            assert!(name.parse::<InterfaceName>().is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_tunnels_mtu_is_80_less_within_what_its_families_allow() {
+        for (outer, carries_ipv6, mtu) in [
+            (1500, false, 1420),
+            (1280, false, 1200),
+            (1280, true, 1280),
+            (0, false, 576),
+            (65_536, false, 65_455),
+            (u32::MAX, true, 65_455),
+        ] {
+            assert_eq!(tunnel_mtu(outer, carries_ipv6), mtu, "{outer}");
         }
     }
 

@@ -86,7 +86,8 @@ pub fn path_of(target: &str) -> PathBuf {
 /// Returns the interface that a file configures: the file's name without its extension.
 pub fn name_of(path: &Path) -> Result<InterfaceName, LoadError> {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    stem.parse().map_err(|reason| LoadError::Name { file: path.to_owned(), reason })
+    let name = if stem == "lo" { Err(InvalidInterfaceName::Loopback) } else { stem.parse() };
+    name.map_err(|reason| LoadError::Name { file: path.to_owned(), reason })
 }
 
 /// Reads and parses the file that `target` names (see [`path_of`]). The file's stem is the interface's name.

@@ -2,7 +2,7 @@
 //! gives advice. None of them contains the text of a key.
 
 use std::fmt::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -132,8 +132,15 @@ pub enum Problem {
     Empty { expected: &'static str },
     #[error("{text} is not valid; {expected}")]
     Value { text: Shown, expected: &'static str },
-    #[error("{mtu} is less than the 1280 that IPv6 needs; raise it or remove the IPv6 addresses")]
+    #[error(
+        "{mtu} is less than the 1280 that IPv6 needs; raise it, or remove the IPv6 addresses from Address and AllowedIPs"
+    )]
     MtuForIpv6 { mtu: u16 },
+    #[error(
+        "{address} stands in line {first} with another prefix length, and an interface has an IPv6 address only once; \
+         remove one of the two"
+    )]
+    AddressTwice { address: Ipv6Addr, first: usize },
     #[error(
         "with a default route in AllowedIPs the mark is the number of its routing table as well, and {mark} is a \
          table of the kernel's own; choose another one, or remove the line to have it chosen"

@@ -194,8 +194,11 @@ pub(super) fn address(text: &str) -> Result<IpNet, Problem> {
         value(text, "write addresses like 10.0.0.1/24, fd00::1/64, 192.0.2.1, separated by commas")
     })?;
     let address = net.addr();
-    if address.is_unspecified() || address.is_multicast() || net.prefix_len() == 0 {
-        let expected = "write one address of this host and the prefix length of its network, which is not 0";
+    // The kernel gives ::1 to the loopback interface alone, but 127.0.0.1 to any.
+    let is_loopback = address == Ipv6Addr::LOCALHOST;
+    if address.is_unspecified() || address.is_multicast() || is_loopback || net.prefix_len() == 0 {
+        let expected = "write one address of this host in the tunnel and the prefix length of its network, which is \
+                        not 0";
         return Err(value(text, expected));
     }
     Ok(net)
@@ -467,7 +470,7 @@ mod tests {
         {
             assert!(allowed_ip(text).is_err(), "{text}");
         }
-        for text in ["0.0.0.0", "224.0.0.1/24", "10.0.0.1/0", "::"] {
+        for text in ["0.0.0.0", "224.0.0.1/24", "10.0.0.1/0", "::", "::1", "::1/64", "ff02::1/64"] {
             assert!(address(text).is_err(), "{text}");
         }
     }

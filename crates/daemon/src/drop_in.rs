@@ -283,7 +283,8 @@ fn follow_network(
         let watch = Watch::start(Some(&link), on_change).map_err(|error| error.to_string())?;
         let mtu = u16::try_from(link.mtu).unwrap_or(u16::MAX);
         // The program that configures the interface chooses its MTU.
-        let keeper = NetworkKeeper::new(Arc::clone(controller), link, mtu, MtuChoice::Configured, false);
+        let keeper =
+            NetworkKeeper::new(Arc::clone(controller), link, mtu, MtuChoice::Configured, false, &netlink);
         Ok((watch, keeper.map_err(|error| error.to_string())?, netlink))
     };
     begin().inspect_err(|error| tracing::warn!("{error}")).ok()
@@ -304,7 +305,7 @@ fn wait_for_end(
             }
             Some(End::Network(change)) => {
                 if let Some((_, keeper, netlink)) = &mut following
-                    && let Err(error) = keeper.react(&change, netlink)
+                    && let Err(error) = keeper.react(&change, netlink, netlink)
                 {
                     // Packets have stopped: the message that ends the daemon follows.
                     tracing::debug!(%error, "cannot follow the network");

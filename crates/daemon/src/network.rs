@@ -33,14 +33,15 @@ pub(crate) enum MtuChoice {
 }
 
 impl NetworkKeeper {
-    /// Creates a keeper for an interface that is up with this MTU; `ipv6` says whether it has an IPv6
-    /// address. Records the paths to its peers.
+    /// Creates a keeper for an interface that is up with this MTU; `ipv6` says whether IPv6 is in the tunnel.
+    /// Records the paths to its peers, which lead through the network of `paths`.
     pub(crate) fn new(
         controller: Arc<Controller>,
         link: Link,
         mtu: u16,
         chosen: MtuChoice,
         ipv6: bool,
+        paths: &Netlink,
     ) -> Result<Self, ControlError> {
         let policy = match chosen {
             MtuChoice::Configured | MtuChoice::ByHand => MtuPolicy::Fixed,
@@ -48,16 +49,22 @@ impl NetworkKeeper {
         };
         let mut follower = Follower::new(controller.fw_mark(), policy);
         // The current paths are the baseline; a better MTU that is known already waits for the next change.
-        let _ = follower.observe(&endpoints(&controller)?);
+        let _ = follower.observe(&endpoints(&controller)?, paths);
         Ok(Self { follower, controller, link, mtu, chosen })
     }
 
     /// Reacts to a change: peers on changed paths are sent a packet, and the device gets the MTU of the
-    /// paths. Call it in the network namespace of the sockets.
+    /// paths. Call it in the network namespace of the sockets, which is that of `paths`; `netlink` is that of
+    /// the device.
     ///
     /// # Errors
     /// When the interface is being taken down. An MTU that the kernel refuses is only logged.
-    pub(crate) fn react(&mut self, change: &NetworkChange, netlink: &Netlink) -> Result<(), ControlError> {
+    pub(crate) fn react(
+        &mut self,
+        change: &NetworkChange,
+        netlink: &Netlink,
+        paths: &Netlink,
+    ) -> Result<(), ControlError> {
         if change.device_left || change.device_gone {
             // Another device may have its index in this namespace from now on.
             self.follower.fix_mtu();
@@ -73,7 +80,7 @@ impl NetworkKeeper {
         }
         let peers = endpoints(&self.controller)?;
         self.follower.set_mark(self.controller.fw_mark());
-        let reaction = self.follower.react(change, &peers);
+        let reaction = self.follower.react(change, &peers, paths);
         if let Some(slept) = reaction.slept {
             tracing::info!(seconds = slept.as_secs(), "the machine slept");
             self.controller.resumed(peers.iter().map(|(key, _)| *key).collect(), slept)?;

@@ -15,7 +15,6 @@ mod describe;
 mod error;
 #[cfg(target_os = "linux")]
 mod linux;
-#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows))]
 mod local;
 #[cfg(any(all(test, target_os = "linux"), target_os = "macos", target_os = "freebsd"))]
 #[cfg_attr(
@@ -41,6 +40,7 @@ use pf::system as platform;
 use wfp::system as platform;
 
 pub use error::FirewallError;
+pub(crate) use local::is_local;
 #[cfg(target_os = "linux")]
 pub use platform::is_in_force;
 pub(crate) use platform::{RECOGNISES, removing_command};

@@ -56,6 +56,8 @@ mod hooks;
 mod kernel;
 mod kill_switch;
 pub mod memory;
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, unreachable_pub, reason = "only tests use it here"))]
+pub mod misrouted;
 mod namespace;
 pub mod network;
 mod outside;
@@ -267,6 +269,11 @@ impl Host {
     /// Returns the connection to the kernel's network configuration.
     pub fn netlink(&self) -> &Netlink {
         &self.kernel.netlink
+    }
+
+    /// Returns the connection to the network configuration that leads to the peers.
+    pub fn paths(&self) -> &Netlink {
+        self.kernel.paths()
     }
 
     /// Returns the device, once it was found.

@@ -49,7 +49,7 @@ pub type Netlink = tables::Configurator<windows::IpHelper<windows::System>>;
 pub use endpoint::{FoundRoute, Routing, Via};
 pub(crate) use endpoint::{endpoint_routes, halves};
 #[cfg(target_os = "linux")]
-pub use platform::VethEnd;
+pub use platform::{MainRoute, RouteAnswer, VethEnd};
 
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,12 +104,23 @@ pub enum RouteError {
     },
     /// The address family is switched off.
     #[error(
-        "cannot {action}: IPv6 is switched off for it: see the sysctl net.ipv6.conf.INTERFACE.disable_ipv6, or remove \
-         the IPv6 addresses from the configuration"
+        "cannot {action}: IPv6 is switched off for it{SWITCHED_OFF_BY}, or remove the IPv6 addresses from Address and \
+         AllowedIPs"
     )]
     Ipv6Off {
         /// The action that failed.
         action: String,
+    },
+    /// The MTU is too small for IPv6.
+    #[error(
+        "cannot {action}: the interface has MTU {mtu}, and IPv6 needs 1280; set MTU = 1280 or more, or remove the IPv6 \
+         addresses from Address and AllowedIPs"
+    )]
+    MtuForIpv6 {
+        /// The action that failed.
+        action: String,
+        /// The MTU that the interface has, in bytes.
+        mtu: u32,
     },
     /// The kernel did not answer.
     #[error("cannot {action}: the kernel did not answer within {} s", TIMEOUT.as_secs())]
@@ -124,6 +135,13 @@ pub enum RouteError {
         action: String,
     },
 }
+
+/// What switches IPv6 off, also for interfaces that do not exist yet, and how to switch it on.
+const SWITCHED_OFF_BY: &str = if cfg!(target_os = "linux") {
+    " by the sysctl net.ipv6.conf.default.disable_ipv6 or net.ipv6.conf.all.disable_ipv6; set both to 0"
+} else {
+    "; switch it on"
+};
 
 /// Where devices are looked for.
 const PLACE: &str = if cfg!(target_os = "linux") { " in this network namespace" } else { "" };
@@ -231,6 +249,9 @@ impl From<&Rule> for FoundRule {
         Self { family: rule.family, priority: rule.priority, mark, is_inverted, table }
     }
 }
+
+/// The MTU of an Ethernet link in bytes, used when nothing better is known.
+pub(crate) const USUAL_MTU: u32 = 1500;
 
 /// The kernel's number of the main table (rt_tables: RT_TABLE_MAIN).
 pub const MAIN_TABLE: u32 = 254;

@@ -39,6 +39,6 @@ pub(super) fn gather(
         routing,
         src_valid_mark: sysctl::read(SRC_VALID_MARK),
         mark_in_force,
-        default_mtu: if interface.mtu.is_some() { 0 } else { paths.default_mtu(interface, endpoints, mark) },
+        default_mtu: if interface.mtu.is_some() { 0 } else { paths.default_mtu(config, endpoints, mark) },
     })
 }

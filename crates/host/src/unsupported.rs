@@ -6,7 +6,7 @@ pub(crate) mod routes {
     use std::net::{IpAddr, SocketAddr};
 
     use ipnet::IpNet;
-    use weft_config::{Interface, InterfaceName};
+    use weft_config::{Config, InterfaceName};
 
     use crate::routes::{FoundRule, Link, QueueLimits, RouteError, Routing, Rule, Via};
 
@@ -88,7 +88,7 @@ pub(crate) mod routes {
         }
 
         /// Returns the MTU for the device when none is configured.
-        pub fn default_mtu(&self, _: &Interface, _: &[SocketAddr], _: u32) -> u16 {
+        pub fn default_mtu(&self, _: &Config, _: &[SocketAddr], _: u32) -> u16 {
             match self.never {}
         }
 

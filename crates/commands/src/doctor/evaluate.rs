@@ -10,7 +10,7 @@ use super::machine::{LinkKind, MachineState, Module, Resolver, TunDevice, UdpFac
 use super::target::DoctorTarget;
 
 /// Returns the findings about a machine for this target: at most one for each check, in the order in which a
-/// start needs them, then one for each endpoint.
+/// start needs them, then one for each endpoint, then what does not go where it is meant to go.
 pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
     let checks = [
         tun_device,
@@ -26,6 +26,7 @@ pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
         forwarding,
         udp_gro_forwarding,
         reverse_path,
+        ipv6,
         nft,
         resolver,
         confinement,
@@ -33,6 +34,7 @@ pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
     ];
     let mut findings: Vec<Finding> = checks.iter().filter_map(|check| check(facts, target)).collect();
     findings.extend(facts.ways.iter().map(|way| route(way, target)));
+    findings.extend(facts.misrouted.iter().map(crate::misrouted::finding));
     findings
 }
 
@@ -280,6 +282,25 @@ fn reverse_path(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> 
     })
 }
 
+fn ipv6(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
+    if !target.ipv6 || facts.ipv6_off_by.is_empty() {
+        return None;
+    }
+    let off_by = facts.ipv6_off_by.join(" and ");
+    let settings: Vec<String> = facts.ipv6_off_by.iter().map(|name| format!("{name}=0")).collect();
+    Some(
+        Finding::new(
+            "ipv6",
+            Problem,
+            format!("IPv6 is switched off by {off_by}, and the configuration has IPv6"),
+        )
+        .advise(format!(
+            "sysctl -w {}; or remove the IPv6 addresses from Address and AllowedIPs",
+            settings.join(" ")
+        )),
+    )
+}
+
 fn nft(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
     let advice = "install nftables (apt-get install nftables)";
     Some(match (facts.nft?, target.needs_nft()) {
@@ -377,6 +398,17 @@ fn route(way: &Way, target: &DoctorTarget) -> Finding {
             ),
         )
         .advise(format!("set MTU = {room}, or leave it out: it is chosen by the way then")),
+        None if way.is_here => found(
+            Warning,
+            format!(
+                "{address} is on this machine: the way on from there is not known, and the MTU becomes that of the \
+                 uplinks, {room}"
+            ),
+        )
+        .advise(
+            "set MTU to what the way of the relay carries, less 80 and what the relay adds to a packet, such as \
+             MTU = 1280",
+        ),
         _ if room < u32::from(weft_config::MIN_MTU_IPV6) => found(
             Note,
             format!(

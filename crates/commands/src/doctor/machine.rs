@@ -1,5 +1,6 @@
 //! The observed state of a machine. `None`: not available on this platform, or not observable.
 
+use weft_host::misrouted::Misrouted;
 use weft_tun::TunOffload;
 
 /// The observed state of a machine.
@@ -45,8 +46,12 @@ pub struct MachineState {
     /// What a thread can be restricted to.
     pub confinement: Option<weft_confine::Support>,
     pub clock: Clock,
+    /// The sysctls that switch IPv6 off for the interface, or for new ones.
+    pub ipv6_off_by: Vec<String>,
     /// The paths to the endpoints.
     pub ways: Vec<Way>,
+    /// What does not go where the configuration means it to go.
+    pub misrouted: Vec<Misrouted>,
 }
 
 /// The state of the TUN driver.
@@ -152,6 +157,8 @@ pub struct Way {
     pub endpoint: String,
     /// The address of the endpoint, or why it could not be resolved.
     pub address: Result<std::net::SocketAddr, String>,
+    /// Whether the address is one of this machine, as that of a relay.
+    pub is_here: bool,
     /// The MTU of the path in bytes, or why there is no route; `None` if it was not looked up.
     pub mtu: Option<Result<u32, String>>,
 }

@@ -25,7 +25,8 @@ const NAMES: Duration = Duration::from_secs(5);
 
 /// Observes the state of the machine that matters for this target.
 pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
-    let is_running = target.interface.as_ref().is_some_and(|name| Client::connect(name).is_ok());
+    let client = target.interface.as_ref().and_then(|name| Client::connect(name).ok());
+    let is_running = client.is_some();
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "only Linux adds to it"))]
     let mut facts = MachineState {
         is_running,
@@ -40,7 +41,7 @@ pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
         ..MachineState::default()
     };
     #[cfg(target_os = "linux")]
-    linux::observe(&mut facts, target);
+    linux::observe(&mut facts, target, client.and_then(|mut client| client.status().ok()));
     facts
 }
 
@@ -83,6 +84,7 @@ fn addresses(endpoints: &[Endpoint]) -> Vec<Way> {
                     Err(format!("no answer within {} s", NAMES.as_secs()))
                 }
             },
+            is_here: false,
             mtu: None,
         })
         .collect();

@@ -25,8 +25,12 @@ pub struct DoctorTarget {
     pub dns: bool,
     /// Whether the peers look like clients that reach each other through this machine.
     pub is_hub: bool,
+    /// Whether IPv6 addresses or routes are configured.
+    pub ipv6: bool,
     /// The endpoints of the peers, without duplicates.
     pub endpoints: Vec<Endpoint>,
+    /// The configuration itself, which says where traffic is meant to go.
+    pub config: Option<Config>,
 }
 
 impl DoctorTarget {
@@ -55,7 +59,9 @@ impl DoctorTarget {
             mss_clamp: interface.host.mss_clamp,
             dns: !interface.host.dns.is_empty(),
             is_hub: config.peers.iter().filter(|peer| is_client(peer)).count() >= 2,
+            ipv6: config.needs_ipv6(),
             endpoints,
+            config: Some(config.clone()),
         }
     }
 

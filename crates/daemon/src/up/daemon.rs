@@ -135,14 +135,19 @@ impl Daemon {
         let own = &config.interface;
         let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return Ok(()) };
         let Some(link) = host.link() else { return Ok(()) };
-        let ipv6 = own.addresses.iter().any(|address| address.addr().is_ipv6());
         let chosen = match own.mtu {
             Some(_) => MtuChoice::Configured,
             None if host.mtu_by_hand() == Some(host.mtu()) => MtuChoice::ByHand,
             None => MtuChoice::Automatic,
         };
-        self.keeper =
-            Some(NetworkKeeper::new(Arc::clone(controller), link.clone(), host.mtu(), chosen, ipv6)?);
+        self.keeper = Some(NetworkKeeper::new(
+            Arc::clone(controller),
+            link.clone(),
+            host.mtu(),
+            chosen,
+            config.carries_ipv6(),
+            host.paths(),
+        )?);
         Ok(())
     }
 
@@ -174,7 +179,7 @@ impl Daemon {
             self.endpoints_changed()?;
         }
         let (Some(keeper), Some(host)) = (&mut self.keeper, &self.host) else { return Ok(()) };
-        keeper.react(change, host.netlink())
+        keeper.react(change, host.netlink(), host.paths())
     }
 
     /// Adapts what depends on the endpoints of the peers, where the system does not route by marks: host

@@ -19,6 +19,7 @@ use weft_host::Host;
 use weft_host::network::{NetworkChange, Watch};
 use weft_ipc::runtime_dir;
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
+use weft_report::finding::Finding;
 use weft_tunnel::{Event, PublicKey};
 use weft_uapi::{self as uapi, Control as _, ControlError};
 use zeroize::Zeroizing;
@@ -42,6 +43,7 @@ use crate::status::Running;
 mod end;
 mod in_force;
 mod message;
+mod misrouted;
 mod names;
 
 pub(super) use message::{Inbox, MESSAGES, Message};
@@ -71,6 +73,8 @@ pub(super) struct Supervisor {
     silent: HashSet<PublicKey>,
     /// When to look next whether the packet filter has its tables.
     firewall_due: Instant,
+    /// What does not go where the configuration means it to go, as last found.
+    misrouted: Vec<Finding>,
     /// Called with a configuration that was loaded, and its text.
     pub(super) on_loaded: Option<Box<OnLoaded>>,
 }
@@ -126,6 +130,7 @@ impl Supervisor {
             is_configured,
             silent: HashSet::new(),
             firewall_due: Instant::now(),
+            misrouted: Vec::new(),
             on_loaded: None,
         };
         supervisor.remember();
@@ -346,6 +351,7 @@ impl Supervisor {
             tracing::debug!(%error, "cannot follow the network");
         }
         self.managed.running().mtu = self.daemon.mtu();
+        self.look_for_misrouted();
     }
 
     /// Says once that a peer does not answer: the user of a command waits for it, and sees nothing else.
@@ -425,6 +431,7 @@ impl Supervisor {
             self.daemon.keep_in_step(&self.config).map_err(reload::control_failed)?;
             self.remember();
             self.show();
+            self.look_for_misrouted();
             if let Some(on_loaded) = &self.on_loaded {
                 on_loaded(&self.config, &reload.text);
             }

@@ -144,3 +144,21 @@ fn a_file_that_may_not_be_read_ends_with_77() {
     assert_eq!(ended.code, 77, "{}", ended.stderr);
     assert!(ended.stderr.contains("wg0.conf") && ended.stderr.contains("as root"), "{}", ended.stderr);
 }
+
+#[test]
+fn a_file_with_a_name_that_no_interface_can_have_is_refused_by_every_command() {
+    for (name, reason) in [
+        ("all", "all and default cannot be names of interfaces; rename the file"),
+        ("default", "all and default cannot be names of interfaces; rename the file"),
+        ("lo", "lo cannot be the name of a tunnel, it is the loopback interface; rename the file"),
+        ("sixteen-letters0", "1 to 15 of the characters"),
+    ] {
+        let text = format!("[Interface]\nPrivateKey = {KEY}\n");
+        let (_directory, path) = file(&format!("{name}.conf"), text.as_bytes());
+        for command in ["check", "up", "doctor", "reload"] {
+            let ended = run(&[command, path.to_str().unwrap()], "");
+            assert_ne!(ended.code, 0, "{command} {name}");
+            assert!(ended.stderr.contains(reason), "{command} {name}: {}", ended.stderr);
+        }
+    }
+}

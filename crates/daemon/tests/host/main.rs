@@ -25,6 +25,7 @@ mod full_tunnel;
 mod hang_up;
 mod hooks;
 mod many_routes;
+mod misrouted;
 mod reload;
 mod save;
 mod silent;

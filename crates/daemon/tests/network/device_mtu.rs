@@ -36,6 +36,20 @@ fn the_mtu_follows_the_uplink() {
 }
 
 #[test]
+fn an_endpoint_on_this_machine_gives_the_mtu_of_the_uplink() {
+    let Some(lab) = routed() else { return };
+    for endpoint in ["127.0.0.1", "::1", &Routed::v4(End::Client, 2).to_string()] {
+        let endpoint = endpoint.parse().unwrap();
+        let _pair = Pair::start(&lab.client, &lab.server, endpoint, None, &options());
+        assert_eq!(mtu_of(&lab.client), 1420, "{endpoint}");
+        for (outer, inner) in [(1400, 1320), (1500, 1420)] {
+            set_uplink(&lab, outer);
+            until("the MTU follows", || mtu_of(&lab.client) == inner);
+        }
+    }
+}
+
+#[test]
 fn an_mtu_that_was_chosen_stays() {
     let Some(lab) = routed() else { return };
     // One by its configuration, and one by hand.

@@ -1,6 +1,6 @@
 //! The networks that count as local.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -20,6 +20,11 @@ pub(super) fn local_networks() -> [IpNet; 11] {
         v6(0xff02, 16),
         v6(0xff05, 16),
     ]
+}
+
+/// Reports whether an address is in a local network.
+pub(crate) fn is_local(address: IpAddr) -> bool {
+    local_networks().iter().any(|net| net.contains(&address))
 }
 
 fn v4(address: [u8; 4], length: u8) -> IpNet {

@@ -11,10 +11,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use weft_config::{MAX_MTU, MIN_MTU, MIN_MTU_IPV6, OVERHEAD};
+use weft_config::tunnel_mtu;
 use weft_tunnel::PublicKey;
 
 use super::{NetworkChange, way_to};
+use crate::routes::{Netlink, USUAL_MTU};
 
 /// The route to an address, according to the routing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub enum MtuPolicy {
     Automatic {
         /// The MTU that the device has now, in bytes.
         current: u16,
-        /// Whether the device has an IPv6 address, which needs an MTU of at least 1280.
+        /// Whether IPv6 is in the tunnel, which needs an MTU of at least 1280.
         ipv6: bool,
     },
 }
@@ -74,15 +75,29 @@ impl Follower {
     }
 
     /// Looks up the routes for the first time.
-    pub fn observe(&mut self, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
-        self.react(&NetworkChange::default(), peers)
+    pub fn observe(&mut self, peers: &[(PublicKey, SocketAddr)], paths: &Netlink) -> Reaction {
+        self.react(&NetworkChange::default(), peers, paths)
     }
 
-    /// Looks up the routes to the endpoints of all peers, in the network namespace of this thread. This takes
-    /// some microseconds per endpoint.
-    pub fn react(&mut self, change: &NetworkChange, peers: &[(PublicKey, SocketAddr)]) -> Reaction {
+    /// Looks up the routes to the endpoints of all peers, in the network namespace of this thread, which is
+    /// that of `paths`. This takes some microseconds per endpoint.
+    pub fn react(
+        &mut self,
+        change: &NetworkChange,
+        peers: &[(PublicKey, SocketAddr)],
+        paths: &Netlink,
+    ) -> Reaction {
         let fw_mark = self.fw_mark;
-        self.react_with(change, peers, |endpoint| way_to(endpoint, fw_mark))
+        let mut wide: HashMap<(IpAddr, u32), Option<u32>> = HashMap::new();
+        self.react_with(change, peers, |endpoint| {
+            let way = way_to(endpoint, fw_mark)?;
+            let Some(mtu) = way.mtu.filter(|mtu| *mtu > USUAL_MTU) else { return Ok(way) };
+            // A wide device may be one that packets do not leave the machine by, such as the loopback.
+            let mtu = wide
+                .entry((way.source, mtu))
+                .or_insert_with(|| Some(mtu.min(paths.mtu_towards(endpoint.ip(), fw_mark).unwrap_or(mtu))));
+            Ok(Way { mtu: *mtu, ..way })
+        })
     }
 
     fn react_with(
@@ -113,9 +128,7 @@ impl Follower {
         let MtuPolicy::Automatic { current, ipv6 } = &mut self.mtu else { return None };
         // Without a route the MTU stays: the next route is likely to have the MTU of the last one.
         let outer = self.ways.values().flatten().filter_map(|way| way.mtu).min()?;
-        let least = if *ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
-        let inner = outer.saturating_sub(OVERHEAD.into());
-        let mtu = u16::try_from(inner).unwrap_or(MAX_MTU).clamp(least, MAX_MTU);
+        let mtu = tunnel_mtu(outer, *ipv6);
         (mtu != *current).then(|| {
             *current = mtu;
             mtu
@@ -203,7 +216,7 @@ mod tests {
         assert_eq!(react([9000, 1400]), None);
         assert_eq!(react([9000, 9000]), Some(8920));
         assert_eq!(react([1000, 9000]), Some(1280));
-        assert_eq!(react([1 << 20, 1 << 20]), Some(MAX_MTU));
+        assert_eq!(react([1 << 20, 1 << 20]), Some(weft_config::MAX_MTU));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::io;
 use ipnet::IpNet;
 
 use self::commands::{Answer, Call, Shown};
-use super::tables::{Edit, Refusal, Tables, USUAL_MTU};
+use super::USUAL_MTU;
+use super::tables::{Edit, Refusal, Tables};
 use super::{FoundRoute, Link, RouteError};
 
 pub(crate) mod commands;

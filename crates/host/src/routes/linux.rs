@@ -18,9 +18,9 @@ use rtnetlink::sys::AsyncSocket as _;
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
-use weft_config::InterfaceName;
+use weft_config::{InterfaceName, MIN_MTU_IPV6};
 
-use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, Via};
+use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, USUAL_MTU, Via};
 
 #[path = "linux/lists.rs"]
 mod lists;
@@ -32,10 +32,13 @@ mod rules;
 mod settle;
 #[path = "linux/silent.rs"]
 mod silent;
+#[path = "linux/towards.rs"]
+mod towards;
 #[path = "linux/veth.rs"]
 mod veth;
 
 use self::lists::{Interruptions, ListSocket};
+pub use self::towards::{MainRoute, RouteAnswer};
 pub use self::veth::VethEnd;
 
 /// The kernel's network configuration in the network namespace of the thread that opened it.
@@ -161,8 +164,9 @@ impl Netlink {
         let mut request = self.handle().address().add(link.index, address.addr(), address.prefix_len());
         // The builder's message is replaced: it has a broadcast address, which a tunnel does not have.
         *request.message_mut() = address_message(link, address);
-        self.wait(request.execute())
-            .map_err(|failure| failure.because(|| format!("add address {address} to {}", link.name)))
+        self.wait(request.execute()).map_err(|failure| {
+            self.why_not_on(link, address, failure, format!("add address {address} to {}", link.name))
+        })
     }
 
     /// Removes an address from a device, and no other address of its network. It is no error if the address
@@ -197,8 +201,24 @@ impl Netlink {
         match self.wait(request.execute()) {
             Ok(()) => Ok(true),
             Err(failure) if failure.is(libc::EEXIST) && self.has_route(link, prefix, table) => Ok(false),
-            Err(failure) => Err(failure.because(|| route_name("add", link, prefix, table))),
+            Err(failure) => {
+                let action = route_name("add", link, prefix, table);
+                Err(self.why_not_on(link, prefix, failure, action))
+            }
         }
+    }
+
+    /// Returns why a device did not take an address or a route. Where IPv6 does not fit the MTU, the kernel
+    /// answers as for a device that is gone, or for a wrong value.
+    fn why_not_on(&self, link: &Link, net: IpNet, failure: Failure, action: String) -> RouteError {
+        let mtu = || self.find_link(&link.name).ok().map(|link| link.mtu);
+        if net.addr().is_ipv6()
+            && (failure.is(libc::ENODEV) || failure.is(libc::EINVAL))
+            && let Some(mtu) = mtu().filter(|mtu| *mtu < MIN_MTU_IPV6.into())
+        {
+            return RouteError::MtuForIpv6 { action, mtu };
+        }
+        failure.because(|| action)
     }
 
     /// Removes a route. It is no error if the route is gone already.
@@ -372,8 +392,8 @@ fn advice(error: &io::Error) -> &'static str {
              (`Table = NUMBER` or `Table = off` for routes)"
         }
         Some(libc::EADDRINUSE) => "another device has this address: choose another one",
-        Some(libc::ENODEV) => "the interface is gone: was it removed or renamed?",
-        Some(libc::ENETUNREACH | libc::ENETDOWN) => "the interface is down: was it set down from outside?",
+        Some(libc::ENODEV) => "the interface is gone: another program has removed or renamed it",
+        Some(libc::ENETUNREACH | libc::ENETDOWN) => "the interface is down: another program has set it down",
         Some(libc::EINVAL) => "the kernel does not take this value: check Address, AllowedIPs, MTU and Table",
         _ => "see `ip address`, `ip route` and the kernel log",
     }
@@ -416,7 +436,7 @@ fn link_of(name: &str, message: &LinkMessage) -> Link {
         LinkAttribute::Mtu(mtu) => Some(*mtu),
         _ => None,
     });
-    Link { name: name.to_owned(), index: message.header.index, mtu: mtu.unwrap_or(mtu::USUAL_MTU) }
+    Link { name: name.to_owned(), index: message.header.index, mtu: mtu.unwrap_or(USUAL_MTU) }
 }
 
 fn change(link: &Link) -> LinkMessageBuilder<LinkUnspec> {

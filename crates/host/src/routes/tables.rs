@@ -2,18 +2,17 @@
 //!
 //! What to change, and what a refusal means, is the same on these systems; [`Tables`] is what differs.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use weft_config::{Interface, InterfaceName, MAX_MTU, MIN_MTU, MIN_MTU_IPV6, OVERHEAD};
+use weft_config::{Config, InterfaceName, tunnel_mtu};
 
-use super::{FoundRoute, FoundRule, Link, MAIN_TABLE, QueueLimits, RouteError, Routing, Rule, Via};
-
-/// The MTU of an Ethernet link, used when nothing better is known.
-pub(crate) const USUAL_MTU: u32 = 1500;
+use super::{
+    FoundRoute, FoundRule, Link, MAIN_TABLE, QueueLimits, RouteError, Routing, Rule, USUAL_MTU, Via,
+};
 
 /// The tables of a system.
 pub trait Tables {
@@ -216,36 +215,39 @@ impl<T: Tables> Configurator<T> {
         Ok(Vec::new())
     }
 
-    /// Returns the MTU of the interface that leads to an address; the mark does not matter.
+    /// Returns the MTU of the interface that leads to an address; the mark does not matter. A program on this
+    /// machine, such as a relay, sends packets on by routes that are not known: the MTU is that of the default
+    /// route then, or 1500.
     pub fn mtu_towards(&self, destination: IpAddr, _: u32) -> Result<u32, RouteError> {
         let routes = self.tables.routes(MAIN_TABLE)?;
-        let via = best(&routes, destination).and_then(|via| via.interface());
-        Ok(via.and_then(|name| self.tables.mtu(name)).unwrap_or(USUAL_MTU))
+        let way = best(&routes, destination).and_then(Via::interface);
+        let way = match way {
+            Some(name) if !is_loopback(name) && !destination.is_loopback() => Some(name),
+            _ => uplinks(&routes).next(),
+        };
+        Ok(way.and_then(|name| self.tables.mtu(name)).unwrap_or(USUAL_MTU))
     }
 
     /// Returns the MTU for the device when none is configured: the smallest MTU of the interfaces that lead
     /// to the endpoints, else of those with a default route, else 1500; less the 80 bytes that the tunnel
-    /// adds; at least 1280 with an IPv6 address. `_` is the mark, which does not matter here.
-    pub fn default_mtu(&self, interface: &Interface, endpoints: &[SocketAddr], _: u32) -> u16 {
+    /// adds; at least 1280 with IPv6 in the tunnel. An endpoint on this machine counts as in
+    /// [`Self::mtu_towards`]. `_` is the mark, which does not matter here.
+    pub fn default_mtu(&self, config: &Config, endpoints: &[SocketAddr], _: u32) -> u16 {
         let mut routes = self.tables.routes(MAIN_TABLE).unwrap_or_default();
-        routes.retain(|route| route.is_up && route.via.interface() != Some(interface.name.as_str()));
-        let mut mtus: HashMap<String, Option<u32>> = HashMap::new();
-        let mut mtu_of = |via: &Via| {
-            let name = via.interface()?;
-            *mtus.entry(name.to_owned()).or_insert_with(|| self.tables.mtu(name))
+        routes.retain(|route| route.is_up && route.via.interface() != Some(config.interface.name.as_str()));
+        let ways: BTreeSet<&str> =
+            endpoints.iter().filter_map(|endpoint| best(&routes, endpoint.ip())?.interface()).collect();
+        let is_here = |endpoint: &SocketAddr| endpoint.ip().is_loopback();
+        let has_relay = endpoints.iter().any(is_here) || ways.iter().any(|name| is_loopback(name));
+        let mtu_of = |name: &&str| self.tables.mtu(name);
+        let towards = ways.iter().filter(|name| !is_loopback(name)).filter_map(mtu_of).min();
+        let default = || uplinks(&routes).filter_map(|name| mtu_of(&name)).min();
+        let outer = match towards {
+            Some(towards) if has_relay => towards.min(default().unwrap_or(USUAL_MTU)),
+            Some(towards) => towards,
+            None => default().unwrap_or(USUAL_MTU),
         };
-        let ways: BTreeSet<&Via> =
-            endpoints.iter().filter_map(|endpoint| best(&routes, endpoint.ip())).collect();
-        let towards = ways.into_iter().filter_map(&mut mtu_of).min();
-        let default = || {
-            let defaults = routes.iter().filter(|route| route.prefix.prefix_len() == 0);
-            defaults.filter_map(|route| mtu_of(&route.via)).min()
-        };
-        let outer = towards.or_else(default).unwrap_or(USUAL_MTU);
-        let has_ipv6 = interface.addresses.iter().any(|address| matches!(address, IpNet::V6(_)));
-        let least = if has_ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
-        let inner = outer.saturating_sub(OVERHEAD.into());
-        u16::try_from(inner).unwrap_or(MAX_MTU).clamp(least, MAX_MTU)
+        tunnel_mtu(outer, config.carries_ipv6())
     }
 
     fn routes_of(&self, link: &Link, table: u32) -> Result<HashSet<IpNet>, RouteError> {
@@ -270,6 +272,18 @@ impl<T: Tables> Configurator<T> {
 fn best(routes: &[FoundRoute], destination: IpAddr) -> Option<&Via> {
     let containing = routes.iter().filter(|route| route.is_up && route.prefix.contains(&destination));
     containing.max_by_key(|route| route.prefix.prefix_len()).map(|route| &route.via)
+}
+
+/// Returns the interfaces that default routes lead to.
+fn uplinks(routes: &[FoundRoute]) -> impl Iterator<Item = &str> {
+    let defaults = routes.iter().filter(|route| route.is_up && route.prefix.prefix_len() == 0);
+    defaults.filter_map(|route| route.via.interface())
+}
+
+/// Reports whether an interface is a loopback: `lo0`, or the pseudo-interface of Windows.
+fn is_loopback(name: &str) -> bool {
+    let number = name.strip_prefix("lo").is_some_and(|number| number.parse::<u8>().is_ok());
+    number || name.starts_with("Loopback Pseudo-Interface")
 }
 
 #[cfg(test)]

@@ -42,6 +42,8 @@ fn well() -> MachineState {
         nft: Some(true),
         confinement: Some(Support { system_calls: true, files: true }),
         clock: Clock { is_synchronised: Some(true), unix_ms: 1_800_000_000_000 },
+        ipv6_off_by: Vec::new(),
+        misrouted: Vec::new(),
         ways: vec![way(Result::Ok("192.0.2.1:51820".parse().unwrap()), Some(Result::Ok(1500)))],
     }
 }
@@ -51,7 +53,7 @@ fn gro(interface: &str, joins_forwarded_udp: Option<bool>, makes_lists: bool) ->
 }
 
 fn way(address: Result<std::net::SocketAddr, String>, mtu: Option<Result<u32, String>>) -> Way {
-    Way { endpoint: "vpn.example:51820".to_owned(), address, mtu }
+    Way { endpoint: "vpn.example:51820".to_owned(), address, is_here: false, mtu }
 }
 
 /// Returns the target of a client that sends everything through the tunnel.
@@ -329,4 +331,38 @@ fn the_ways_to_the_endpoints_are_looked_at_one_by_one() {
         target.mtu = Some(1420);
     };
     advice(&only(too_large, "route", Warning), "MTU = 1412");
+}
+
+#[test]
+fn ipv6_that_is_switched_off_is_a_problem_for_a_file_that_has_ipv6() {
+    let off = |facts: &mut MachineState, has_ipv6| {
+        facts.ipv6_off_by = vec!["net.ipv6.conf.default.disable_ipv6".to_owned()];
+        DoctorTarget { ipv6: has_ipv6, ..full_tunnel() }
+    };
+    let finding = only(|facts, target| *target = off(facts, true), "ipv6", Level::Problem);
+    assert!(finding.says.contains("net.ipv6.conf.default.disable_ipv6"), "{finding:?}");
+    let advice = finding.advice.unwrap();
+    assert!(advice.contains("disable_ipv6=0") && advice.contains("AllowedIPs"), "{advice}");
+    let mut facts = well();
+    let target = off(&mut facts, false);
+    assert!(evaluate(&facts, &target).iter().all(|finding| finding.level == Ok));
+}
+
+#[test]
+fn an_endpoint_on_this_machine_needs_an_mtu_in_the_file() {
+    let is_here = |facts: &mut MachineState| facts.ways[0].is_here = true;
+    let finding = only(|facts, _| is_here(facts), "route", Level::Warning);
+    assert!(finding.says.contains("is on this machine") && finding.says.contains("1420"), "{finding:?}");
+    assert!(finding.advice.unwrap().contains("set MTU"));
+    let mut facts = well();
+    is_here(&mut facts);
+    let target = DoctorTarget { mtu: Some(1280), ..full_tunnel() };
+    assert!(evaluate(&facts, &target).iter().all(|finding| finding.level == Ok));
+}
+
+#[test]
+fn what_goes_past_the_tunnel_is_told_with_its_advice() {
+    let past = weft_host::misrouted::Misrouted::Ipv6Past { via: "eth0".to_owned() };
+    let finding = only(|facts, _| facts.misrouted = vec![past], "traffic_past_tunnel", Level::Warning);
+    assert!(finding.says.contains("eth0") && finding.advice.unwrap().contains("::/0"), "{}", finding.says);
 }

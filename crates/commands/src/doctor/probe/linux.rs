@@ -2,11 +2,14 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use weft_host::misrouted;
 use weft_host::routes::{Netlink, RouteError};
 use weft_lab::Namespace;
+use weft_report::StatusReport;
 use weft_tun::{TunConfig, TunOffload};
 use weft_udp::{Release, Udp as _, UdpConfig, UdpSockets};
 
@@ -20,7 +23,8 @@ const CAP_NET_ADMIN: u32 = 12;
 /// Directories of programs for root, searched in addition to PATH.
 const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
-pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget) {
+/// Observes the machine. `running` is the report of the interface, if it is up.
+pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: Option<StatusReport>) {
     let capabilities = capabilities();
     let may = |number: u32| Some(capabilities? >> number & 1 == 1);
     facts.tun_device = Some(tun_device());
@@ -44,7 +48,27 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget) {
     facts.nft = Some(is_installed("nft"));
     facts.confinement = Some(weft_confine::support());
     facts.clock.is_synchronised = is_clock_synchronised();
-    ways(facts, target);
+    facts.ipv6_off_by = ipv6_off_by(name_of(target).filter(|_| facts.is_running));
+    let mark = running.map(|report| report.fw_mark);
+    ways(facts, mark.unwrap_or(target.fw_mark));
+    if let Some(config) = &target.config {
+        let endpoints: Vec<SocketAddr> =
+            facts.ways.iter().filter_map(|way| way.address.as_ref().ok().copied()).collect();
+        facts.misrouted = match (mark, Netlink::open()) {
+            (Some(mark), Ok(netlink)) => misrouted::in_force(&netlink, config, &endpoints, mark),
+            _ => misrouted::predicted(config, &endpoints),
+        };
+    }
+}
+
+/// Returns the sysctls that switch IPv6 off for this interface, or for one that is made now.
+fn ipv6_off_by(existing: Option<&str>) -> Vec<String> {
+    let names = match existing {
+        Some(name) => vec![name],
+        None => vec!["default", "all"],
+    };
+    let is_off = |name: &&str| is_set(&format!("net/ipv6/conf/{name}/disable_ipv6")) == Some(true);
+    names.into_iter().filter(is_off).map(|name| format!("net.ipv6.conf.{name}.disable_ipv6")).collect()
 }
 
 fn tun_device() -> TunDevice {
@@ -196,15 +220,17 @@ fn is_clock_synchronised() -> Option<bool> {
     (state >= 0).then_some(timex.status & libc::STA_UNSYNC == 0)
 }
 
-fn ways(facts: &mut MachineState, target: &DoctorTarget) {
+fn ways(facts: &mut MachineState, fw_mark: u32) {
     if facts.ways.is_empty() {
         return;
     }
     let netlink = Netlink::open();
     for way in &mut facts.ways {
         let Ok(address) = way.address else { continue };
+        let answer = netlink.as_ref().ok().and_then(|netlink| netlink.route_to(address.ip(), fw_mark).ok());
+        way.is_here = answer.is_some_and(|answer| answer.is_local);
         way.mtu = Some(match &netlink {
-            Ok(netlink) => netlink.mtu_towards(address.ip(), target.fw_mark).map_err(|error| match error {
+            Ok(netlink) => netlink.mtu_towards(address.ip(), fw_mark).map_err(|error| match error {
                 // The finding adds the request and the advice.
                 RouteError::Refused { error, .. } => error.to_string(),
                 other => other.to_string(),

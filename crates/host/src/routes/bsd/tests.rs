@@ -251,6 +251,6 @@ fn the_mtu_is_that_of_the_ways_to_the_endpoints_less_80() {
     let mut config = full_tunnel::<Machine>();
     config.interface.mtu = None;
     // The interfaces of this machine show no MTU.
-    assert_eq!(machine.default_mtu(&config.interface, &endpoints(), 0), 1420);
+    assert_eq!(machine.default_mtu(&config, &endpoints(), 0), 1420);
     assert_eq!(machine.mtu_towards("192.0.2.1".parse().unwrap(), 0).unwrap(), 1500);
 }

@@ -2,40 +2,46 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::link::LinkAttribute;
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric};
-use weft_config::{Interface, MAX_MTU, MIN_MTU, MIN_MTU_IPV6, OVERHEAD};
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteMetric, RouteType};
+use weft_config::{Config, tunnel_mtu};
 
-use super::{Failure, Netlink, RouteError, device_of, family, table_of};
-use crate::routes::MAIN_TABLE;
+use super::{Failure, Netlink, RouteError, device_of, table_of};
+use crate::routes::{MAIN_TABLE, USUAL_MTU};
 
-/// The MTU of an Ethernet link, used when nothing better is known.
-pub(super) const USUAL_MTU: u32 = 1500;
+/// The MTU of a route.
+#[derive(Clone, Copy, Debug)]
+struct RouteMtu {
+    bytes: u32,
+    /// Whether packets of this size leave the machine, as far as it can tell. They do not where another
+    /// program takes them and sends them on in packets with a route elsewhere: the loopback interface is 65,536
+    /// bytes wide, and the TAP of a rootless container 65,520.
+    leaves: bool,
+}
 
 impl Netlink {
     /// Returns the MTU of the route to an address: the route's own (as set, or learnt by path MTU discovery),
-    /// else its device's. `fw_mark` is the mark of the packets that go there.
+    /// else its device's. `fw_mark` is the mark of the packets that go there. A program on this machine, such
+    /// as a relay, sends packets on by routes that are not known: the route to it counts for no more than the
+    /// uplinks, or 1500 without any.
     pub fn mtu_towards(&self, destination: IpAddr, fw_mark: u32) -> Result<u32, RouteError> {
-        let mut query = RouteMessage::default();
-        query.header.address_family = family(destination);
-        query.header.destination_prefix_length = if destination.is_ipv4() { 32 } else { 128 };
-        query.attributes.push(RouteAttribute::Destination(RouteAddress::from(destination)));
-        if fw_mark != 0 {
-            query.attributes.push(RouteAttribute::Mark(fw_mark));
+        let mtu = self.ask_for_route(destination, fw_mark).and_then(|route| {
+            route.map_or(Ok(RouteMtu { bytes: USUAL_MTU, leaves: true }), |route| self.mtu_of(&route))
+        });
+        let mtu = mtu.map_err(|failure| failure.because(|| format!("look up the route to {destination}")))?;
+        if mtu.leaves {
+            return Ok(mtu.bytes);
         }
-        let answer = self.list(self.handle().route().get(query).execute());
-        answer
-            .and_then(|routes| routes.first().map_or(Ok(USUAL_MTU), |route| self.mtu_of(route)))
-            .map_err(|failure| failure.because(|| format!("look up the route to {destination}")))
+        let uplinks = self.mtu_of_default_route(|_, mtu| mtu.leaves);
+        Ok(mtu.bytes.min(uplinks.unwrap_or(USUAL_MTU)))
     }
 
     /// Returns the MTU for the device when none is configured: the smallest MTU of the routes to the
     /// endpoints, else that of the default route, else 1500; less the 80 bytes that the tunnel adds; at least
-    /// 1280 with an IPv6 address. `fw_mark` is the mark of the packets to the endpoints: without the mark of
-    /// a full tunnel, the route leads into the tunnel.
-    pub fn default_mtu(&self, interface: &Interface, endpoints: &[SocketAddr], fw_mark: u32) -> u16 {
+    /// 1280 with IPv6 in the tunnel. `fw_mark` is the mark of the packets to the endpoints: without the mark
+    /// of a full tunnel, the route leads into the tunnel.
+    pub fn default_mtu(&self, config: &Config, endpoints: &[SocketAddr], fw_mark: u32) -> u16 {
         let towards = |endpoint: &SocketAddr| match self.mtu_towards(endpoint.ip(), fw_mark) {
             Ok(mtu) => Some(mtu),
             Err(error) => {
@@ -43,37 +49,54 @@ impl Netlink {
                 None
             }
         };
-        let outer = endpoints.iter().filter_map(towards).min().or_else(|| self.mtu_of_default_route());
-        tunnel_mtu(outer.unwrap_or(USUAL_MTU), interface)
+        let of_default_route = || {
+            // With `Table = main` the device has a default route itself once it is up.
+            let own = self.link(&config.interface.name).ok().map(|link| link.index);
+            self.mtu_of_default_route(|route, _| own.is_none_or(|own| !devices_of(route).contains(&own)))
+        };
+        let outer = endpoints.iter().filter_map(towards).min().or_else(of_default_route);
+        tunnel_mtu(outer.unwrap_or(USUAL_MTU), config.carries_ipv6())
     }
 
-    /// Returns the MTU of the default route; the smaller MTU, if both families have a default route.
-    fn mtu_of_default_route(&self) -> Option<u32> {
-        [AddressFamily::Inet, AddressFamily::Inet6]
-            .into_iter()
-            .filter_map(|family| {
-                let add = |list: &mut Vec<_>, route| list.extend(Some(route).filter(is_default));
-                let defaults = self.routes(family, None, add).ok()?;
-                self.mtu_of(defaults.iter().min_by_key(|route| priority_of(route))?).ok()
-            })
-            .min()
+    /// Returns the MTU of the default route that is preferred among those which count; the smaller MTU, if
+    /// both families have one.
+    fn mtu_of_default_route(&self, counts: impl Fn(&RouteMessage, RouteMtu) -> bool) -> Option<u32> {
+        let of = |family| {
+            let add = |list: &mut Vec<_>, route| list.extend(Some(route).filter(is_default));
+            let mut defaults = self.routes(family, None, add).ok()?;
+            defaults.sort_by_key(priority_of);
+            let mtus = defaults.iter().filter_map(|route| Some((route, self.mtu_of(route).ok()?)));
+            let (_, mtu) = mtus.into_iter().find(|(route, mtu)| counts(route, *mtu))?;
+            Some(if mtu.leaves { mtu.bytes } else { mtu.bytes.min(USUAL_MTU) })
+        };
+        [AddressFamily::Inet, AddressFamily::Inet6].into_iter().filter_map(of).min()
     }
 
-    fn mtu_of(&self, route: &RouteMessage) -> Result<u32, Failure> {
-        if let Some(mtu) = metric_of(route) {
-            return Ok(mtu);
+    fn mtu_of(&self, route: &RouteMessage) -> Result<RouteMtu, Failure> {
+        if let Some(bytes) = metric_of(route) {
+            return Ok(RouteMtu { bytes, leaves: true });
         }
-        let mut smallest = None;
+        let (mut smallest, mut leaves) = (None, route.header.kind != RouteType::Local);
         for device in devices_of(route) {
             let links = self.list(self.handle().link().get().match_index(device).execute())?;
-            let mtu = links.iter().flat_map(|link| &link.attributes).find_map(|attribute| match attribute {
+            let attributes = || links.iter().flat_map(|link| &link.attributes);
+            let mtu = attributes().find_map(|attribute| match attribute {
                 LinkAttribute::Mtu(mtu) => Some(*mtu),
                 _ => None,
             });
             smallest = smallest.into_iter().chain(mtu).min();
+            leaves &= !links.iter().any(|link| link.header.flags.contains(LinkFlags::Loopback))
+                && !attributes().any(keeps_packets);
         }
-        Ok(smallest.unwrap_or(USUAL_MTU))
+        Ok(RouteMtu { bytes: smallest.unwrap_or(USUAL_MTU), leaves })
     }
+}
+
+/// Reports whether a device is of a kind that has no link to other machines: what it gets ends in a program
+/// (TUN, TAP), in another device (VRF) or nowhere.
+fn keeps_packets(attribute: &LinkAttribute) -> bool {
+    let LinkAttribute::LinkInfo(infos) = attribute else { return false };
+    infos.iter().any(|info| matches!(info, LinkInfo::Kind(InfoKind::Tun | InfoKind::Dummy | InfoKind::Vrf)))
 }
 
 fn metric_of(route: &RouteMessage) -> Option<u32> {
@@ -87,7 +110,7 @@ fn metric_of(route: &RouteMessage) -> Option<u32> {
     })
 }
 
-fn devices_of(route: &RouteMessage) -> Vec<u32> {
+pub(super) fn devices_of(route: &RouteMessage) -> Vec<u32> {
     let hops = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::MultiPath(hops) => Some(hops.iter().map(|hop| hop.interface_index).collect()),
         _ => None,
@@ -101,19 +124,10 @@ fn is_default(route: &RouteMessage) -> bool {
         && !devices_of(route).is_empty()
 }
 
-fn priority_of(route: &RouteMessage) -> u32 {
+pub(super) fn priority_of(route: &RouteMessage) -> u32 {
     let priority = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Priority(priority) => Some(*priority),
         _ => None,
     });
     priority.unwrap_or_default()
-}
-
-/// Returns the device's MTU if the route to the peers carries packets of `outer_bytes`: 80 bytes less, within
-/// what the configured addresses allow.
-pub(super) fn tunnel_mtu(outer_bytes: u32, interface: &Interface) -> u16 {
-    let ipv6 = interface.addresses.iter().any(|address| matches!(address, IpNet::V6(_)));
-    let least = if ipv6 { MIN_MTU_IPV6 } else { MIN_MTU };
-    let inner = outer_bytes.saturating_sub(OVERHEAD.into());
-    u16::try_from(inner).unwrap_or(MAX_MTU).clamp(least, MAX_MTU)
 }

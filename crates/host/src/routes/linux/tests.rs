@@ -6,7 +6,7 @@
 //!   └───────────────────────────────┘
 //! ```
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use rtnetlink::{LinkDummy, LinkVeth};
 use weft_lab::{Namespace, here};
@@ -189,7 +189,7 @@ fn rules_are_added_found_and_removed_at_their_places() {
 #[test]
 fn the_mtu_follows_the_routes_to_the_endpoints() {
     in_a_namespace(|netlink| {
-        let interface = config("Address = 10.9.0.1/24", "").interface;
+        let interface = config("Address = 10.9.0.1/24", "");
         assert_eq!(netlink.default_mtu(&interface, &[], 0), 1420, "without any route");
         assert_eq!(
             netlink.default_mtu(&interface, &["192.0.2.1:1".parse().unwrap()], 0),
@@ -217,6 +217,70 @@ fn the_mtu_follows_the_routes_to_the_endpoints() {
 }
 
 #[test]
+fn a_device_that_packets_do_not_leave_by_makes_no_large_mtu() {
+    in_a_namespace(|netlink| {
+        let config = config("Address = 10.9.0.1/24", "");
+        let mtu = |endpoints: &[&str]| {
+            let endpoints: Vec<SocketAddr> = endpoints.iter().map(|text| text.parse().unwrap()).collect();
+            netlink.default_mtu(&config, &endpoints, 0)
+        };
+        netlink.set_up(&netlink.find_link("lo").unwrap()).unwrap();
+        // A relay on this machine: its way on is not known.
+        let here = ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "10.0.0.1:1"];
+        let check = |expected| here.map(|endpoint| assert_eq!(mtu(&[endpoint]), expected, "{endpoint}"));
+
+        let device = weft_tun::open(weft_tun::TunConfig::new("wide0")).unwrap();
+        let wide = netlink.find_link("wide0").unwrap();
+        netlink.set_mtu(&wide, 65_520).unwrap();
+        netlink.set_up(&wide).unwrap();
+        netlink.add_address(&wide, "10.0.0.1/24".parse().unwrap()).unwrap();
+        check(1420);
+        assert_eq!(mtu(&["10.0.0.2:1"]), 1420, "another program sends on what is in a TUN");
+        // The TAP of a rootless container is all that leads out of it.
+        assert!(netlink.add_route(&wide, "0.0.0.0/0".parse().unwrap(), MAIN_TABLE).unwrap());
+        assert_eq!((mtu(&[]), mtu(&["192.0.2.1:1"])), (1420, 1420));
+        check(1420);
+
+        let pair = LinkVeth::new("up0", "up1").build();
+        netlink.wait(netlink.handle().link().add(pair).execute()).unwrap();
+        for name in ["up0", "up1"] {
+            let link = netlink.find_link(name).unwrap();
+            netlink.set_mtu(&link, 9000).unwrap();
+            netlink.set_up(&link).unwrap();
+        }
+        let uplink = netlink.find_link("up0").unwrap();
+        netlink.add_address(&uplink, "10.1.0.1/24".parse().unwrap()).unwrap();
+        assert_eq!(mtu(&["10.1.0.2:1"]), 8920, "a link to other machines may be as wide as it says");
+        netlink.remove_route(&wide, "0.0.0.0/0".parse().unwrap(), MAIN_TABLE).unwrap();
+        assert!(netlink.add_route(&uplink, "0.0.0.0/0".parse().unwrap(), MAIN_TABLE).unwrap());
+        check(8920);
+        netlink.set_mtu(&uplink, 1400).unwrap();
+        check(1320);
+        assert_eq!(mtu(&["127.0.0.1:1", "10.1.0.2:1"]), 1320);
+        drop(device);
+    });
+}
+
+#[test]
+fn an_mtu_that_is_too_small_for_ipv6_is_told_as_such() {
+    in_a_namespace(|netlink| {
+        let link = make_link(netlink);
+        netlink.set_up(&link).unwrap();
+        netlink.set_mtu(&link, 1279).unwrap();
+        let told = [
+            netlink.add_address(&link, "fd00::1/64".parse().unwrap()).unwrap_err(),
+            netlink.add_route(&link, "fd01::/64".parse().unwrap(), MAIN_TABLE).unwrap_err(),
+        ];
+        for error in told.map(|error| error.to_string()) {
+            assert!(error.contains("MTU 1279, and IPv6 needs 1280; set MTU = 1280"), "{error}");
+        }
+        let gone = Link { name: "gone0".to_owned(), index: 9999, mtu: 1420 };
+        let error = netlink.add_route(&gone, "fd01::/64".parse().unwrap(), MAIN_TABLE).unwrap_err();
+        assert!(error.to_string().contains("the interface is gone"), "{error}");
+    });
+}
+
+#[test]
 fn queue_limits_are_set_as_far_as_the_kernel_knows_them() {
     in_a_namespace(|netlink| {
         let link = make_link(netlink);
@@ -240,16 +304,4 @@ fn a_missing_permission_says_what_to_do_and_ends_with_77() {
     let error = Failure::Kernel(error).because(|| "add address 10.0.0.1/24 to wg0".to_owned());
     assert_eq!(error.exit_code(), weft_config::exit::Code::Permission);
     assert!(error.to_string().ends_with("run weft as root, or give it CAP_NET_ADMIN"), "{error}");
-}
-
-#[test]
-fn the_tunnels_mtu_is_80_less_within_what_its_addresses_allow() {
-    let ipv4 = config("Address=10.0.0.1", "").interface;
-    let ipv6 = config("Address=fd00::1", "").interface;
-    assert_eq!(mtu::tunnel_mtu(1500, &ipv4), 1420);
-    assert_eq!(mtu::tunnel_mtu(1280, &ipv4), 1200);
-    assert_eq!(mtu::tunnel_mtu(1280, &ipv6), 1280);
-    assert_eq!(mtu::tunnel_mtu(0, &ipv4), 576);
-    assert_eq!(mtu::tunnel_mtu(65_536, &ipv4), 65_455);
-    assert_eq!(mtu::tunnel_mtu(u32::MAX, &ipv4), 65_455);
 }

@@ -200,12 +200,12 @@ fn the_mtu_is_that_of_the_ways_to_the_endpoints_less_80() {
         tables.settings.get_mut(&(luid, Family::V4)).unwrap().mtu = mtu;
     };
     set(WIFI, 1300);
-    assert_eq!(machine.default_mtu(&config.interface, &endpoints(), 0), 1420, "no way leads there");
+    assert_eq!(machine.default_mtu(&config, &endpoints(), 0), 1420, "no way leads there");
     set(ETHERNET, 1400);
-    assert_eq!(machine.default_mtu(&config.interface, &endpoints(), 0), 1320);
+    assert_eq!(machine.default_mtu(&config, &endpoints(), 0), 1320);
     assert_eq!(machine.mtu_towards("192.0.2.1".parse().unwrap(), 0).unwrap(), 1400);
     machine.tables.disconnect();
-    assert_eq!(machine.default_mtu(&config.interface, &endpoints(), 0), 1420, "nothing is known");
+    assert_eq!(machine.default_mtu(&config, &endpoints(), 0), 1420, "nothing is known");
 }
 
 #[test]

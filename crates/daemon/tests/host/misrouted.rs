@@ -1,0 +1,192 @@
+//! What does not go where the file means it to go is told: before the start, at the start, while the interface
+//! is up, and after the network changed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use weft_lab::mounts::Mounts;
+use weft_lab::{Process, here, until};
+
+use crate::support::{End, Ended, NAME, Network, peer};
+
+/// The local network of the client, its server and its neighbour.
+const IN_LAN: &str = "192.0.2.2";
+const ALL: &str = "0.0.0.0/0, ::/0";
+
+struct Machine {
+    network: Network,
+    /// With /etc of the test.
+    mounts: Mounts,
+}
+
+impl Machine {
+    /// A client with this name server; `None` where that is not permitted, which is said.
+    fn new(server: &str) -> Option<Self> {
+        let network = Network::new()?;
+        if !here::installed(&["mount"]) {
+            return None;
+        }
+        let machine = Self { network, mounts: Mounts::with_empty(&["/etc", "/var/lib"]).unwrap() };
+        machine.run(&format!("echo nameserver {server} > /etc/resolv.conf"));
+        Some(machine)
+    }
+
+    /// A command of weft that sees neither the system bus nor resolvconf(8).
+    fn weft(&self, arguments: &[&str]) -> Command {
+        let mut command = self.network.weft(arguments);
+        command.env("PATH", "/usr/bin:/bin").env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent");
+        self.mounts.apply(&mut command).unwrap();
+        command
+    }
+
+    fn said(&self, arguments: &[&str]) -> Ended {
+        self.weft(arguments).output().unwrap().into()
+    }
+
+    fn run(&self, script: &str) {
+        let mut command = self.network.client.command("sh");
+        self.mounts.apply(&mut command).unwrap();
+        let status = command.args(["-ec", script]).status().unwrap();
+        assert!(status.success(), "{script}");
+    }
+
+    /// A file with these lines, for a peer at 203.0.113.1 that has these addresses.
+    fn file(&self, lines: &str, allowed_ips: &str) -> PathBuf {
+        let lines = lines.replace(';', "\n");
+        let peer_lines = format!("Endpoint = 203.0.113.1:51820\nAllowedIPs = {allowed_ips}");
+        let text = End::new(1).interface(&lines) + &peer(End::new(2).public(), &peer_lines);
+        self.network.file("weft0.conf", &text)
+    }
+
+    fn up(&self, file: &Path) -> Process {
+        let daemon =
+            Process::start(&self.network.client, self.weft(&["up", file.to_str().unwrap()])).unwrap();
+        daemon.wait_for_line("interface is up");
+        daemon
+    }
+
+    /// What weft says of a file before the start and of the interface once it is up.
+    fn tells(&self, file: &Path) -> [(&'static str, String); 4] {
+        let path = file.to_str().unwrap();
+        let check = self.said(&["check", path]);
+        assert_eq!(check.code, Some(0), "{check:?}");
+        let before = self.said(&["doctor", path]).stdout;
+        let daemon = self.up(file);
+        // It answers once it has looked for the first time.
+        let status = until_some(|| Some(self.said(&["status", NAME])).filter(|ended| ended.code == Some(0)));
+        let doctor = self.said(&["doctor", path]).stdout;
+        daemon.stop();
+        [("check", check.stderr), ("doctor before", before), ("status", status.stdout), ("doctor", doctor)]
+    }
+}
+
+fn until_some<T>(work: impl FnMut() -> Option<T>) -> T {
+    weft_lab::wait_until("an answer", work)
+}
+
+/// The parts of sentences that tell of misrouted packets.
+const SIGNS: [&str; 4] =
+    ["not through the tunnel", "goes past it through", "goes round in circles", "no route leads to the name"];
+
+#[test]
+fn packets_that_go_past_the_tunnel_are_told_before_and_while_it_is_up() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    let another_vpn = "ip tuntap add tun9 mode tun; ip link set tun9 up; ip route add 0.0.0.0/1 dev tun9; \
+                       ip route add 128.0.0.0/1 dev tun9";
+    #[rustfmt::skip]
+    let cases = [
+        // a command before, lines of [Interface], AllowedIPs, what is said (none: nothing)
+        ("", "DNS = 10.77.0.53", ALL, ""),
+        ("", "DNS = 9.9.9.9, 2620:fe::fe", ALL, ""),
+        ("", "", "10.88.0.0/16", ""),
+        ("", "DNS = 192.0.2.2", ALL, "192.0.2.2 is reached through eth0, not through the tunnel"),
+        ("", "DNS = 2001:db8::2", ALL, "2001:db8::2 is reached through eth0, not through the tunnel"),
+        ("", "DNS = 10.99.0.53", "10.88.0.0/16", "10.99.0.53 is reached through eth0, not through the tunnel"),
+        ("", "", "0.0.0.0/0", "all of IPv6 goes past it through eth0"),
+        ("", "Table = off;DNS = 192.0.2.2", ALL, ""),
+        ("", "Table = 77;DNS = 192.0.2.2", ALL, ""),
+        ("", "", "203.0.113.0/24", "goes round in circles"),
+        (another_vpn, "", ALL, "traffic of IPv4, such as that to 1.1.1.1, goes through tun9, not through the tunnel"),
+    ];
+    for (before, lines, allowed_ips, expected) in cases {
+        machine.run(before);
+        for (what, told) in machine.tells(&machine.file(lines, allowed_ips)) {
+            if expected.is_empty() {
+                let sign = SIGNS.into_iter().find(|sign| told.contains(sign));
+                assert_eq!(sign, None, "{what}: {lines} {allowed_ips}: {told}");
+            } else {
+                assert!(told.contains(expected), "{what}: {lines} {allowed_ips}: {told}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_log_warns_at_the_start_and_the_advice_helps() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    let lines = format!("DNS = {IN_LAN}");
+    let file = machine.file(&lines, ALL);
+    let daemon = machine.up(&file);
+    daemon.wait_for_line(
+        "192.0.2.2 is reached through eth0, not through the tunnel; add 192.0.2.2/32 to AllowedIPs",
+    );
+    let way = || {
+        let output = machine.network.client.command("ip").args(["route", "get", IN_LAN]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(way().contains("dev eth0"), "{}", way());
+    let text = std::fs::read_to_string(&file).unwrap().replace(ALL, &format!("{ALL}, {IN_LAN}/32"));
+    std::fs::write(&file, text).unwrap();
+    let reload = machine.said(&["reload", file.to_str().unwrap()]);
+    assert_eq!(reload.code, Some(0), "{reload:?}");
+    assert!(way().contains("dev weft0"), "{}", way());
+    daemon.wait_for_line("no longer: 192.0.2.2 is reached through eth0");
+    let status = machine.said(&["status", NAME]).stdout;
+    assert!(!status.contains("is reached through"), "{status}");
+    daemon.stop();
+}
+
+#[test]
+fn a_network_that_is_joined_later_is_told_and_one_that_was_left_is_not() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    machine.run("ip link add wlan0 type veth peer name wlan1; ip link set wlan0 up; ip link set wlan1 up");
+    let daemon = machine.up(&machine.file("DNS = 192.168.7.1", ALL));
+    let told = || machine.said(&["status", NAME]).stdout.contains("192.168.7.1 is reached through wlan0");
+    assert!(!told());
+    machine.run("ip addr add 192.168.7.5/24 dev wlan0");
+    until("it is told", told);
+    machine.run("ip addr del 192.168.7.5/24 dev wlan0");
+    until("it is no longer told", || !told());
+    daemon.stop();
+}
+
+#[test]
+fn a_name_server_of_the_local_network_is_noted_where_the_file_has_none() {
+    let Some(machine) = Machine::new(IN_LAN) else { return };
+    for (what, told) in machine.tells(&machine.file("", ALL)) {
+        let note = "system's name server 192.0.2.2 is reached through eth0, not through the tunnel";
+        assert!(told.contains(note), "{what}: {told}");
+        assert!(!told.contains("warning: "), "{what}: {told}");
+    }
+    for (what, told) in machine.tells(&machine.file("", "10.88.0.0/16")) {
+        assert!(!told.contains("name server"), "{what}: {told}");
+    }
+}
+
+#[test]
+fn ipv6_that_is_switched_off_for_new_interfaces_is_told_with_settings_that_exist() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    machine.run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
+    let text = machine.file("", ALL);
+    let text = std::fs::read_to_string(text).unwrap().replace(", fd77::1/64", "");
+    let file = machine.network.file("weft0.conf", &text);
+    let path = file.to_str().unwrap();
+    let before = machine.network.picture();
+    let start = machine.said(&["up", path]);
+    assert_eq!(start.code, Some(1), "{start:?}");
+    let doctor = machine.said(&["doctor", path]);
+    for (told, key) in [(start.stderr, "AllowedIPs"), (doctor.stdout, "AllowedIPs")] {
+        assert!(told.contains("net.ipv6.conf.default.disable_ipv6") && told.contains(key), "{told}");
+    }
+    machine.network.assert_as(&before);
+}

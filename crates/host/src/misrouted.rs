@@ -1,0 +1,335 @@
+//! Finds what the routing table does not lead where the configuration means it to go: name servers beside the
+//! tunnel, traffic that another route captures, endpoints that are reached through the tunnel itself.
+//!
+//! [`in_force`] asks for the tunnel that is up, [`predicted`] for one that is not. A user who makes the routes (`Table = off` or a table other than the main one) means what
+//! they are: only what cannot work is found then.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use ipnet::IpNet;
+use weft_config::{Config, KillSwitch, Table};
+
+use crate::firewall;
+use crate::routes::{Family, MAIN_TABLE};
+
+mod describe;
+#[cfg(target_os = "linux")]
+mod linux;
+mod servers;
+#[cfg(not(target_os = "linux"))]
+mod unsupported;
+
+#[cfg(target_os = "linux")]
+use linux as platform;
+#[cfg(not(target_os = "linux"))]
+use unsupported as platform;
+
+pub use platform::{in_force, predicted};
+
+/// Public addresses all over the address space. A family whose AllowedIPs have all of them is meant to be in
+/// the tunnel as a whole, also if private networks are left out.
+const PUBLIC_V4: [Ipv4Addr; 8] = [
+    Ipv4Addr::new(1, 1, 1, 1),
+    Ipv4Addr::new(8, 8, 8, 8),
+    Ipv4Addr::new(23, 192, 0, 1),
+    Ipv4Addr::new(93, 184, 215, 14),
+    Ipv4Addr::new(140, 82, 112, 3),
+    Ipv4Addr::new(151, 101, 1, 1),
+    Ipv4Addr::new(185, 199, 108, 1),
+    Ipv4Addr::new(208, 67, 222, 222),
+];
+const PUBLIC_V6: [Ipv6Addr; 4] = [
+    Ipv6Addr::new(0x2001, 0x4860, 0, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0x2400, 0xcb00, 0, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0x2606, 0x4700, 0, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0x2a00, 0x1450, 0, 0, 0, 0, 0, 1),
+];
+/// The largest numbers of prefixes and of endpoints that are looked at: a gateway has thousands.
+const PREFIXES: usize = 32;
+const ENDPOINTS: usize = 64;
+
+/// Where packets to an address go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Hop {
+    /// To this machine.
+    Here,
+    /// Through this interface.
+    Through(String),
+    /// Nowhere: there is no route.
+    Nowhere,
+}
+
+/// The routing table.
+pub(crate) trait Routes {
+    /// Returns where packets to an address go. `is_own`: the tunnel's own packets, which have its mark.
+    fn hop(&self, destination: IpAddr, is_own: bool) -> Hop;
+}
+
+/// Something that does not go where the configuration means it to go. Prints as one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Misrouted {
+    /// A name server is not reached through the tunnel.
+    NameServer {
+        server: IpAddr,
+        /// The interface that leads there; `None`: no route does.
+        via: Option<String>,
+        /// Whether the kill switch blocks the way.
+        is_blocked: bool,
+        /// Whether the configuration means this way: the server is public and the tunnel carries some networks
+        /// only, or the server is one that the system had before, or another one is reached.
+        is_minor: bool,
+        /// Whether the configuration names the server.
+        is_configured: bool,
+        advice: ServerAdvice,
+    },
+    /// The kill switch blocks the way to every name server.
+    NoNames {
+        servers: Vec<IpAddr>,
+        /// The interface that leads to the first of them.
+        via: Option<String>,
+        is_configured: bool,
+        advice: ServerAdvice,
+    },
+    /// Public addresses of a family go through another interface, although the whole family is meant to be in
+    /// the tunnel.
+    Captured { family: Family, example: IpAddr, via: String },
+    /// IPv6 goes past a tunnel that carries all of IPv4.
+    Ipv6Past { via: String },
+    /// Prefixes of AllowedIPs that other routes lead elsewhere as a whole.
+    Prefixes { prefixes: Vec<IpNet>, via: String },
+    /// The tunnel's packets to an endpoint go into the tunnel.
+    Loop { endpoint: SocketAddr },
+}
+
+/// What helps a name server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerAdvice {
+    /// A route of its own.
+    Route(IpNet),
+    /// A server elsewhere: this address is that of an endpoint, which cannot be in the tunnel.
+    AnotherServer,
+    /// To look at routes and rules: AllowedIPs has the address, and something comes before them.
+    LookAt(IpAddr),
+    /// Servers in the configuration.
+    Configure,
+}
+
+/// Returns what does not go where the configuration means it to go. `endpoints` are the known addresses of the
+/// peers; `system` returns the name servers that are asked if the configuration has none.
+pub(crate) fn find(
+    config: &Config,
+    endpoints: &[SocketAddr],
+    system: impl FnOnce() -> Vec<IpAddr>,
+    routes: &impl Routes,
+) -> Vec<Misrouted> {
+    let meant = Meant { config, endpoints, routes };
+    let mut found = meant.name_servers(system);
+    if meant.is_routed_by_weft() {
+        found.extend(meant.families());
+        found.extend(meant.prefixes());
+    }
+    found.extend(meant.loops());
+    found
+}
+
+struct Meant<'a, R> {
+    config: &'a Config,
+    endpoints: &'a [SocketAddr],
+    routes: &'a R,
+}
+
+impl<R: Routes> Meant<'_, R> {
+    fn is_routed_by_weft(&self) -> bool {
+        matches!(self.config.interface.table, Table::Auto | Table::Number(MAIN_TABLE))
+    }
+
+    fn allowed_ips(&self) -> impl Iterator<Item = &IpNet> {
+        self.config.peers.iter().flat_map(|peer| &peer.allowed_ips)
+    }
+
+    /// Reports whether all traffic of a family is meant to be in the tunnel.
+    fn means_all(&self, family: Family) -> bool {
+        let is_in = |address| self.allowed_ips().any(|net| net.contains(&address));
+        self.is_routed_by_weft() && public(family).all(is_in)
+    }
+
+    /// Returns the other interface that packets to an address go through, if they do.
+    fn elsewhere(&self, destination: IpAddr) -> Option<String> {
+        match self.routes.hop(destination, false) {
+            Hop::Through(device) if device != self.config.interface.name.as_str() => Some(device),
+            _ => None,
+        }
+    }
+
+    fn name_servers(&self, system: impl FnOnce() -> Vec<IpAddr>) -> Vec<Misrouted> {
+        let host = &self.config.interface.host;
+        let has_kill_switch = host.kill_switch != KillSwitch::Off;
+        let is_full = Family::ALL.into_iter().any(|family| self.means_all(family));
+        let is_configured = !host.dns.servers.is_empty();
+        let servers = match is_configured {
+            true if self.is_routed_by_weft() || has_kill_switch => host.dns.servers.clone(),
+            false if is_full || has_kill_switch => system(),
+            _ => return Vec::new(),
+        };
+        // What answers on this machine asks others in its way, and a link-local address is that of some link.
+        let is_known =
+            |server: &IpAddr| !server.is_loopback() && !is_link_local(*server) && !server.is_unspecified();
+        let hops: Vec<(IpAddr, Hop)> = servers
+            .iter()
+            .filter(|server| is_known(server))
+            .map(|server| (*server, self.routes.hop(*server, false)))
+            .collect();
+        let is_fine = |hop: &Hop| match hop {
+            Hop::Here => true,
+            Hop::Through(device) => device == self.config.interface.name.as_str(),
+            Hop::Nowhere => false,
+        };
+        let is_blocked = |server: IpAddr| match host.kill_switch {
+            KillSwitch::Off => false,
+            KillSwitch::On => true,
+            KillSwitch::AllowLocal => !is_configured || !firewall::is_local(server),
+        };
+        let is_one_fine = hops.len() < servers.len() || hops.iter().any(|(_, hop)| is_fine(hop));
+        let past = || hops.iter().filter(|(_, hop)| !is_fine(hop));
+        let via = |hop: &Hop| match hop {
+            Hop::Through(device) => Some(device.clone()),
+            _ => None,
+        };
+        let advice = |server| if is_configured { self.advice(server) } else { ServerAdvice::Configure };
+        let is_stuck = |(server, hop): &(IpAddr, Hop)| *hop == Hop::Nowhere || is_blocked(*server);
+        if has_kill_switch
+            && !is_one_fine
+            && let Some((first, hop)) = hops.first()
+            && hops.iter().all(is_stuck)
+        {
+            let servers = hops.iter().map(|(server, _)| *server).collect();
+            return vec![Misrouted::NoNames {
+                servers,
+                via: via(hop),
+                is_configured,
+                advice: advice(*first),
+            }];
+        }
+        if !self.is_routed_by_weft() {
+            return Vec::new();
+        }
+        past()
+            .map(|(server, hop)| {
+                let is_beside = !self.means_all(Family::of((*server).into())) && is_public(*server);
+                let is_spare = *hop == Hop::Nowhere && is_one_fine;
+                let is_minor = (is_beside && *hop != Hop::Nowhere) || is_spare || !is_configured;
+                Misrouted::NameServer {
+                    server: *server,
+                    via: via(hop),
+                    is_blocked: is_blocked(*server),
+                    is_minor: is_minor && (is_spare || !is_blocked(*server)),
+                    is_configured,
+                    advice: advice(*server),
+                }
+            })
+            .collect()
+    }
+
+    fn advice(&self, server: IpAddr) -> ServerAdvice {
+        let host = IpNet::from(server);
+        if self.endpoints.iter().any(|endpoint| endpoint.ip() == server) {
+            ServerAdvice::AnotherServer
+        } else if self.allowed_ips().any(|net| *net == host) {
+            ServerAdvice::LookAt(server)
+        } else {
+            ServerAdvice::Route(host)
+        }
+    }
+
+    fn families(&self) -> Vec<Misrouted> {
+        let mut found = Vec::new();
+        for family in Family::ALL.into_iter().filter(|family| self.means_all(*family)) {
+            let elsewhere = public(family).find_map(|address| Some((address, self.elsewhere(address)?)));
+            if let Some((example, via)) = elsewhere {
+                found.push(Misrouted::Captured { family, example, via });
+            }
+        }
+        // The kill switch blocks what is not in the tunnel.
+        if self.config.interface.host.kill_switch == KillSwitch::Off
+            && self.means_all(Family::V4)
+            && !self.allowed_ips().any(|net| public(Family::V6).any(|address| net.contains(&address)))
+            && let Some(via) = public(Family::V6).find_map(|address| self.elsewhere(address))
+        {
+            found.push(Misrouted::Ipv6Past { via });
+        }
+        found
+    }
+
+    fn prefixes(&self) -> Option<Misrouted> {
+        let mut captured: Vec<(IpNet, String)> = Vec::new();
+        for prefix in self.allowed_ips().filter(|net| net.prefix_len() > 0).take(PREFIXES) {
+            // A route to a part of a prefix is usual: that of the local network.
+            let elsewhere: Option<Vec<String>> =
+                probes(*prefix).into_iter().map(|address| self.elsewhere(address)).collect();
+            if let Some(via) = elsewhere.and_then(|devices| devices.into_iter().next()) {
+                captured.push((*prefix, via));
+            }
+        }
+        let (_, via) = captured.first().cloned()?;
+        let prefixes = captured.into_iter().map(|(prefix, _)| prefix).collect();
+        Some(Misrouted::Prefixes { prefixes, via })
+    }
+
+    fn loops(&self) -> impl Iterator<Item = Misrouted> {
+        let own = self.config.interface.addresses.iter().map(IpNet::trunc);
+        let inside: Vec<IpNet> = own.chain(self.allowed_ips().copied()).collect();
+        let may_be_inside = move |endpoint: &&SocketAddr| {
+            !self.is_routed_by_weft() || inside.iter().any(|net| net.contains(&endpoint.ip()))
+        };
+        let is_inside = |endpoint: &&SocketAddr| {
+            let hop = self.routes.hop(endpoint.ip(), true);
+            hop == Hop::Through(self.config.interface.name.to_string())
+        };
+        let endpoints = self.endpoints.iter().filter(may_be_inside).take(ENDPOINTS).filter(is_inside);
+        endpoints.map(|endpoint| Misrouted::Loop { endpoint: *endpoint })
+    }
+}
+
+fn public(family: Family) -> impl Iterator<Item = IpAddr> {
+    let (v4, v6) = match family {
+        Family::V4 => (&PUBLIC_V4[..], &[][..]),
+        Family::V6 => (&[][..], &PUBLIC_V6[..]),
+    };
+    v4.iter().copied().map(IpAddr::V4).chain(v6.iter().copied().map(IpAddr::V6))
+}
+
+/// Returns addresses at the begin, in the middle and at the end of a prefix.
+fn probes(prefix: IpNet) -> [IpAddr; 3] {
+    match prefix {
+        IpNet::V4(net) => {
+            let (first, last) = (u32::from(net.network()), u32::from(net.broadcast()));
+            let span = last - first;
+            [span.min(1), span / 2, span - span.min(1)].map(|by| Ipv4Addr::from(first + by).into())
+        }
+        IpNet::V6(net) => {
+            let (first, last) = (u128::from(net.network()), u128::from(net.broadcast()));
+            let span = last - first;
+            [span.min(1), span / 2, span - span.min(1)].map(|by| Ipv6Addr::from(first + by).into())
+        }
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// Reports whether an address is one of the Internet: not private (RFC 1918, RFC 4193), not of a provider
+/// (RFC 6598), not link-local.
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let is_of_provider = address.octets()[0] == 100 && address.octets()[1] & 0xc0 == 64;
+            !address.is_private() && !address.is_link_local() && !is_of_provider
+        }
+        IpAddr::V6(address) => address.segments()[0] & 0xe000 == 0x2000,
+    }
+}
+
+#[cfg(test)]
+#[path = "misrouted/tests.rs"]
+mod tests;

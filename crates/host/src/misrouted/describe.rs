@@ -1,0 +1,114 @@
+//! What is said of packets that do not go where they are meant to go, and what to do.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::{Misrouted, ServerAdvice, probes};
+
+impl Misrouted {
+    /// Returns the name of the check; it is stable across releases.
+    pub fn check(&self) -> &'static str {
+        match self {
+            Self::NameServer { .. } | Self::NoNames { .. } => "dns_past_tunnel",
+            Self::Captured { .. } | Self::Ipv6Past { .. } | Self::Prefixes { .. } => "traffic_past_tunnel",
+            Self::Loop { .. } => "endpoint_in_tunnel",
+        }
+    }
+
+    /// Returns the key of the file whose value is not followed.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::NameServer { .. } | Self::NoNames { .. } => "DNS",
+            Self::Captured { .. } | Self::Ipv6Past { .. } | Self::Prefixes { .. } => "AllowedIPs",
+            Self::Loop { .. } => "Endpoint",
+        }
+    }
+
+    /// Returns what to do.
+    pub fn advice(&self) -> String {
+        match self {
+            Self::NameServer { advice, .. } | Self::NoNames { advice, .. } => match advice {
+                ServerAdvice::Route(host) => format!("add {host} to AllowedIPs"),
+                ServerAdvice::AnotherServer => {
+                    "it is the address of an endpoint too, which cannot be in AllowedIPs: give DNS an address of the \
+                     server in the tunnel"
+                        .to_owned()
+                }
+                ServerAdvice::LookAt(server) => {
+                    format!("another route or rule comes first: see `ip route get {server}` and `ip rule`")
+                }
+                ServerAdvice::Configure => "give DNS servers that the tunnel leads to".to_owned(),
+            },
+            Self::Captured { example, .. } => format!(
+                "another VPN may have taken it over: see `ip route get {example}` and `ip rule`, and take down one of \
+                 the two"
+            ),
+            Self::Ipv6Past { .. } => {
+                "add ::/0 to AllowedIPs, or set `# weft: KillSwitch = on`, or switch IPv6 off".to_owned()
+            }
+            Self::Prefixes { prefixes, .. } => {
+                let example = prefixes.first().map(|prefix| probes(*prefix)[0]);
+                let example = example.map(|address| address.to_string()).unwrap_or_default();
+                format!("another route or rule comes first: see `ip route get {example}` and `ip rule`")
+            }
+            Self::Loop { endpoint } => format!(
+                "list AllowedIPs without {}, or add a route to it past the tunnel (ip route add {} via GATEWAY)",
+                endpoint.ip(),
+                IpNet::from(endpoint.ip())
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Misrouted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NameServer { server, via: None, .. } => {
+                write!(f, "no route leads to the name server {server}")
+            }
+            Self::NameServer { server, via: Some(via), is_blocked, is_configured, .. } => {
+                let what = if *is_configured { "" } else { "the system's name server " };
+                let blocked = if *is_blocked { ", and the kill switch blocks that" } else { "" };
+                write!(f, "{what}{server} is reached through {via}, not through the tunnel{blocked}")
+            }
+            Self::NoNames { servers, via, .. } => {
+                let servers: Vec<String> = servers.iter().map(IpAddr::to_string).collect();
+                write!(f, "no name can be looked up: {}", servers.join(", "))?;
+                let verb = if servers.len() == 1 { "is" } else { "are" };
+                match via {
+                    Some(via) => write!(
+                        f,
+                        " {verb} reached through {via}, not through the tunnel, and the kill switch blocks that"
+                    ),
+                    None => write!(f, " {verb} not reached at all"),
+                }
+            }
+            Self::Captured { family, example, via } => {
+                write!(
+                    f,
+                    "traffic of {family}, such as that to {example}, goes through {via}, not through the tunnel"
+                )
+            }
+            Self::Ipv6Past { via } => {
+                write!(f, "the tunnel carries IPv4 only, and all of IPv6 goes past it through {via}")
+            }
+            Self::Prefixes { prefixes, via } => {
+                let more = match prefixes.len() {
+                    0 | 1 => String::new(),
+                    count => format!(" and {} more of AllowedIPs", count - 1),
+                };
+                let first = prefixes.first().map(IpNet::to_string).unwrap_or_default();
+                let verb = if more.is_empty() { "goes" } else { "go" };
+                write!(f, "traffic to {first}{more} {verb} through {via}, not through the tunnel")
+            }
+            Self::Loop { endpoint } => {
+                write!(
+                    f,
+                    "{endpoint} is reached through the tunnel itself: what is sent to it goes round in circles"
+                )
+            }
+        }
+    }
+}

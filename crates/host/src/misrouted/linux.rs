@@ -1,0 +1,136 @@
+//! Asks the kernel's routing table, or finds out what it will answer when a plan is carried out.
+
+use std::cell::OnceCell;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use weft_config::{Config, InterfaceName};
+
+use super::{Hop, Misrouted, Routes, find, servers};
+use crate::HostError;
+use crate::plan::Plan;
+use crate::routes::{Family, FoundRule, MAIN_TABLE, MainRoute, Netlink, RouteAnswer};
+use crate::step::Step;
+
+/// The kernel's number of the table that comes before all others (rt_tables: RT_TABLE_LOCAL).
+const LOCAL_TABLE: u32 = 255;
+
+/// Returns what does not go where the configuration of a tunnel that is up means it to go. `mark` is that of
+/// the tunnel's own packets; `endpoints` are the addresses of the peers.
+pub fn in_force(netlink: &Netlink, config: &Config, endpoints: &[SocketAddr], mark: u32) -> Vec<Misrouted> {
+    find(config, endpoints, servers::of_the_system, &InForce { netlink, mark })
+}
+
+/// Returns what will not go where the configuration of a tunnel means it to go, when it is brought up with the
+/// present routes. What leads into a tunnel of this name already is left out of account. Nothing is found if
+/// the routes cannot be read.
+pub fn predicted(config: &Config, endpoints: &[SocketAddr]) -> Vec<Misrouted> {
+    let find_in = || -> Result<_, HostError> {
+        let netlink = Netlink::open()?;
+        let plan = crate::plan(config, endpoints)?;
+        let rules = netlink.rules()?;
+        let routes = Predicted { netlink: &netlink, plan: &plan, rules, main: OnceCell::new() };
+        Ok(find(config, endpoints, servers::of_the_system, &routes))
+    };
+    find_in().unwrap_or_default()
+}
+
+/// The routing table while the tunnel is up.
+struct InForce<'a> {
+    netlink: &'a Netlink,
+    mark: u32,
+}
+
+impl Routes for InForce<'_> {
+    fn hop(&self, destination: IpAddr, is_own: bool) -> Hop {
+        match self.netlink.route_to(destination, if is_own { self.mark } else { 0 }) {
+            Ok(answer) if answer.is_local => Hop::Here,
+            Ok(RouteAnswer { device: Some(device), .. }) => Hop::Through(device),
+            _ => Hop::Nowhere,
+        }
+    }
+}
+
+/// The routing table as it becomes by a plan.
+struct Predicted<'a> {
+    netlink: &'a Netlink,
+    plan: &'a Plan,
+    rules: Vec<FoundRule>,
+    main: OnceCell<Vec<MainRoute>>,
+}
+
+impl Predicted<'_> {
+    fn own(&self) -> &InterfaceName {
+        &self.plan.interface
+    }
+
+    /// Returns the best route of the main table once the plan is carried out.
+    fn best_of_main(&self, destination: IpAddr) -> Option<MainRoute> {
+        let existing = self.main.get_or_init(|| self.netlink.main_routes().unwrap_or_default()).iter();
+        let existing = existing.filter(|route| route.device.as_deref() != Some(self.own().as_str())).cloned();
+        let planned = self.plan.steps.iter().filter_map(|step| {
+            let (prefix, metric) = match step {
+                Step::Route { prefix, table: MAIN_TABLE } => {
+                    (*prefix, if prefix.addr().is_ipv4() { 0 } else { 1024 })
+                }
+                // The kernel adds the route to the network of an address.
+                Step::Address(address) => (address.trunc(), if address.addr().is_ipv4() { 0 } else { 256 }),
+                _ => return None,
+            };
+            Some(MainRoute { prefix, metric, device: Some(self.own().to_string()) })
+        });
+        let containing = existing.chain(planned).filter(|route| route.prefix.contains(&destination));
+        containing.min_by_key(|route| (std::cmp::Reverse(route.prefix.prefix_len()), route.metric))
+    }
+
+    /// Reports whether a rule for this table comes before every rule for the main table.
+    fn comes_before_main(&self, table: u32, family: Family) -> bool {
+        let place = |wanted| {
+            self.rules
+                .iter()
+                .position(|rule| rule.family == family && rule.table == wanted)
+                .unwrap_or(usize::MAX)
+        };
+        place(table) < place(MAIN_TABLE)
+    }
+}
+
+impl Routes for Predicted<'_> {
+    fn hop(&self, destination: IpAddr, is_own: bool) -> Hop {
+        let own = || Hop::Through(self.own().to_string());
+        let steps = &self.plan.steps;
+        if steps.iter().any(|step| matches!(step, Step::Address(own) if own.addr() == destination)) {
+            return Hop::Here;
+        }
+        let mark = if is_own { self.plan.mark } else { 0 };
+        let now = self.netlink.route_to(destination, mark).ok();
+        let now = now.filter(|now| now.device.as_deref() != Some(self.own().as_str()));
+        if now.as_ref().is_some_and(|now| now.is_local) {
+            return Hop::Here;
+        }
+        let into_local = |step: &Step| matches!(step, Step::Route { prefix, table: LOCAL_TABLE } if prefix.contains(&destination));
+        if steps.iter().any(into_local) {
+            return own();
+        }
+        let family = Family::of(IpNet::from(destination));
+        // The rules of a full tunnel come before all others, and send on what has no specific route.
+        let is_by_mark = !is_own && self.plan.routes_by_mark(family);
+        let by_another_rule = now.filter(|now| now.table != MAIN_TABLE);
+        if !is_by_mark
+            && let Some(RouteAnswer { table, device: Some(device), .. }) = &by_another_rule
+            && self.comes_before_main(*table, family)
+        {
+            return Hop::Through(device.clone());
+        }
+        match self.best_of_main(destination) {
+            Some(MainRoute { prefix, device, .. }) if prefix.prefix_len() > 0 => {
+                device.map_or(Hop::Nowhere, Hop::Through)
+            }
+            _ if is_by_mark => own(),
+            best => {
+                let other = by_another_rule.and_then(|now| now.device);
+                other.or_else(|| best?.device).map_or(Hop::Nowhere, Hop::Through)
+            }
+        }
+    }
+}

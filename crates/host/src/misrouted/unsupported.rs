@@ -1,0 +1,18 @@
+//! The substitute on systems whose routing table is not asked yet: nothing is found.
+
+use std::net::SocketAddr;
+
+use weft_config::Config;
+
+use super::Misrouted;
+use crate::routes::Netlink;
+
+/// Finds nothing.
+pub fn in_force(_: &Netlink, _: &Config, _: &[SocketAddr], _: u32) -> Vec<Misrouted> {
+    Vec::new()
+}
+
+/// Finds nothing.
+pub fn predicted(_: &Config, _: &[SocketAddr]) -> Vec<Misrouted> {
+    Vec::new()
+}

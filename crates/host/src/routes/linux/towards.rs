@@ -1,0 +1,95 @@
+//! Asks the kernel where packets to an address go.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use rtnetlink::packet_route::link::LinkAttribute;
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType};
+
+use super::mtu::{devices_of, priority_of};
+use super::{Failure, Netlink, RouteError, device_of, family, net_of, table_of};
+use crate::routes::MAIN_TABLE;
+
+/// The kernel's answer to where packets go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteAnswer {
+    /// The interface that they leave through, if they do.
+    pub device: Option<String>,
+    /// Whether they go to this machine.
+    pub is_local: bool,
+    /// The table that has the route.
+    pub table: u32,
+}
+
+/// A route of the main table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MainRoute {
+    pub prefix: IpNet,
+    /// Of several routes to a prefix, the one with the smallest metric is used.
+    pub metric: u32,
+    /// The interface, or `None` if the route leads nowhere, as an unreachable or a blackhole route.
+    pub device: Option<String>,
+}
+
+impl Netlink {
+    /// Returns the route that packets with this mark (0: none) to an address take.
+    pub fn route_to(&self, destination: IpAddr, fw_mark: u32) -> Result<RouteAnswer, RouteError> {
+        let answer = self.ask_for_route(destination, fw_mark).and_then(|route| {
+            let Some(route) = route else { return Err(Failure::Kernel(std::io::ErrorKind::NotFound.into())) };
+            let device = device_of(&route).map(|index| self.name_of(index)).transpose()?.flatten();
+            let is_local = route.header.kind == RouteType::Local;
+            Ok(RouteAnswer { device, is_local, table: table_of(&route) })
+        });
+        answer.map_err(|failure| failure.because(|| format!("look up the route to {destination}")))
+    }
+
+    /// Returns the routes of the main table.
+    pub fn main_routes(&self) -> Result<Vec<MainRoute>, RouteError> {
+        let mut names = std::collections::HashMap::new();
+        let of_main = |route: RouteMessage| {
+            let is_unicast = route.header.kind == RouteType::Unicast;
+            let device = devices_of(&route).first().copied().filter(|_| is_unicast);
+            (table_of(&route) == MAIN_TABLE).then(|| (net_of(&route), priority_of(&route), device))
+        };
+        let found: Vec<_> = self
+            .routes_of_both_families(None, of_main)
+            .map_err(|failure| failure.because(|| "list the routes".to_owned()))?;
+        let with_name = |(prefix, metric, device): (IpNet, u32, Option<u32>)| {
+            let device = device.and_then(|index| {
+                let name = || self.name_of(index).ok().flatten();
+                names.entry(index).or_insert_with(name).clone()
+            });
+            MainRoute { prefix, metric, device }
+        };
+        Ok(found.into_iter().flatten().map(with_name).collect())
+    }
+
+    pub(super) fn ask_for_route(
+        &self,
+        destination: IpAddr,
+        fw_mark: u32,
+    ) -> Result<Option<RouteMessage>, Failure> {
+        let mut query = RouteMessage::default();
+        query.header.address_family = family(destination);
+        query.header.destination_prefix_length = if destination.is_ipv4() { 32 } else { 128 };
+        if destination.is_ipv4() {
+            // The answer then has the number of the table. That of IPv6 always has it, and a request for it is
+            // refused.
+            query.header.flags = RouteFlags::LookupTable;
+        }
+        query.attributes.push(RouteAttribute::Destination(RouteAddress::from(destination)));
+        if fw_mark != 0 {
+            query.attributes.push(RouteAttribute::Mark(fw_mark));
+        }
+        let answer = self.list(self.handle().route().get(query).execute())?;
+        Ok(answer.into_iter().next())
+    }
+
+    fn name_of(&self, index: u32) -> Result<Option<String>, Failure> {
+        let links = self.list(self.handle().link().get().match_index(index).execute())?;
+        Ok(links.into_iter().flat_map(|link| link.attributes).find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name),
+            _ => None,
+        }))
+    }
+}
