@@ -6,4 +6,4 @@
 mod managed;
 pub mod socket;
 
-pub use managed::Managed;
+pub use managed::{Managed, Phase};

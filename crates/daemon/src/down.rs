@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use weft_commands::output;
-use weft_config::exit::Error;
+use weft_config::exit::{Code, Error};
 use weft_config::{InterfaceName, LoadError, name_of, path_of};
-use weft_host::{HostError, Keep, Owner, Process, Record, record_path, told_backwards};
+use weft_host::{COMMAND_OF, HostError, Keep, Owner, Process, Record, record_path, told_backwards};
 use weft_ipc::runtime_dir::{runtime_dir, user_dir};
 use weft_report::control_socket::{Client, ClientError};
 
@@ -35,10 +35,9 @@ pub fn run(args: &DownArgs) -> Result<(), Error> {
         return output::print(told.as_bytes());
     }
     if let Some(own) = own
-        && end_over_socket(&own, &interface)?
+        && let Some(failures) = end_over_socket(&own, &interface)?
     {
-        tracing::info!(%interface, "interface is down");
-        return Ok(());
+        return told_of(&interface, Down::Ended(failures));
     }
     if args.keep_kill_switch && is_left_for_a_restart(&directory, &interface) {
         tracing::info!(%interface, "left as it is: the service is started again");
@@ -46,22 +45,40 @@ pub fn run(args: &DownArgs) -> Result<(), Error> {
     }
     let keep = if args.keep_kill_switch { Keep::KillSwitch } else { Keep::Nothing };
     match down(&directory, &interface, keep)? {
-        Down::Ended => tracing::info!(%interface, "interface is down"),
-        Down::CleanedUp => tracing::info!(%interface, "what a daemon had left behind is taken back"),
         Down::LeftAlone(pid) => {
             tracing::info!(%interface, "left alone: weft runs it as process {pid}, which is not the service's");
+            Ok(())
         }
-        Down::NotUp if args.keep_kill_switch => {}
-        Down::NotUp => return Err(not_up(&directory, &interface).into()),
+        Down::NotUp if args.keep_kill_switch => Ok(()),
+        Down::NotUp => Err(not_up(&directory, &interface).into()),
+        other => told_of(&interface, other),
     }
-    Ok(())
+}
+
+/// Reports how an interface went down.
+fn told_of(interface: &InterfaceName, down: Down) -> Result<(), Error> {
+    match down {
+        Down::Ended(failures) if !failures.is_empty() => {
+            let lines = failures.join("\n");
+            let message = format!("{lines}\ninterface {interface} is down, but its end failed in part");
+            Err(Error::new(Code::Failure, message))
+        }
+        Down::CleanedUp => {
+            tracing::info!(%interface, "what a daemon had left behind is taken back");
+            Ok(())
+        }
+        _ => {
+            tracing::info!(%interface, "interface is down");
+            Ok(())
+        }
+    }
 }
 
 /// The outcome of taking an interface down.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Down {
-    /// A daemon, which has ended.
-    Ended,
+    /// A daemon, which has ended, and what failed at its end.
+    Ended(Vec<String>),
     /// What a crashed daemon left behind was cleaned up.
     CleanedUp,
     /// Nothing was done: this process runs the interface, and cleans up itself.
@@ -75,39 +92,36 @@ pub(crate) enum Down {
 /// latter: that is for commands that run when the main process of a service is gone, so a running daemon was
 /// started by other means.
 pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<Down, Error> {
-    let mut has_ended = false;
+    let mut ended = None;
     if let Some(process) = Owner::running(directory, interface)? {
         if keep == Keep::KillSwitch {
             return Ok(Down::LeftAlone(process.id));
         }
-        if !Process::TAKES_SIGNALS && !end_over_socket(directory, interface)? {
-            let interface = interface.to_string();
-            return Err(HostError::Unreachable { interface, pid: process.id }.into());
-        }
-        match process.end(PATIENCE) {
-            Ok(true) => has_ended = true,
-            Ok(false) => {
-                return Err(HostError::NotEnding { pid: process.id, seconds: PATIENCE.as_secs() }.into());
-            }
-            Err(error) => return Err(HostError::Signal { pid: process.id, error }.into()),
-        }
+        ended = Some(end_process(process, directory, interface)?);
     } else if keep == Keep::Nothing {
-        has_ended = end_over_socket(directory, interface)?;
+        ended = end_over_socket(directory, interface)?;
     }
-    // If the daemon crashed while it ended, the rest is cleaned up here.
+    // If the daemon crashed while it ended, or could not undo everything, the rest is cleaned up here.
     if Record::read(directory, interface)?.is_some() {
-        return match weft_host::clean_up(directory, interface, keep) {
+        let result = weft_host::clean_up(directory, interface, keep);
+        return match (result, ended) {
             // Another daemon has started meanwhile. It has cleaned up, and the rest is its own.
-            Err(HostError::Running { .. }) if has_ended => Ok(Down::Ended),
-            Err(HostError::Running { pid, .. }) if keep == Keep::KillSwitch => Ok(Down::LeftAlone(pid)),
-            result => {
+            (Err(HostError::Running { .. }), Some(failures)) => Ok(Down::Ended(failures)),
+            (Err(HostError::Running { pid, .. }), _) if keep == Keep::KillSwitch => Ok(Down::LeftAlone(pid)),
+            (result, ended) => {
                 remove_sockets(interface);
-                Ok(result.map(|()| Down::CleanedUp)?)
+                match ended {
+                    Some(mut failures) if !failures.is_empty() => {
+                        failures.extend(result.err().map(|error| error.to_string()));
+                        Ok(Down::Ended(failures))
+                    }
+                    _ => Ok(result.map(|()| Down::CleanedUp)?),
+                }
             }
         };
     }
-    if has_ended {
-        return Ok(Down::Ended);
+    if let Some(failures) = ended {
+        return Ok(Down::Ended(failures));
     }
     // A daemon that `weft up` did not start has no record, and leaves no more than a socket. Records are lost
     // in a power cut, while /etc/resolv.conf stays.
@@ -117,14 +131,56 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     Ok(if had_socket || had_dns || had_kill_switch { Down::CleanedUp } else { Down::NotUp })
 }
 
+/// Ends a daemon that runs an interface with a configuration, and waits for the end of its process. Returns
+/// what failed at the end.
+fn end_process(process: Process, directory: &Path, interface: &InterfaceName) -> Result<Vec<String>, Error> {
+    let failures = match end_over_socket(directory, interface) {
+        Ok(failures) => failures,
+        // A socket that is not served, or not well, keeps no daemon from ending.
+        Err(error @ (ClientError::Io { .. } | ClientError::Timeout { .. } | ClientError::Garbled { .. })) => {
+            tracing::warn!("{error}");
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if failures.is_none() {
+        if !Process::TAKES_SIGNALS {
+            let interface = interface.to_string();
+            return Err(HostError::Unreachable { interface, pid: process.id }.into());
+        }
+        if is_within_command(interface) {
+            let message = format!("{interface} ends when the command has ended that wants to take it down");
+            return Err(Error::new(Code::Failure, message));
+        }
+        tracing::warn!(
+            "process {} is ended by a signal, as it does not answer on its control socket: whether its commands and \
+             SaveConfig succeed is only in its log",
+            process.id
+        );
+    }
+    // After an end over the socket the signal has no effect any more, and this only waits.
+    match process.end(PATIENCE) {
+        Ok(true) => Ok(failures.unwrap_or_default()),
+        Ok(false) => Err(HostError::NotEnding { pid: process.id, seconds: PATIENCE.as_secs() }.into()),
+        Err(error) => Err(HostError::Signal { pid: process.id, error }.into()),
+    }
+}
+
 /// Ends a daemon over its control socket. That which `weft NAME` started has a control socket, but no record
-/// and no lock. Returns whether there was one.
-fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<bool, ClientError> {
-    match Client::connect_in(directory, interface).and_then(|client| client.stop(PATIENCE)) {
-        Ok(()) => Ok(true),
-        Err(ClientError::NotRunning { .. }) => Ok(false),
+/// and no lock. Returns what failed at its end, or `None` if there was no daemon.
+fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<Option<Vec<String>>, ClientError> {
+    let within_command = is_within_command(interface);
+    match Client::connect_in(directory, interface).and_then(|client| client.stop(within_command, PATIENCE)) {
+        Ok(failures) => Ok(Some(failures)),
+        Err(ClientError::NotRunning { .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Reports whether a command of the interface's configuration has started this process, or one of its
+/// parents.
+fn is_within_command(interface: &InterfaceName) -> bool {
+    std::env::var_os(COMMAND_OF).is_some_and(|name| name == interface.as_str())
 }
 
 /// Removes sockets that no process serves. Returns whether there was one for wg(8).

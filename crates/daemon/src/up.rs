@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weft_commands::output;
 use weft_config::exit;
-use weft_config::{self as config, Config, Endpoint, LoadError};
+use weft_config::{self as config, Config, Endpoint, InterfaceName, LoadError};
 use weft_dataplane::DataplaneError;
 use weft_host::resolve::{Cancel, ResolveError, Retries};
 use weft_host::{self as host, HostError};
@@ -73,6 +73,9 @@ pub enum UpError {
     /// Metrics cannot be served at the configured address.
     #[error(transparent)]
     Metrics(#[from] metrics::ListenError),
+    /// The interface is down, but something failed at its end, which was logged.
+    #[error("interface {interface} is down, but its end failed in part ({failures}): see the warnings above")]
+    Incomplete { interface: InterfaceName, failures: usize },
     /// The signals that end the daemon cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),

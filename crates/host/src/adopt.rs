@@ -110,7 +110,7 @@ impl Host {
         let Some(continued) = &self.continued else { return true };
         if continued.runs_commands {
             for phase in [HookPhase::PreDown, HookPhase::PostDown] {
-                run_hooks(&continued.down, phase, &self.kernel);
+                let _logged = run_hooks(&continued.down, phase, &self.kernel);
             }
         }
         continued.runs_commands

@@ -23,8 +23,8 @@ pub enum Keep {
 /// Undoes what a daemon that has ended left behind, and runs PreDown and PostDown.
 ///
 /// # Errors
-/// A daemon runs the interface, or a step cannot be undone. Then a record of the remaining steps stays,
-/// without the commands, which have run.
+/// A daemon runs the interface, a step cannot be undone, or a command fails. A record of steps that remain
+/// stays, without the commands, which have run.
 pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(), HostError> {
     let owner = Owner::claim(directory, interface)?;
     owner.note_end();
@@ -32,18 +32,19 @@ pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Resu
     let Some(record) = owner.left_behind()? else { return Ok(()) };
     let mut kernel = Kernel::new(Netlink::open()?, interface.clone());
     let (mut failures, kept, stuck) = take_back(&record, &mut kernel, keep);
-    match (failures.pop(), kept) {
-        (None, None) => owner.forget(),
-        (None, Some(step)) => owner.write(&record.of_kill_switch(step)),
-        (Some(last), kept) => {
-            for failure in failures {
-                tracing::warn!("{failure}");
-            }
+    match kept {
+        None if stuck.is_empty() => owner.forget()?,
+        Some(step) if stuck.is_empty() => owner.write(&record.of_kill_switch(step))?,
+        kept => {
             let steps = kept.into_iter().chain(stuck).collect();
             owner.write(&Record { steps, down: Vec::new(), ..record })?;
-            Err(last)
         }
     }
+    let last = failures.pop();
+    for failure in failures {
+        tracing::warn!("{failure}");
+    }
+    last.map_or(Ok(()), Err)
 }
 
 /// Undoes the name servers that a daemon that has ended left behind, and nothing else: name servers behind a
@@ -75,10 +76,10 @@ pub(super) fn take_back(
     // A device with this name and another index belongs to another program.
     kernel.link = kernel.netlink.link(&record.interface).ok().filter(|link| Some(link.index) == record.index);
     kernel.dns.clone_from(&record.dns);
-    run_hooks(&record.down, HookPhase::PreDown, kernel);
+    let mut failures = run_hooks(&record.down, HookPhase::PreDown, kernel);
     let mut applied = Applied::recorded(steps);
-    let failures = applied.undo(kernel);
-    run_hooks(&record.down, HookPhase::PostDown, kernel);
+    failures.extend(applied.undo(kernel));
+    failures.extend(run_hooks(&record.down, HookPhase::PostDown, kernel));
     #[cfg(unix)]
     if let Err(error) = weft_ipc::listener::remove_dead(&runtime_dir::control_socket(
         &runtime_dir::runtime_dir(),

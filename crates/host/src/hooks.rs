@@ -1,54 +1,125 @@
 //! The commands of a configuration, in a shell.
 //!
-//! The shell is bash if it is installed: wg-quick(8) uses bash, and its users write commands for bash. Else
-//! it is `/bin/sh`.
+//! Users write commands for wg-quick(8), which runs them in bash, so the shell has the options, the variables
+//! and the search path that it has there. Without bash it is `/bin/sh`.
 
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use weft_config::{Hook, InterfaceName, without_keys};
+use weft_config::{Hook, HookPhase, InterfaceName, without_keys};
 
 use super::HostError;
 
-/// Runs a command with our environment and our standard input, output and error, and waits for its end.
+/// The environment variable by which a process knows that a command of this interface has started it.
+pub const COMMAND_OF: &str = "WEFT_COMMAND_OF";
+
+/// The search path where there is none: bash has one too then.
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where bash is if it is not in the search path. wg-quick names it by its path.
+const USUAL_BASH: [&str; 3] = ["/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"];
+/// What a service manager tells its service: a program that a command starts is not the service.
+const OF_THE_SERVICE: [&str; 6] =
+    ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
+/// Runs a command with our standard input, output and error, and waits for its end.
 pub(super) fn run(hook: &Hook, interface: &InterfaceName) -> Result<(), HostError> {
+    let path = search_path();
+    run_by(&Shell::find(&path), &path, hook, interface)
+}
+
+fn run_by(shell: &Shell, path: &OsStr, hook: &Hook, interface: &InterfaceName) -> Result<(), HostError> {
     let command = hook.command_for(interface);
     tracing::info!(hook = hook.phase.key(), command = without_keys(&command), "running a command");
     let failed =
         |outcome: String| HostError::Hook { place: hook.place(), command: without_keys(&command), outcome };
-    let shell = shell();
-    let status = Command::new(&shell)
-        .arg("-c")
-        .arg(&command)
+    let mut process = Command::new(shell.program());
+    process.args(shell.options()).arg(shell.script(&command, interface, &hook.file));
+    process.env("PATH", path).env("LC_ALL", "C").env(COMMAND_OF, interface.as_str());
+    for variable in OF_THE_SERVICE {
+        process.env_remove(variable);
+    }
+    let status = process
         .status()
-        .map_err(|error| failed(format!("could not be run by {}: {error}", shell.display())))?;
-    if status.success() { Ok(()) } else { Err(failed(ended(status))) }
+        .map_err(|error| failed(format!("could not be run by {}: {error}", shell.program().display())))?;
+    if status.success() { Ok(()) } else { Err(failed(ended(status, hook.phase))) }
 }
 
-fn ended(status: ExitStatus) -> String {
-    match status.code() {
+/// Returns the search path of commands: first the directory of this program, as wg-quick has its directory
+/// there.
+fn search_path() -> OsString {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
+    let program = std::env::current_exe().ok();
+    let own = program.as_deref().and_then(Path::parent).map(Path::to_owned);
+    std::env::join_paths(own.into_iter().chain(std::env::split_paths(&path))).unwrap_or(path)
+}
+
+enum Shell {
+    Bash(PathBuf),
+    Plain,
+}
+
+impl Shell {
+    fn find(path: &OsStr) -> Self {
+        let in_path = std::env::split_paths(path).map(|directory| directory.join("bash"));
+        let mut places = in_path.chain(USUAL_BASH.map(PathBuf::from));
+        places.find(|file| file.is_absolute() && file.is_file()).map_or(Self::Plain, Self::Bash)
+    }
+
+    fn program(&self) -> &Path {
+        match self {
+            Self::Bash(program) => program,
+            Self::Plain => Path::new("/bin/sh"),
+        }
+    }
+
+    /// The options of wg-quick's bash: a command ends where something in it fails, and a pipe fails with each
+    /// of its parts.
+    fn options(&self) -> &'static [&'static str] {
+        match self {
+            Self::Bash(_) => &["-e", "-o", "pipefail", "-O", "extglob", "-c"],
+            Self::Plain => &["-e", "-c"],
+        }
+    }
+
+    /// Returns the command behind the variables that it has in wg-quick, which does not export them.
+    fn script(&self, command: &str, interface: &InterfaceName, file: &Path) -> OsString {
+        let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+        let mut script = OsString::from(match self {
+            Self::Bash(_) => "",
+            // Not every shell has the option, and one that has not would end.
+            Self::Plain => "(set -o pipefail) 2>/dev/null && set -o pipefail; ",
+        });
+        script.push(format!("INTERFACE={interface} CONFIG_FILE="));
+        script.push(quoted(file.as_os_str()));
+        script.push("; ");
+        script.push(command);
+        script
+    }
+}
+
+/// Quotes a word for a shell.
+fn quoted(word: &OsStr) -> String {
+    format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))
+}
+
+fn ended(status: ExitStatus, phase: HookPhase) -> String {
+    let how = match status.code() {
         // The exit code of a shell for a command that it cannot find.
         Some(127) => "failed with exit code 127: no such command; check its name and PATH".to_owned(),
         Some(code) => format!("failed with exit code {code}; try it by hand"),
         None => format!("was ended ({status}); try it by hand"),
+    };
+    match phase {
+        HookPhase::PreUp | HookPhase::PostUp => how,
+        HookPhase::PreDown | HookPhase::PostDown => format!("{how}; what it undoes may be left"),
     }
-}
-
-fn shell() -> PathBuf {
-    let bash = std::env::var_os("PATH")
-        .iter()
-        .flat_map(std::env::split_paths)
-        .map(|directory| directory.join("bash"))
-        .find(|file| file.is_absolute() && file.is_file());
-    bash.unwrap_or_else(|| PathBuf::from("/bin/sh"))
 }
 
 #[cfg(test)]
 #[cfg(unix)]
 mod tests {
     use std::path::Path;
-
-    use weft_config::HookPhase;
 
     use super::*;
 
@@ -59,6 +130,12 @@ mod tests {
 
     fn run_it(command: &str) -> Result<(), String> {
         run(&hook(command), &"wg0".parse().unwrap()).map_err(|error| error.to_string())
+    }
+
+    fn run_by_sh(command: &str) -> Result<(), String> {
+        let path = search_path();
+        run_by(&Shell::Plain, &path, &hook(command), &"wg0".parse().unwrap())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -80,5 +157,26 @@ mod tests {
         assert!(error.contains("exit code 3"), "{error}");
         assert!(run_it("no-such-command-at-all").unwrap_err().contains("check its name"));
         assert!(run_it("kill -9 $$").unwrap_err().contains("was ended"));
+    }
+
+    #[test]
+    fn a_command_ends_where_something_in_it_fails() {
+        for run in [run_it, run_by_sh] {
+            for command in ["false; true", "no-such-command -I OUTPUT; true", "(exit 3); echo ok"] {
+                assert!(run(command).is_err(), "{command}");
+            }
+            for command in ["if false; then :; fi", "false || true", "! true || :"] {
+                assert_eq!(run(command), Ok(()), "{command}");
+            }
+        }
+        assert!(run_it("cat /nonexistent 2>&- | cat").is_err());
+        // Not every shell can tell that a part of a pipe has failed.
+        let can_tell = Command::new("/bin/sh").args(["-c", "set -o pipefail"]).output().unwrap().status;
+        assert_eq!(run_by_sh("cat /nonexistent 2>&- | cat").is_err(), can_tell.success());
+    }
+
+    #[test]
+    fn a_path_with_quotes_is_one_word() {
+        assert_eq!(quoted(OsStr::new("it's $HOME")), r"'it'\''s $HOME'");
     }
 }

@@ -79,6 +79,7 @@ pub use clean_up::{Keep, clean_up, take_back_dns};
 pub use error::HostError;
 pub use execute::{Applied, Difference, Outcome, StepChange, System};
 pub use follow::FOLLOWS_ENDPOINTS;
+pub use hooks::COMMAND_OF;
 pub use namespace::keep_what_counts_in_a_namespace;
 pub use outside::{remove_unrecorded_firewall, repair_dns};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
@@ -435,46 +436,42 @@ impl Host {
         Some(owner)
     }
 
-    /// Runs PreDown. Failures are logged as warnings.
-    pub fn before_down(&self) {
-        self.run_for_down(HookPhase::PreDown);
+    /// Runs PreDown. Returns the failures; they are logged too.
+    pub fn before_down(&self) -> Vec<HostError> {
+        run_hooks(&self.plan.down, HookPhase::PreDown, &self.kernel)
     }
 
-    /// Undoes all steps except those that `keep` names, in reverse order. Failures are logged as warnings.
-    /// Steps that are kept or could not be undone stay on record for `weft down`.
-    pub fn down(&mut self, keep: Keep) {
+    /// Undoes all steps except those that `keep` names, in reverse order. Steps that are kept or could not be
+    /// undone stay on record for `weft down`. Returns the failures; they are logged too.
+    pub fn down(&mut self, keep: Keep) -> Vec<HostError> {
         let is_kept = |step: &&Step| keep == Keep::KillSwitch && clean_up::has_kill_switch(step);
         self.kernel.kept = self.applied.steps().iter().find(is_kept).cloned();
-        let failures = self.applied.undo(&mut self.kernel);
+        let mut failures = self.applied.undo(&mut self.kernel);
         if self.kernel.kept.is_some() {
             self.tell_of_kill_switch();
         }
         self.warn_of(&failures);
-        self.close_record();
+        failures.extend(self.close_record().err());
+        failures
     }
 
-    /// Removes the device, even if other processes hold it. A failure is logged as a warning.
-    pub fn remove_device(&self) {
-        let Some(link) = &self.kernel.link else { return };
-        if let Err(error) = self.kernel.netlink.remove_link(link) {
-            tracing::warn!("{error}");
-        }
+    /// Removes the device, even if other processes hold it. A failure is logged too.
+    pub fn remove_device(&self) -> Result<(), HostError> {
+        let Some(link) = &self.kernel.link else { return Ok(()) };
+        self.kernel.netlink.remove_link(link).inspect_err(|error| tracing::warn!("{error}"))?;
+        Ok(())
     }
 
-    /// Runs PostDown, after the device was removed. Failures are logged as warnings.
-    pub fn after(mut self) {
+    /// Runs PostDown, after the device was removed. Returns the failures; they are logged too.
+    pub fn after(mut self) -> Vec<HostError> {
         self.kernel.link = None;
-        self.run_for_down(HookPhase::PostDown);
+        run_hooks(&self.plan.down, HookPhase::PostDown, &self.kernel)
     }
 
     /// Writes the state of the interface into its file, see [`save()`]. Returns whether the file was changed.
     pub fn save(&self, config: &Config, file: &Path, device: &DeviceState) -> Result<bool, SaveError> {
         let chosen_mark = if config.interface.settings.fw_mark == 0 { self.plan.mark } else { 0 };
         save_with(&self.kernel.netlink, &self.plan.interface, file, device, chosen_mark)
-    }
-
-    fn run_for_down(&self, phase: HookPhase) {
-        run_hooks(&self.plan.down, phase, &self.kernel);
     }
 
     fn write(&self) -> Result<(), HostError> {
@@ -495,8 +492,8 @@ impl Host {
     }
 
     /// Reduces the record to the steps that are kept and those that could not be undone, or removes it if
-    /// there are none.
-    fn close_record(&mut self) {
+    /// there are none. A failure is logged too.
+    fn close_record(&mut self) -> Result<(), HostError> {
         let stuck = self.applied.stuck();
         let closed = match self.kernel.kept.clone() {
             kept if !stuck.is_empty() => {
@@ -511,9 +508,7 @@ impl Host {
             }
             None => self.owner.as_deref().map_or(Ok(()), Owner::forget),
         };
-        if let Err(error) = closed {
-            tracing::warn!("{error}");
-        }
+        closed.inspect_err(|error| tracing::warn!("{error}"))
     }
 }
 
@@ -522,7 +517,7 @@ impl Drop for Host {
         let _claim = self.note_end();
         let failures = self.applied.undo(&mut self.kernel);
         self.warn_of(&failures);
-        self.close_record();
+        let _logged = self.close_record();
     }
 }
 
@@ -600,10 +595,10 @@ fn claim(directory: &Path, interface: &InterfaceName) -> Result<Option<Owner>, H
     }
 }
 
-fn run_hooks(hooks: &[Hook], phase: HookPhase, kernel: &Kernel) {
-    for hook in hooks.iter().filter(|hook| hook.phase == phase) {
-        if let Err(error) = hooks::run(hook, &kernel.interface) {
-            tracing::warn!("{error}");
-        }
-    }
+/// Runs the commands of a phase of the way down: all of them, also after one that failed. Returns the failures;
+/// they are logged too.
+fn run_hooks(hooks: &[Hook], phase: HookPhase, kernel: &Kernel) -> Vec<HostError> {
+    let hooks = hooks.iter().filter(|hook| hook.phase == phase);
+    let failures = hooks.filter_map(|hook| hooks::run(hook, &kernel.interface).err());
+    failures.inspect(|error| tracing::warn!("{error}")).collect()
 }

@@ -43,6 +43,16 @@ impl ServerThread {
     }
 }
 
+impl ServerThread {
+    /// Waits until the server ends by itself.
+    pub fn finish(mut self) {
+        if let Some(thread) = self.thread.take() {
+            // The guard ends the process on a panic, so this always succeeds.
+            let _ = thread.join();
+        }
+    }
+}
+
 impl Drop for ServerThread {
     fn drop(&mut self) {
         drop(self.stop.take());

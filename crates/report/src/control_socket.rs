@@ -17,13 +17,14 @@
 //! {"version":1,"ok":{}}
 //! {"version":1,"request":"stop"}
 //! {"version":1,"ok":{}}
+//! {"version":1,"ok":{"failures":["/etc/wireguard/wg0.conf:7: PreDown: the command `…` failed with …"]}}
 //! ```
 //!
 //! After the answer to `capture` the daemon sends blocks of a pcapng file, until the client sends another
 //! byte, such as a line break. The end of the client's side of the connection ends the capture too. Packets
-//! captured before still arrive. After `stop` the connection ends when the interface is gone. A configuration
-//! contains keys. It is sent in base64, which needs no JSON escapes, so that the parser does not make a copy
-//! that is never wiped.
+//! captured before still arrive. After `stop` the connection ends when the interface is gone, and before that
+//! a second line says what failed, if something did. A configuration contains keys. It is sent in base64,
+//! which needs no JSON escapes, so that the parser does not make a copy that is never wiped.
 
 use std::path::PathBuf;
 

@@ -21,6 +21,16 @@ pub struct Managed {
     running: Mutex<Running>,
     stop: Box<dyn Fn() + Send + Sync>,
     reload: Option<Box<OnReload>>,
+    phase: Mutex<Phase>,
+}
+
+/// What the control thread of an interface is at. It runs the commands of the configuration at the start and
+/// at the end, and handles no message meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Starting,
+    Running,
+    Ending,
 }
 
 /// Loads a configuration and waits for the result.
@@ -35,7 +45,17 @@ impl Managed {
         stop: impl Fn() + Send + Sync + 'static,
         reload: Option<Box<OnReload>>,
     ) -> Arc<Self> {
-        Arc::new(Self { controller, running: Mutex::new(running), stop: Box::new(stop), reload })
+        let (running, phase) = (Mutex::new(running), Mutex::new(Phase::Running));
+        Arc::new(Self { controller, running, stop: Box::new(stop), reload, phase })
+    }
+
+    /// Notes what the control thread is at; at first [`Phase::Running`].
+    pub fn enter(&self, phase: Phase) {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+    }
+
+    fn phase(&self) -> Phase {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the state outside the tunnel, which the caller has to keep up to date.
@@ -101,7 +121,17 @@ impl Manage for Managed {
                 "this interface is not run from a configuration file: use `wg syncconf`".to_owned(),
             )
         })?;
-        load(reload)
+        let interface = self.running().interface.clone();
+        // A command that waits for its answer would wait for ever.
+        match self.phase() {
+            Phase::Running => load(reload),
+            Phase::Starting => Err(ManageError::Failed(format!(
+                "{interface} is not up yet: it can be reloaded when the commands of PreUp and PostUp have ended"
+            ))),
+            Phase::Ending => Err(ManageError::Failed(format!(
+                "{interface} is being taken down, and cannot be reloaded any more"
+            ))),
+        }
     }
 
     fn capture(&self, request: &CaptureRequest) -> Result<Recording, ManageError> {
@@ -120,6 +150,17 @@ impl Manage for Managed {
         let name = |key: &PublicKey| Some((*key, running.friendly_name(key)?.to_owned()));
         let names = running.file.keys().filter_map(name).collect();
         Ok(Recording::new(capture, &running.interface, layer, snap_bytes, names))
+    }
+
+    fn check_stop(&self, within_command: bool) -> Result<(), ManageError> {
+        if !within_command || self.phase() == Phase::Running {
+            return Ok(());
+        }
+        Err(ManageError::Failed(format!(
+            "a command of {0} cannot take {0} down, because the end waits for the command: a PreUp or PostUp that fails \
+             ends the start, and PreDown and PostDown run at the end anyway",
+            self.running().interface
+        )))
     }
 
     fn stop(&self) {

@@ -31,8 +31,16 @@ pub trait Manage: Send + Sync + 'static {
         Err(ManageError::Failed("this interface cannot be captured".to_owned()))
     }
 
-    /// Asks the interface to end, and returns at once. Drop the [`Server`] last: the end of the connection
-    /// tells its clients that everything is undone.
+    /// Checks whether the interface can be asked to end. `within_command`: one of its own commands asks.
+    ///
+    /// # Errors
+    /// The end would wait for that command.
+    fn check_stop(&self, _within_command: bool) -> Result<(), ManageError> {
+        Ok(())
+    }
+
+    /// Asks the interface to end, and returns at once. [`Server::end`] tells the client what became of it;
+    /// call that last, or drop the server.
     fn stop(&self);
 }
 

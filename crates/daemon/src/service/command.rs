@@ -15,7 +15,7 @@ use weft_ipc::runtime_dir::runtime_dir;
 use super::error::ServiceError;
 use super::lifecycle::{Daemons, Installed, Manager, Service};
 use crate::cli::{ServiceAction, ServiceArgs};
-use crate::down;
+use crate::down::{self, Down};
 
 /// The directory of the services' logs.
 #[cfg(unix)]
@@ -136,6 +136,11 @@ impl Daemons for Running {
     }
 
     fn take_down(&self, interface: &InterfaceName) -> Result<(), Error> {
-        down::down(&runtime_dir(), interface, Keep::Nothing).map(drop)
+        if let Down::Ended(failures) = down::down(&runtime_dir(), interface, Keep::Nothing)? {
+            for failure in failures {
+                output::warning(&failure);
+            }
+        }
+        Ok(())
     }
 }

@@ -72,21 +72,23 @@ impl Daemon {
             port: config.interface.settings.listen_port,
             ..Beginning::default()
         };
-        Self::start_on(host, config, beginning, options, None, |_| {}, on_end)
+        let on_open = |_: &Interface| Ok(());
+        Self::start_on(host, config, beginning, options, None, on_open, on_end).map(|(daemon, ())| daemon)
     }
 
     /// Brings the interface up as [`Self::start`] does, on a system that was prepared for it. `on_event`
     /// receives events of peers, on the packet thread. `on_open` is called when the interface answers
-    /// requests, before any command of the configuration runs.
-    pub fn start_on(
+    /// requests, before any command of the configuration runs; what it opens is returned, and dropped first
+    /// after a failure.
+    pub fn start_on<T>(
         mut host: Host,
         config: &Config,
         beginning: Beginning,
         options: &Options,
         on_event: Option<OnEvent>,
-        on_open: impl FnOnce(&Arc<Controller>),
+        on_open: impl FnOnce(&Interface) -> Result<T, UpError>,
         on_end: impl FnOnce() + Send + 'static,
-    ) -> Result<Self, UpError> {
+    ) -> Result<(Self, T), UpError> {
         let own = &config.interface;
         let Beginning { endpoints, inherited, port, state, is_held_by_others } = beginning;
         let fwmark = state.as_ref().map_or(host.mark(), |state| state.mark);
@@ -100,7 +102,7 @@ impl Daemon {
         let changes = state.map(resume).unwrap_or_default();
         // Packets may move from here on: when the routes bring the first packet, the event loop is running.
         interface.run(mtu, changes)?;
-        on_open(interface.controller());
+        let opened_around = on_open(&interface)?;
         host.before()?;
         if let Some(link) = host.link() {
             host.netlink().set_queue_limits(link, interface::limits_at_start(options.tun_queues(), mtu));
@@ -126,7 +128,7 @@ impl Daemon {
         let mut daemon =
             Self { host: Some(host), keeper: None, interface: Some(interface), is_held_by_others };
         daemon.keep_in_step(config)?;
-        Ok(daemon)
+        Ok((daemon, opened_around))
     }
 
     /// Records the paths to the peers, so that later changes are noticed. Called at the start and after the
@@ -241,19 +243,28 @@ impl Daemon {
     }
 
     /// Takes the interface down, with the commands of PreDown and PostDown: routes and the like, device,
-    /// sockets and threads, except what `keep` names. `save` is called after PreDown, before anything is
-    /// removed. Returns the error if packets had stopped before this call.
-    pub fn stop_after(mut self, keep: Keep, save: impl FnOnce(&Self)) -> Result<(), DataplaneError> {
-        if let Some(host) = &self.host {
-            host.before_down();
-        }
-        save(&self);
-        self.take_down(keep)
+    /// sockets and threads, except what `keep` names. `before` is called after PreDown, before anything is
+    /// removed, and returns what failed. Returns everything that failed, in sentences; each was logged when it
+    /// happened.
+    ///
+    /// # Errors
+    /// Packets had stopped before this call.
+    pub fn stop_after(
+        mut self,
+        keep: Keep,
+        before: impl FnOnce(&Self) -> Option<String>,
+    ) -> Result<Vec<String>, DataplaneError> {
+        let failures = self.host.as_ref().map_or_else(Vec::new, Host::before_down);
+        let mut failures = sentences(&failures);
+        failures.extend(before(&self));
+        let (more, ended) = self.take_down(keep);
+        failures.extend(more);
+        ended.map(|()| failures)
     }
 
-    /// Writes the state of the interface into its file. Failures are logged.
-    pub fn save(&self, config: &Config, file: &Path) {
-        let (Some(host), Some(controller)) = (&self.host, self.controller()) else { return };
+    /// Writes the state of the interface into its file. Returns what failed, which is logged too.
+    pub fn save(&self, config: &Config, file: &Path) -> Option<String> {
+        let (host, controller) = (self.host.as_ref()?, self.controller()?);
         let interface = &config.interface.name;
         let device = controller.get().map_err(|error| exit::Error::new(exit::Code::Failure, error));
         match device.and_then(|device| Ok(host.save(config, file, &device)?)) {
@@ -261,8 +272,12 @@ impl Daemon {
                 tracing::info!(%interface, file = %file.display(), "saved the state of the interface");
             }
             Ok(false) => tracing::debug!(%interface, "nothing to save: the file is up to date"),
-            Err(error) => tracing::warn!("{error}"),
+            Err(error) => {
+                tracing::warn!("{error}");
+                return Some(error.to_string());
+            }
         }
+        None
     }
 
     /// Records that everything stays in force for the daemon of the service's next run; `invocation` is this
@@ -279,22 +294,25 @@ impl Daemon {
 
     /// Takes the interface down as [`Self::stop_after`] does, and keeps and saves nothing.
     pub fn stop(self) -> Result<(), DataplaneError> {
-        self.stop_after(Keep::Nothing, |_| {})
+        self.stop_after(Keep::Nothing, |_| None).map(drop)
     }
 
-    fn take_down(&mut self, keep: Keep) -> Result<(), DataplaneError> {
-        if let Some(host) = &mut self.host {
-            host.down(keep);
-        }
+    /// Returns what failed, which is logged too, and whether packets had stopped before.
+    fn take_down(&mut self, keep: Keep) -> (Vec<String>, Result<(), DataplaneError>) {
+        let mut failures = self.host.as_mut().map_or_else(Vec::new, |host| host.down(keep));
         let ended = self.interface.take().map_or(Ok(()), Interface::stop);
         if let Some(host) = self.host.as_ref().filter(|_| self.is_held_by_others) {
-            host.remove_device();
+            failures.extend(host.remove_device().err());
         }
         if let Some(host) = self.host.take() {
-            host.after();
+            failures.extend(host.after());
         }
-        ended
+        (sentences(&failures), ended)
     }
+}
+
+fn sentences(failures: &[HostError]) -> Vec<String> {
+    failures.iter().map(HostError::to_string).collect()
 }
 
 impl Drop for Daemon {

@@ -16,17 +16,18 @@ use weft_config::{self as config, Config, PacketThreads, TunThreads};
 use weft_host::Host;
 use weft_host::resolve::{Cancel, Retries};
 use weft_ipc::holder::Held;
-use weft_ipc::runtime_dir::{runtime_dir, user_dir};
+use weft_ipc::runtime_dir::{self, runtime_dir, user_dir};
 use weft_report::control_socket::{self, Client};
 use weft_rootless::{Backing, Inside, Member, Members, Names, Namespace, TunnelState};
 use weft_udp::PathMtu;
 
 use super::daemon::{Beginning, Daemon, known};
 use super::look_up::Found;
+use super::served::Served;
 use super::supervisor::{Inbox, MESSAGES, Message, Supervisor};
 use super::{Options, Overrides, UpError};
 use crate::cli::{NameServer, RootlessArgs, TunArgs};
-use crate::interface::Inherited;
+use crate::interface::{Inherited, Interface};
 use crate::secrecy;
 use crate::{logging, metrics};
 
@@ -119,9 +120,7 @@ fn run(args: &RootlessArgs, file: &Path, members: &Members) -> Result<(), Error>
     }
 
     let options = options(args.tun, &config);
-    let mut supervisor = bring_up(&namespace, config, overrides, &found, &options, file, &inbox)?;
-    supervisor.metrics =
-        metrics.map(|listener| supervisor.serve_metrics(listener)).transpose().map_err(UpError::from)?;
+    let mut supervisor = bring_up(&namespace, config, overrides, &found, &options, &inbox, metrics)?;
     let state = TunnelState {
         process: std::process::id(),
         file: file.to_owned(),
@@ -269,11 +268,11 @@ fn bring_up(
     overrides: Overrides,
     found: &Found,
     options: &Options,
-    file: &Path,
     inbox: &Inbox,
+    metrics: Option<metrics::Listener>,
 ) -> Result<Supervisor, Error> {
-    let (name, count) = (config.interface.name.as_str(), options.tun_queues().count);
-    let device = namespace.device(name, count, options.offload, wanted_backing())?;
+    let (name, count) = (&config.interface.name, options.tun_queues().count);
+    let device = namespace.device(name.as_str(), count, options.offload, wanted_backing())?;
     let options = &match device.backing {
         Backing::Tun => options.clone(),
         Backing::Veth => with_one_queue(options),
@@ -283,7 +282,7 @@ fn bring_up(
         namespace: Some(Arc::new(namespace.device_namespace()?)),
         sockets: Vec::new(),
     };
-    let host = Host::in_namespace(&config, Some(file), &known(&found.endpoints), namespace.netlink()?)?;
+    let host = Host::in_namespace(&config, None, &known(&found.endpoints), namespace.netlink()?)?;
     let beginning = Beginning {
         endpoints: found.endpoints.clone(),
         inherited,
@@ -293,9 +292,13 @@ fn bring_up(
     let (ended, happened) = (inbox.clone(), inbox.clone());
     let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
     let on_end = move || drop(ended.send(Message::Ended));
-    let daemon = Daemon::start_on(host, &config, beginning, options, Some(on_event), |_| {}, on_end)?;
+    // Without a directory of this user, the command that starts the tunnel has said so.
+    let socket = user_dir().ok().map(|own| runtime_dir::control_socket(&own, name));
+    let on_open = |interface: &Interface| Served::open(interface, &config, options, inbox, socket, metrics);
+    let (daemon, served) =
+        Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
     let is_configured = Arc::<AtomicBool>::default();
-    let mut supervisor = Supervisor::start(daemon, config, overrides, found, options, inbox, is_configured)?;
+    let mut supervisor = Supervisor::start(daemon, served, config, overrides, found, inbox, is_configured)?;
     supervisor.device_is_in(namespace.proc_net(), device.backing, device.far_counters);
     supervisor.ready();
     Ok(supervisor)

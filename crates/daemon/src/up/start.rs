@@ -5,23 +5,24 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{self};
+use std::sync::mpsc;
 use std::time::{Instant, SystemTime};
 
 use weft_commands::signals;
-use weft_config::{Config, InterfaceName};
-use weft_dataplane::Controller;
+use weft_config::Config;
 use weft_host::{Host, Recording};
 use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
-use weft_uapi::{self as uapi, Control};
+use weft_report::control_socket::Client;
+use weft_uapi as uapi;
 
 use super::daemon::{Beginning, Daemon, Resumed, known};
 use super::handover::{Adopted, Handover, Kept};
-use super::served::Announced;
-use super::supervisor::{Inbox, MESSAGES, Message, Supervisor};
+use super::served::Served;
+use super::supervisor::{MESSAGES, Message, Supervisor};
 use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
 use crate::background::{Notifier, Output};
+use crate::interface::Interface;
 use crate::{logging, metrics};
 
 /// Runs an interface until something ends it.
@@ -81,17 +82,20 @@ pub(super) fn run(
     let (ended, happened) = (inbox.clone(), inbox.clone());
     let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
     let on_end = move || drop(ended.send(Message::Ended));
-    let mut uapi = None;
-    let name = config.interface.name.clone();
     let is_configured = Arc::<AtomicBool>::default();
-    let on_open = |controller: &Arc<Controller>| {
-        uapi = serve_uapi(&name, controller, &inbox, &is_configured);
+    let mtu = host.mtu();
+    let on_open = |interface: &Interface| {
+        let name = &config.interface.name;
+        let mut served =
+            Served::open(interface, &config, options, &inbox, Some(Client::path_of(name)), metrics)?;
+        served.managed.running().mtu = mtu;
+        served.serve_uapi(name, interface.controller(), &inbox, &is_configured);
+        Ok(served)
     };
-    let daemon = Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
+    let (daemon, served) =
+        Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
     let mut supervisor =
-        Supervisor::start(daemon, config, overrides, &found, options, &inbox, Arc::clone(&is_configured))?;
-    supervisor.uapi = uapi;
-    supervisor.metrics = metrics.map(|listener| supervisor.serve_metrics(listener)).transpose()?;
+        Supervisor::start(daemon, served, config, overrides, &found, &inbox, Arc::clone(&is_configured))?;
     if let Some(kept) = kept {
         supervisor.keep_for_the_next(kept, began);
     }
@@ -127,21 +131,4 @@ fn begin(
     let Adopted { inherited, port, kept } = handover.open(config, options.tun_queues().count)?;
     let beginning = Beginning { endpoints, inherited, port, state, is_held_by_others: kept.is_some() };
     Ok((beginning, kept))
-}
-
-/// Serves UAPI before the commands of the configuration run: they may use wg(8).
-fn serve_uapi(
-    name: &InterfaceName,
-    controller: &Arc<Controller>,
-    inbox: &Inbox,
-    is_configured: &Arc<AtomicBool>,
-) -> Option<uapi::Server> {
-    let controller: Arc<dyn Control> = controller.clone();
-    let control = Arc::new(Announced::new(controller, inbox.clone(), Arc::clone(is_configured)));
-    let removed = inbox.clone();
-    let on_gone = move || drop(removed.send(Message::SocketRemoved));
-    let server = uapi::Listener::open(name).map_err(|error| error.to_string()).and_then(|listener| {
-        uapi::Server::start(listener, control, on_gone).map_err(|error| error.to_string())
-    });
-    server.inspect_err(|error| tracing::warn!("wg(8) cannot ask this interface: {error}")).ok()
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_commands::signals::Signal;
@@ -17,12 +17,10 @@ use weft_config::{Config, Endpoint};
 use weft_dataplane::Controller;
 use weft_host::Host;
 use weft_host::network::{NetworkChange, Watch};
-use weft_ipc::runtime_dir;
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_report::finding::Finding;
 use weft_tunnel::{Event, PublicKey};
 use weft_uapi::{self as uapi, Control as _, ControlError};
-use zeroize::Zeroizing;
 
 use self::end::End;
 use self::names::Names;
@@ -31,17 +29,17 @@ use super::handover::Kept;
 use super::leaving::Leaving;
 use super::look_up::{Found, InVain};
 use super::reload;
-use super::{Options, Overrides, UpError};
+use super::served::Served;
+use super::{Overrides, UpError};
 use crate::carried_over::Base;
 use crate::control::socket::Manage as _;
-use crate::control::{Managed, socket};
+use crate::control::{Managed, Phase, socket};
 use crate::metrics;
 use crate::service_manager::{self, StatusLine, Watchdog};
 use crate::speedtest::SpeedTests;
-use crate::status::Running;
 
 mod end;
-mod in_force;
+pub(in crate::up) mod in_force;
 mod message;
 mod misrouted;
 mod names;
@@ -60,9 +58,9 @@ pub(super) struct Supervisor {
     managed: Arc<Managed>,
     names: Names,
     watch: Option<Watch>,
-    pub(super) uapi: Option<uapi::Server>,
+    uapi: Option<uapi::Server>,
     socket: Option<socket::Server>,
-    pub(super) metrics: Option<metrics::Server>,
+    metrics: Option<metrics::Server>,
     speed_tests: Option<SpeedTests>,
     leaving: Option<Leaving>,
     status_line: StatusLine,
@@ -82,36 +80,19 @@ pub(super) struct Supervisor {
 type OnLoaded = dyn Fn(&Config, &str);
 
 impl Supervisor {
-    /// Starts everything around the interface. Failures of optional parts are only logged.
+    /// Starts everything around the interface that is not there yet. Failures of optional parts are only
+    /// logged.
     pub(super) fn start(
         daemon: Daemon,
+        served: Served,
         config: Config,
         overrides: Overrides,
         found: &Found,
-        options: &Options,
         inbox: &Inbox,
         is_configured: Arc<AtomicBool>,
     ) -> Result<Self, UpError> {
         let controller = Arc::clone(daemon.controller().ok_or(ControlError::Ended)?);
-        let stop = inbox.clone();
-        let running = Running {
-            tun_threads: options.tun_queues().with_threads(),
-            tun_offload: daemon.opened().map(|opened| opened.offload).unwrap_or_default(),
-            ..Running::new(config.interface.name.as_str())
-        };
-        let stop = move || drop(stop.send(Message::Stop));
-        let to_load = inbox.clone();
-        let reload = move |reload: &Reload| {
-            let reload = Reload {
-                text: Zeroizing::new(reload.text.to_string()),
-                file: reload.file.clone(),
-                dry_run: reload.dry_run,
-            };
-            let (answer, answered) = mpsc::sync_channel(1);
-            to_load.send(Message::Reload(reload, answer)).map_err(|_| ManageError::Ended)?;
-            answered.recv().map_err(|_| ManageError::Ended)?
-        };
-        let managed = Managed::new(Arc::clone(&controller), running, stop, Some(Box::new(reload)));
+        let Served { managed, uapi, metrics, socket } = served;
         let mut supervisor = Self {
             daemon,
             config,
@@ -120,9 +101,9 @@ impl Supervisor {
             managed,
             names: Names::new(inbox),
             watch: None,
-            uapi: None,
-            socket: None,
-            metrics: None,
+            uapi,
+            socket,
+            metrics,
             speed_tests: None,
             leaving: None,
             status_line: StatusLine::new(Instant::now()),
@@ -137,23 +118,10 @@ impl Supervisor {
         supervisor.show();
         supervisor.follow_network(inbox);
         supervisor.watch_names(&found.in_vain, |place, _| found.endpoints.get(place).copied().flatten());
-        supervisor.serve();
         if let Err(error) = supervisor.allow_speed_tests() {
             tracing::warn!("{error}");
         }
         Ok(supervisor)
-    }
-
-    /// Opens the control socket, without root in the directory of this user.
-    fn serve(&mut self) {
-        let name = &self.config.interface.name;
-        self.socket = if !self.overrides.is_rootless {
-            self.managed.serve(name)
-        } else {
-            // Without one, the command that starts the tunnel has said so.
-            let own = runtime_dir::user_dir().ok();
-            own.and_then(|own| self.managed.serve_at(&runtime_dir::control_socket(&own, name)))
-        };
     }
 
     /// Reports the counters of a device that is in another network namespace, and those of the far end that
@@ -231,10 +199,7 @@ impl Supervisor {
         in_force::show(&self.daemon, &self.config, &mut self.managed.running());
     }
 
-    pub(super) fn serve_metrics(
-        &self,
-        listener: metrics::Listener,
-    ) -> Result<metrics::Server, metrics::ListenError> {
+    fn serve_metrics(&self, listener: metrics::Listener) -> Result<metrics::Server, metrics::ListenError> {
         let hosts = &self.config.interface.host.metrics.hosts;
         metrics::serve(listener, hosts, Arc::<Managed>::clone(&self.managed))
     }
@@ -297,11 +262,12 @@ impl Supervisor {
 
     pub(super) fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
         let mut end = End::Asked;
+        self.managed.enter(Phase::Running);
         while let Some(message) = self.next(&messages) {
             match message {
                 Message::Signal(signal) => {
                     tracing::info!(%signal, "ending");
-                    end = if signal == Signal::Terminate { End::Terminated } else { End::Asked };
+                    end = if signal == Signal::Terminate { End::Terminated } else { End::Signalled };
                     break;
                 }
                 Message::Stop => {
@@ -310,6 +276,7 @@ impl Supervisor {
                 }
                 Message::SocketRemoved => {
                     tracing::info!("the UAPI socket was removed: taking the interface down");
+                    end = End::Signalled;
                     break;
                 }
                 Message::Ended => {
@@ -332,9 +299,8 @@ impl Supervisor {
                 self.configured();
             }
         }
-        // From here on senders fail at once instead of waiting.
-        drop(messages);
-        self.end(end, file)
+        self.managed.enter(Phase::Ending);
+        self.end(end, messages, file)
     }
 
     fn network_changed(&mut self, change: &NetworkChange) {

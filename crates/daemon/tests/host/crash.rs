@@ -189,7 +189,7 @@ fn a_start_that_fails_late_leaves_a_kill_switch_that_was_there_before_and_no_oth
         wait_until_ok(|| {
             let host = Host::prepare(&config, None, &[], &recording).unwrap();
             let (beginning, options) = (Beginning::default(), Options::default());
-            Daemon::start_on(host, &config, beginning, &options, None, |_| {}, || {})
+            Daemon::start_on(host, &config, beginning, &options, None, |_| Ok(()), || {})
                 .map_err(|error| error.to_string())
         })
     };

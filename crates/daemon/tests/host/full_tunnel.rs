@@ -154,8 +154,8 @@ fn two_full_tunnels_that_start_at_once_have_rules_of_their_own() {
         let mut daemons = Vec::new();
         for (host, config) in hosts.into_iter().zip(&configs) {
             let (beginning, options) = (Beginning::default(), Options::default());
-            let daemon = Daemon::start_on(host, config, beginning, &options, None, |_| {}, || {}).unwrap();
-            daemons.push(daemon);
+            let started = Daemon::start_on(host, config, beginning, &options, None, |_| Ok(()), || {});
+            daemons.push(started.unwrap().0);
         }
         assert_eq!(suppressing(), 4);
         daemons.remove(0).stop().unwrap();

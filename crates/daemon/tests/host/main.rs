@@ -16,6 +16,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 
+mod beside;
 mod beside_wg_quick;
 mod blocklist;
 mod crash;

@@ -1,7 +1,6 @@
 //! A thread of packets that panics ends its process, and the next process goes on.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use weft::up::{Beginning, Daemon, Options};
 use weft_host::{Host, Recording};
@@ -28,7 +27,7 @@ fn run_until_it_panics(file: &Path) -> ! {
         beginning,
         &Options::default(),
         Some(Box::new(on_event)),
-        |_: &Arc<_>| {},
+        |_| Ok(()),
         || {},
     )
     .unwrap();

@@ -10,7 +10,9 @@ use weft_ipc::Connection;
 use weft_ipc::runtime_dir::{self, control_socket, runtime_dir, user_dir};
 use zeroize::Zeroizing;
 
-use super::line::{Answer, Done, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line};
+use super::line::{
+    Answer, Done, Incomplete, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line,
+};
 use super::{CaptureRequest, ClientError, Received, Reload, ReloadReport, VERSION};
 use crate::StatusReport;
 
@@ -146,17 +148,29 @@ impl Client {
     }
 
     /// Takes the interface down, and waits until the daemon has undone everything and closes the connection.
-    pub fn stop(self, patience: Duration) -> Result<(), ClientError> {
+    /// `within_command`: a command of the interface's configuration wants this. Returns what failed; the
+    /// interface is down nevertheless.
+    ///
+    /// # Errors
+    /// Those of [`ClientError`]: [`ClientError::Refused`] if the end would wait for the command that wants it.
+    pub fn stop(self, within_command: bool, patience: Duration) -> Result<Vec<String>, ClientError> {
         let end = Instant::now() + patience;
-        let line = self.ask(&Request::of(Kind::Stop), 0, patience)?;
+        let request = Request { within_command, ..Request::of(Kind::Stop) };
+        let (line, mut rest) = self.ask_for_more(&request, 0, patience)?;
         let Done {} = self.understand(&line)?;
+        let mut outcome = rest.next(MAX_ANSWER).map_err(|_| self.garbled("the line does not end"))?;
+        let mut bytes = [0; 4096];
         loop {
-            match self.connection.read(&mut [0; 64], end) {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
-                Err(error) => return Err(self.failed(error, patience)),
+            let count = match self.connection.read(&mut bytes, end) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
+                other => other.map_err(|error| self.failed(error, patience))?,
+            };
+            if count == 0 {
+                let outcome = outcome.map(|line| self.understand::<Incomplete>(&line)).transpose()?;
+                return Ok(outcome.map_or_else(Vec::new, |incomplete| incomplete.failures));
             }
+            let line = rest.push(&bytes[..count], MAX_ANSWER);
+            outcome = outcome.or(line.map_err(|_| self.garbled("the line does not end"))?);
         }
     }
 

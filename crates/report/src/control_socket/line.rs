@@ -38,6 +38,9 @@ pub struct Request<'a> {
     pub stage: Option<Layer>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub snap_bytes: Option<u32>,
+    /// Whether a command of the interface's configuration makes the request.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub within_command: bool,
 }
 
 impl Request<'_> {
@@ -51,6 +54,7 @@ impl Request<'_> {
             peer: None,
             stage: None,
             snap_bytes: None,
+            within_command: false,
         }
     }
 }
@@ -78,6 +82,12 @@ fn nothing<T>() -> Option<T> {
 /// An answer without content.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Done {}
+
+/// What failed while an interface was taken down, in sentences.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Incomplete {
+    pub failures: Vec<String>,
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WireError {

@@ -3,13 +3,14 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 use weft_ipc::{Place, ServerThread, Stream, serve_each};
-use weft_report::control_socket::line::{Done, Kind, LineBuffer, MAX_REQUEST, Request, decode};
+use weft_report::control_socket::line::{Done, Incomplete, Kind, LineBuffer, MAX_REQUEST, Request, decode};
 use weft_report::control_socket::{ManageError, Reload};
 use zeroize::Zeroizing;
 
@@ -21,6 +22,8 @@ use super::{Manage, capture};
 const CLIENTS: usize = 8;
 /// Time limit for a client to complete a request that it began, and to read its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for a client to read what failed at the end of the interface.
+const OUTCOME_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a client may be silent between requests, unless another client needs its place. `weft top` is
 /// silent for less.
 const IDLE: Duration = Duration::from_secs(120);
@@ -29,10 +32,15 @@ const READ_BYTES: usize = 16 << 10;
 /// Bytes per write.
 const WRITE_BYTES: usize = 64 << 10;
 
+/// The clients that have asked for the end of the interface, and wait for it.
+#[derive(Clone, Default)]
+struct Waiting(Arc<Mutex<Vec<Box<dyn AsyncWrite + Send + Unpin>>>>);
+
 /// A control socket. Dropping it ends the connections and removes the socket.
 #[derive(Debug)]
 pub struct Server {
-    _thread: ServerThread,
+    outcome: oneshot::Sender<Vec<String>>,
+    thread: ServerThread,
 }
 
 impl Server {
@@ -52,37 +60,74 @@ impl Server {
             let _context = runtime.enter();
             listener.accept().map_err(failed("serve"))?
         };
+        let (outcome, ended) = oneshot::channel();
         let thread = ServerThread::start("weft-control", runtime, async move || {
-            let serve = |stream, place| serve(stream, Arc::clone(&manage), place);
-            serve_each(CLIENTS, async || acceptor.next().await, serve).await;
+            let waiting = Waiting::default();
+            let serve = |stream, place| serve(stream, Arc::clone(&manage), place, waiting.clone());
+            let failures = tokio::select! {
+                _ = serve_each(CLIENTS, async || acceptor.next().await, serve) => return,
+                ended = ended => ended.unwrap_or_default(),
+            };
+            // A client that sees the end of its connection finds no socket.
+            drop(acceptor);
+            waiting.tell(failures).await;
         });
-        Ok(Self { _thread: thread.map_err(failed("start a thread for"))? })
+        Ok(Self { outcome, thread: thread.map_err(failed("start a thread for"))? })
+    }
+
+    /// Tells the clients that have asked for the end of the interface what failed, ends the connections and
+    /// removes the socket.
+    pub fn end(self, failures: Vec<String>) {
+        let _ended = self.outcome.send(failures);
+        self.thread.finish();
+    }
+}
+
+impl Waiting {
+    fn add(&self, client: impl AsyncWrite + Send + Unpin + 'static) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(client));
+    }
+
+    /// Hangs up on the clients. Before that, tells them what failed, if something did.
+    async fn tell(&self, failures: Vec<String>) {
+        let clients = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        if failures.is_empty() {
+            return;
+        }
+        // Serialization of this type cannot fail.
+        let line = ok(&Incomplete { failures }).unwrap_or_default();
+        for mut client in clients {
+            let _gone = timeout(OUTCOME_PATIENCE, client.write_all(&line)).await;
+        }
     }
 }
 
 /// Answers a client until it disconnects, exceeds a time limit, or sends an oversized line.
-async fn serve(mut stream: impl Stream, manage: Arc<dyn Manage>, place: Arc<Place>) {
+async fn serve(
+    mut stream: impl Stream + 'static,
+    manage: Arc<dyn Manage>,
+    place: Arc<Place>,
+    waiting: Waiting,
+) {
     let mut buffer = LineBuffer::default();
-    let mut stops;
     while let Some(line) = read_line(&mut stream, &mut buffer, &place).await {
         place.begin_serving();
-        match kind_of(&line) {
-            Some(Kind::Capture) => return capture::serve(stream, line, buffer.is_empty(), manage).await,
-            kind => stops = kind == Some(Kind::Stop),
+        let kind = kind_of(&line);
+        if kind == Some(Kind::Capture) {
+            return capture::serve(stream, line, buffer.is_empty(), manage).await;
         }
         let asked = Arc::clone(&manage);
         // Blocks on the control thread and may format 10,000 peers, so it runs off the thread that serves the
         // other clients.
-        let Ok(answer) = tokio::task::spawn_blocking(move || answer(&line, &*asked)).await else { return };
+        let answered = tokio::task::spawn_blocking(move || answer(&line, &*asked)).await;
+        let Ok((answer, is_granted)) = answered else { return };
         let written = timeout(PATIENCE, write_answer(&mut stream, &answer, &place)).await;
-        if stops {
-            place.begin_serving();
+        if kind == Some(Kind::Stop) && is_granted {
             // The answer is sent before the stop: the interface may be gone before anything else can be
-            // written.
+            // written. The connection stays open until the end of the server, which tells the client that
+            // everything is undone.
+            waiting.add(stream);
             manage.stop();
-            // The connection stays open until the server is dropped; its end tells the client that everything
-            // is undone.
-            let _ = timeout(IDLE, std::future::pending::<()>()).await;
             return;
         }
         if !matches!(written, Ok(Ok(()))) {
@@ -138,11 +183,13 @@ fn kind_of(line: &[u8]) -> Option<Kind> {
     parse(line).ok().map(|request| request.request)
 }
 
-/// Returns the line that answers a request.
-fn answer(line: &[u8], manage: &dyn Manage) -> Zeroizing<Vec<u8>> {
-    let answer = parse(line).and_then(|request| answer_to(&request, manage));
-    // Serialization of these types cannot fail.
-    answer.map_or_else(|error| error_line(&error), Result::unwrap_or_default)
+/// Returns the line that answers a request, and whether the request was granted.
+fn answer(line: &[u8], manage: &dyn Manage) -> (Zeroizing<Vec<u8>>, bool) {
+    match parse(line).and_then(|request| answer_to(&request, manage)) {
+        // Serialization of these types cannot fail.
+        Ok(line) => (line.unwrap_or_default(), true),
+        Err(error) => (error_line(&error), false),
+    }
 }
 
 fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageError> {
@@ -158,7 +205,9 @@ fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageE
             };
             Ok(ok(&manage.reload(&reload)?))
         }
+        // `serve` ends the interface after the answer.
+        Kind::Stop => manage.check_stop(request.within_command).map(|()| ok(&Done {})),
         // `serve` handles captures before this.
-        Kind::Capture | Kind::Stop => Ok(ok(&Done {})),
+        Kind::Capture => Ok(ok(&Done {})),
     }
 }

@@ -281,7 +281,7 @@ fn the_answer_to_a_stop_comes_first_and_the_end_when_everything_is_undone() {
     let mut socket = Socket::of(Arc::clone(&manage));
     let client = socket.client();
     let (done, ended) = mpsc::channel();
-    let waiting = std::thread::spawn(move || done.send(client.stop(PATIENCE)).unwrap());
+    let waiting = std::thread::spawn(move || done.send(client.stop(false, PATIENCE)).unwrap());
     stopped.recv_timeout(PATIENCE).unwrap();
     // Cleaning up is not complete yet.
     assert!(ended.recv_timeout(Duration::from_millis(50)).is_err());
@@ -291,6 +291,32 @@ fn the_answer_to_a_stop_comes_first_and_the_end_when_everything_is_undone() {
     at_once_or_soon(|| !socket.path().exists());
     let gone = Client::connect_to(&socket.name, socket.path()).unwrap_err();
     assert!(matches!(gone, ClientError::NotRunning { .. }), "{gone}");
+}
+
+#[test]
+fn every_client_that_asked_for_the_end_is_told_what_failed_at_it() {
+    let (on_stop, stopped) = mpsc::channel();
+    let manage = Arc::new(Pretended { on_stop: Some(Mutex::new(on_stop)), ..Pretended::default() });
+    let mut socket = Socket::of(Arc::clone(&manage));
+    // More than the server serves at a time.
+    let waiting: Vec<_> = (0..10)
+        .map(|_| {
+            let client = socket.client();
+            let waiting = std::thread::spawn(move || client.stop(false, PATIENCE).unwrap());
+            stopped.recv_timeout(PATIENCE).unwrap();
+            waiting
+        })
+        .collect();
+    // One that has gone, and one that only waits.
+    drop(socket.raw());
+    let other = socket.client();
+    let failures: Vec<String> = (0..1000).map(|number| format!("the command `{number}` failed")).collect();
+    socket.server.take().unwrap().end(failures.clone());
+    assert!(!socket.path().exists(), "who is told finds no socket");
+    for client in waiting {
+        assert_eq!(client.join().unwrap(), failures);
+    }
+    drop(other);
 }
 
 #[test]

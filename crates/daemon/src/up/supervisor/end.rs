@@ -1,10 +1,11 @@
 //! The end of a running interface: it is taken down, or left to the next process.
 
 use std::path::Path;
+use std::sync::mpsc::Receiver;
 
 use weft_host::{Host, Keep};
 
-use super::Supervisor;
+use super::{Message, Supervisor};
 use crate::service_manager;
 use crate::up::UpError;
 use crate::up::daemon::Daemon;
@@ -15,14 +16,16 @@ use crate::up::leaving::{Leaving, Writer};
 pub(super) enum End {
     /// SIGTERM, perhaps followed by a restart.
     Terminated,
-    /// A user or a program asked for the end.
+    /// Another signal, or the removal of the UAPI socket.
+    Signalled,
+    /// A client of the control socket asked for the end, and is told what became of it.
     Asked,
     /// Packets have stopped.
     Failed,
 }
 
 impl Supervisor {
-    pub(super) fn end(self, end: End, file: &Path) -> Result<(), UpError> {
+    pub(super) fn end(self, end: End, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
         service_manager::stopping();
         // Dropped last of all: the next daemon then finds nothing in its way.
         let _claim = self.daemon.host().and_then(Host::note_end);
@@ -39,18 +42,26 @@ impl Supervisor {
             speed_tests,
             ..
         } = self;
-        drop((watchdog, watch, names, uapi, metrics, speed_tests));
+        // All of this works while PreDown runs. The messages go first: from then on senders fail at once
+        // instead of waiting for room.
+        let mut around = Some((messages, watchdog, watch, names, uapi, metrics, speed_tests));
+        let interface = &config.interface.name;
+        let save =
+            |daemon: &Daemon| config.interface.host.save_config.then(|| daemon.save(&config, file)).flatten();
         if let Some(mut writer) = leaving.and_then(Leaving::finish) {
             if end == End::Terminated
                 && let Some(invocation) = invocation_to_leave_for(&daemon, &mut writer)
             {
-                if config.interface.host.save_config {
-                    daemon.save(&config, file);
-                }
-                match daemon.hand_over(&invocation) {
+                drop(around.take());
+                // The peers are in the store: they are not lost with a file that cannot be written.
+                let _logged = save(&daemon);
+                // What was changed since the state was written is written too.
+                let written = writer.leave().map(drop);
+                match written.and_then(|()| daemon.hand_over(&invocation).map_err(|error| error.to_string()))
+                {
                     Ok(()) => {
                         daemon.leave()?;
-                        tracing::info!(interface = %config.interface.name, "left as it is, to be started again");
+                        tracing::info!(%interface, "left as it is, to be started again");
                         drop(socket);
                         return Ok(());
                     }
@@ -62,19 +73,23 @@ impl Supervisor {
                 writer.withdraw();
             }
         }
-        tracing::info!(interface = %config.interface.name, "taking the interface down");
+        tracing::info!(%interface, "taking the interface down");
         // This end was not requested: the kill switch stays, so that no packet leaves past the tunnel because
         // of it.
         let keep = if end == End::Failed { Keep::KillSwitch } else { Keep::Nothing };
-        daemon.stop_after(keep, |daemon| {
-            if config.interface.host.save_config {
-                daemon.save(&config, file);
-            }
+        let failures = daemon.stop_after(keep, |daemon| {
+            let failure = save(daemon);
+            drop(around.take());
+            failure
         })?;
-        tracing::info!(interface = %config.interface.name, "interface is down");
+        tracing::info!(%interface, "interface is down");
+        let incomplete = UpError::Incomplete { interface: interface.clone(), failures: failures.len() };
+        let is_told = failures.is_empty() || end == End::Asked;
         // Behind everything else: a client that waits for the end of its connection then knows that everything is undone.
-        drop(socket);
-        Ok(())
+        if let Some(socket) = socket {
+            socket.end(failures);
+        }
+        if is_told { Ok(()) } else { Err(incomplete) }
     }
 }
 

@@ -1,7 +1,10 @@
 //! What the control socket reports as in force.
 
+use std::collections::HashMap;
+
 use weft_config::{Config, Peer};
 use weft_host::Step;
+use weft_tunnel::PublicKey;
 
 use crate::status::{FilePeer, Running};
 use crate::up::daemon::Daemon;
@@ -10,12 +13,8 @@ use crate::up::daemon::Daemon;
 pub(super) fn show(daemon: &Daemon, config: &Config, running: &mut Running) {
     let Some(host) = daemon.host() else { return };
     let name = &config.interface.name;
-    let of_file = |peer: &Peer| {
-        let file = FilePeer { settings: peer.report.clone(), has_endpoint: peer.endpoint.is_some() };
-        (peer.public_key, file)
-    };
     running.mtu = daemon.mtu();
-    running.file = config.peers.iter().map(of_file).collect();
+    running.file = peers_of(config);
     for list in [&mut running.addresses, &mut running.routes, &mut running.dns, &mut running.firewall] {
         list.clear();
     }
@@ -34,4 +33,13 @@ pub(super) fn show(daemon: &Daemon, config: &Config, running: &mut Running) {
             Step::Mtu(_) | Step::LinkUp | Step::Sysctl { .. } | Step::Hook(_) => {}
         }
     }
+}
+
+/// Returns what reports need of the peers in the file.
+pub(in crate::up) fn peers_of(config: &Config) -> HashMap<PublicKey, FilePeer> {
+    let of_file = |peer: &Peer| {
+        let file = FilePeer { settings: peer.report.clone(), has_endpoint: peer.endpoint.is_some() };
+        (peer.public_key, file)
+    };
+    config.peers.iter().map(of_file).collect()
 }
