@@ -8,6 +8,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::IpAddr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use weft_config::Dns;
 use weft_host::dns::{DnsError, Method, Places, System};
@@ -251,6 +252,7 @@ fn nowhere() -> Places {
     let none = || PathBuf::from("/nonexistent");
     Places {
         resolv_conf: none(),
+        bound: Arc::default(),
         nsswitch: none(),
         state: none(),
         interface_order: none(),

@@ -8,7 +8,7 @@ use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
 use super::record::{Owner, Record};
-use super::{Applied, HostError, Step, outside, run_hooks};
+use super::{Applied, HostError, Step, dns, outside, run_hooks};
 use crate::routes::Netlink;
 
 /// Which step stays in force when the steps of a daemon are undone.
@@ -57,7 +57,7 @@ pub fn take_back_dns(directory: &Path, interface: &InterfaceName) {
     owner.note_end();
     let left = owner.left_behind().ok().flatten();
     if let Some(dns) = left.and_then(|record| record.dns)
-        && let Err(error) = outside::undo_dns(interface, &dns)
+        && let Err(error) = outside::undo_dns(&dns::System::default(), interface, &dns)
     {
         tracing::warn!("{error}");
     }

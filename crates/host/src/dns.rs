@@ -9,7 +9,9 @@
 //! DNS.
 
 use std::fmt;
+use std::fs::File;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use weft_config::{Dns, InterfaceName};
@@ -109,14 +111,16 @@ pub enum Choice {
 }
 
 /// The paths that DNS settings depend on. Tests use other paths.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Places {
     /// The file that the C library reads.
     pub resolv_conf: PathBuf,
+    /// That file, once it was found to be a mount point: the mount may disappear.
+    pub bound: Arc<OnceLock<File>>,
     /// The file that says whether the C library queries systemd-resolved directly.
     pub nsswitch: PathBuf,
-    /// The directory with the former /etc/resolv.conf, in files that survive a crash and a reboot of the
-    /// machine.
+    /// The directory with the former content of each /etc/resolv.conf, in files that survive a crash and a
+    /// reboot of the machine.
     pub state: PathBuf,
     /// The file of Debian's resolvconf that names the prefix for tunnel interfaces.
     pub interface_order: PathBuf,
@@ -135,6 +139,7 @@ impl Default for Places {
         let usual = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin"];
         Self {
             resolv_conf: "/etc/resolv.conf".into(),
+            bound: Arc::default(),
             nsswitch: "/etc/nsswitch.conf".into(),
             state: "/var/lib/weft/dns".into(),
             interface_order: "/etc/resolvconf/interface-order".into(),
@@ -208,11 +213,6 @@ impl System {
     }
 }
 
-/// Calls [`System::undo_recorded`] with the usual paths of this machine.
-pub fn undo_recorded(interface: &InterfaceName, record: &Record) -> Result<(), DnsError> {
-    System::default().undo_recorded(interface, record)
-}
-
 /// Dns that are in force. Dropping it changes nothing: call [`Self::undo`].
 #[derive(Debug)]
 pub struct Applied {
@@ -222,7 +222,7 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Returns the record for [`undo_recorded`]; `None`: nothing is in force.
+    /// Returns the record for [`System::undo_recorded`]; `None`: nothing is in force.
     pub fn record(&self) -> Option<&Record> {
         self.record.as_ref()
     }

@@ -23,6 +23,8 @@ pub(super) struct Kernel {
     pub(super) interface: InterfaceName,
     /// The device, as long as it exists.
     pub(super) link: Option<Link>,
+    /// The resolver of this machine.
+    pub(super) resolver: dns::System,
     /// The record that undoes the name servers.
     pub(super) dns: Option<dns::Record>,
     /// A kill switch that stays in force while other steps are undone: when other firewall rules are undone,
@@ -34,7 +36,16 @@ pub(super) struct Kernel {
 
 impl Kernel {
     pub(super) fn new(netlink: Netlink, interface: InterfaceName) -> Self {
-        Self { netlink, outside: None, interface, link: None, dns: None, kept: None, rules_left: Vec::new() }
+        Self {
+            netlink,
+            outside: None,
+            interface,
+            link: None,
+            resolver: dns::System::default(),
+            dns: None,
+            kept: None,
+            rules_left: Vec::new(),
+        }
     }
 
     /// Returns the network that leads to the peers.
@@ -49,16 +60,16 @@ impl Kernel {
     /// Returns the record that undoes the name servers that a step sets. It is written before the step is
     /// done.
     pub(super) fn dns_record(&self, wanted: &Dns) -> Result<dns::Record, HostError> {
-        outside::dns_record(self.link()?, wanted)
+        outside::dns_record(&self.resolver, self.link()?, wanted)
     }
 
     /// Sets the name servers. A failure leaves the previous name servers in force.
     fn set_dns(&mut self, wanted: &Dns) -> Result<(), HostError> {
         let record = self.dns_record(wanted)?;
-        let set = outside::apply_dns(self.link()?, &record, self.dns.as_ref());
+        let set = outside::apply_dns(&self.resolver, self.link()?, &record, self.dns.as_ref());
         // A failed call leaves no name servers in force, not even the previous ones.
         if let (Err(_), Some(before)) = (&set, &self.dns)
-            && let Err(again) = outside::apply_dns(self.link()?, before, None)
+            && let Err(again) = outside::apply_dns(&self.resolver, self.link()?, before, None)
         {
             tracing::warn!("cannot put DNS back as it was: {again}");
         }
@@ -69,7 +80,7 @@ impl Kernel {
 
     fn unset_dns(&mut self) -> Result<(), HostError> {
         let Some(record) = &self.dns else { return Ok(()) };
-        outside::undo_dns(&self.interface, record)?;
+        outside::undo_dns(&self.resolver, &self.interface, record)?;
         self.dns = None;
         Ok(())
     }

@@ -59,6 +59,8 @@ pub mod memory;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, unreachable_pub, reason = "only tests use it here"))]
 pub mod misrouted;
 mod namespace;
+#[cfg(target_os = "linux")]
+mod netns;
 pub mod network;
 mod outside;
 mod plan;

@@ -10,14 +10,19 @@ use crate::firewall::{self, FirewallError, FullTunnel, Local, OwnPackets, Recogn
 use crate::routes::{Family, Link};
 
 /// Returns the record that is written before the name servers are set. It undoes them.
-pub(super) fn dns_record(link: &Link, wanted: &Dns) -> Result<dns::Record, HostError> {
+pub(super) fn dns_record(
+    resolver: &dns::System,
+    link: &Link,
+    wanted: &Dns,
+) -> Result<dns::Record, HostError> {
     let failed = |error: dns::DnsError| HostError::Outside(Box::new(error.into()));
-    let method = dns::System::default().method(Choice::Auto).map_err(failed)?;
+    let method = resolver.method(Choice::Auto).map_err(failed)?;
     Ok(dns::Record { method, index: link.index, settings: wanted.clone() })
 }
 
 /// Sets the name servers of a record, in place of those of the record `before`.
 pub(super) fn apply_dns(
+    resolver: &dns::System,
     link: &Link,
     record: &dns::Record,
     before: Option<&dns::Record>,
@@ -26,15 +31,19 @@ pub(super) fn apply_dns(
     if let (Some(before), Ok(name)) = (before, link.name.parse::<InterfaceName>())
         && before.method != record.method
     {
-        undo_dns(&name, before)?;
+        undo_dns(resolver, &name, before)?;
     }
     // The record is kept by the caller.
-    dns::System::default().apply(record.method, link, &record.settings).map(drop).map_err(failed)
+    resolver.apply(record.method, link, &record.settings).map(drop).map_err(failed)
 }
 
 /// Undoes the name servers of a record. It is no error if they are gone already.
-pub(super) fn undo_dns(interface: &InterfaceName, record: &dns::Record) -> Result<(), HostError> {
-    dns::undo_recorded(interface, record).map_err(|error| HostError::Outside(Box::new(error.into())))
+pub(super) fn undo_dns(
+    resolver: &dns::System,
+    interface: &InterfaceName,
+    record: &dns::Record,
+) -> Result<(), HostError> {
+    resolver.undo_recorded(interface, record).map_err(|error| HostError::Outside(Box::new(error.into())))
 }
 
 /// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left there.

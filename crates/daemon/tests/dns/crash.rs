@@ -26,7 +26,7 @@ fn a_daemon_that_applies_and_waits() {
 }
 
 /// Has another process apply settings for an interface, and kills it. Gives what it recorded.
-fn killed(machine: &Machine, interface: &str) -> Record {
+pub(crate) fn killed(machine: &Machine, interface: &str) -> Record {
     let mut child = running(machine, interface);
     let output = BufReader::new(child.stdout.take().unwrap());
     let record = output.lines().map_while(Result::ok).find_map(|line| {

@@ -32,9 +32,8 @@ fn settings_stand_in_the_file_and_go_without_a_trace() {
     );
     assert!(same());
     // The comment says where to find what was there.
-    let backup = machine.path("state/resolv.conf.before");
-    assert!(text.contains(backup.to_str().unwrap()), "{text}");
-    assert_eq!(fs::read_to_string(backup).unwrap(), BEFORE);
+    assert!(machine.backup().starts_with(machine.path("state")), "{text}");
+    assert_eq!(fs::read_to_string(machine.backup()).unwrap(), BEFORE);
 
     applied.undo().unwrap();
     assert_eq!(machine.text(), BEFORE);
@@ -218,10 +217,11 @@ fn servers_for_some_domains_only_are_more_than_a_file_can_say() {
 #[test]
 fn a_damaged_state_is_named_and_nothing_is_touched() {
     let machine = Machine::with_file();
-    fs::create_dir(machine.path("state")).unwrap();
-    fs::write(machine.path("state/layers.json"), "{").unwrap();
     let wanted = settings(&["10.0.0.1"], &[], &[]);
-    let error = machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap_err();
-    assert!(error.to_string().contains("state/layers.json"), "{error}");
-    assert_eq!(machine.text(), BEFORE);
+    machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap();
+    let (layers, before) = (machine.backup().with_file_name("layers.json"), machine.text());
+    fs::write(&layers, "{").unwrap();
+    let error = machine.system().apply(Method::File, &link("wg1", 8), &wanted).unwrap_err();
+    assert!(error.to_string().contains(layers.to_str().unwrap()), "{error}");
+    assert_eq!(machine.text(), before);
 }

@@ -10,6 +10,7 @@ mod daemon;
 mod file;
 mod name_server;
 mod names;
+mod namespaces;
 mod resolvconf;
 mod resolved;
 mod support;

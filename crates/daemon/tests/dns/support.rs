@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use nix::mount::{MsFlags, mount};
 use weft_config::Dns;
@@ -61,6 +62,15 @@ impl Machine {
         text.lines().filter_map(|line| line.strip_prefix("nameserver ")).map(str::to_owned).collect()
     }
 
+    /// The path of the former content, which the file names.
+    pub(crate) fn backup(&self) -> PathBuf {
+        let text = self.text();
+        let named = text.lines().find_map(|line| {
+            line.strip_prefix("# What was here before is ")?.strip_suffix(" and comes back")
+        });
+        named.unwrap().into()
+    }
+
     /// Names of what is left beside the lock file in weft's state, and of temporary files.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         ["state", "etc"]
@@ -90,6 +100,7 @@ impl Machine {
 pub(crate) fn places(root: &Path) -> Places {
     Places {
         resolv_conf: root.join("etc/resolv.conf"),
+        bound: Arc::default(),
         nsswitch: root.join("etc/nsswitch.conf"),
         state: root.join("state"),
         interface_order: root.join("etc/interface-order"),

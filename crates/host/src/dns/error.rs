@@ -47,6 +47,14 @@ pub enum DnsError {
          leave DNS out of the configuration"
     )]
     OtherNamespace,
+    /// The network namespace has no /etc/resolv.conf that is not another one's too.
+    #[error(
+        "/etc/resolv.conf is that of another network namespace too (process {process}), where the DNS servers of this          tunnel cannot be reached; give this one a file (`mkdir -p /etc/netns/NAME; touch /etc/netns/NAME/resolv.conf`)          and start weft by `ip netns exec NAME`, or leave DNS out of the configuration"
+    )]
+    OtherNamespacesFile {
+        /// A process there.
+        process: u32,
+    },
     /// There is no program resolvconf.
     #[error(
         "there is no resolvconf program in {searched}; install openresolv, or choose another way to set DNS"
@@ -142,14 +150,12 @@ pub enum DnsError {
         advice: &'static str,
     },
     /// weft's state file has invalid content.
-    #[error("{}: {reason}; remove the file once {} is as it should be", path.display(), resolv_conf.display())]
+    #[error("{}: {reason}; remove the file once /etc/resolv.conf is as it should be", path.display())]
     State {
         /// The path of the file.
         path: PathBuf,
         /// The error in its content.
         reason: String,
-        /// The path of the resolv.conf that it is about.
-        resolv_conf: PathBuf,
     },
     /// The method cannot do split DNS: the C library asks its servers for every name.
     #[error(
@@ -176,9 +182,10 @@ impl DnsError {
             {
                 exit::Code::Permission
             }
-            Self::Split { .. } | Self::ResolverExists { .. } | Self::RuleExists { .. } => {
-                exit::Code::Configuration
-            }
+            Self::Split { .. }
+            | Self::ResolverExists { .. }
+            | Self::RuleExists { .. }
+            | Self::OtherNamespacesFile { .. } => exit::Code::Configuration,
             _ => exit::Code::Failure,
         }
     }

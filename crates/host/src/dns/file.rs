@@ -3,7 +3,7 @@
 //! What weft writes there begins with a mark. It is derived from what was there before and from the layers of
 //! all interfaces, the latest on top, so that interfaces may be removed in any order. Both are kept in
 //! separate files, which are written before /etc/resolv.conf: after a crash at any point the next call finds
-//! out what is left to be done.
+//! out what is left to be done. They belong to one file: another mount namespace may have another one.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
@@ -17,10 +17,13 @@ use weft_ipc::runtime_dir::{Access, open_untrusted};
 
 use super::super::{DnsError, Places};
 use layers::{Layer, Layers};
+use place::ResolvConf;
+pub(super) use place::shares_directory;
 use state::FileState;
 
 mod layers;
 mod owner;
+mod place;
 mod state;
 mod text;
 
@@ -32,8 +35,10 @@ const LOCK_BYTES: u64 = 0;
 
 /// Puts the settings of an interface on top of the others, or in place of its earlier settings.
 pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<(), DnsError> {
+    let file = ResolvConf::find(places)?;
+    refuse_elsewhere(&file)?;
     let layer = Layer::ours(interface, settings);
-    update(places, |layers| {
+    update(&file, places, |layers| {
         layers.put(layer);
         true
     })
@@ -42,69 +47,80 @@ pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<()
 
 /// Removes the settings of an interface. With the last settings, removes everything that weft wrote.
 pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
-    if is_untouched(places)? {
+    let file = ResolvConf::find(places)?;
+    if is_untouched(&file)? {
         return Ok(());
     }
-    update(places, |layers| layers.remove(interface)).map(drop)
+    refuse_elsewhere(&file)?;
+    update(&file, places, |layers| layers.remove(interface)).map(drop)
 }
 
-/// Removes the settings of processes that have ended. Returns the names of their interfaces.
+/// Removes the settings of processes that have ended. Returns the names of their interfaces. A file of
+/// another network namespace is repaired there.
 pub(super) fn repair(places: &Places) -> Result<Vec<String>, DnsError> {
-    if is_untouched(places)? {
+    let file = ResolvConf::find(places)?;
+    if is_untouched(&file)? || file.reader_elsewhere().is_some() {
         return Ok(Vec::new());
     }
-    update(places, |_| false)
+    update(&file, places, |_| false)
 }
 
-fn is_untouched(places: &Places) -> Result<bool, DnsError> {
-    Ok(Layers::load(places)?.is_none() && !read(&places.resolv_conf)?.is_marked())
+fn is_untouched(file: &ResolvConf<'_>) -> Result<bool, DnsError> {
+    Ok(Layers::load(file)?.is_none() && !file.read()?.is_marked())
+}
+
+fn refuse_elsewhere(file: &ResolvConf<'_>) -> Result<(), DnsError> {
+    file.reader_elsewhere().map_or(Ok(()), |process| Err(DnsError::OtherNamespacesFile { process }))
 }
 
 /// Drops the layers of processes that have ended, makes a change (which returns whether it changed anything),
 /// and writes the resulting file. Returns the interfaces of the dropped layers.
-fn update(places: &Places, change: impl FnOnce(&mut Layers) -> bool) -> Result<Vec<String>, DnsError> {
+fn update(
+    file: &ResolvConf<'_>,
+    places: &Places,
+    change: impl FnOnce(&mut Layers) -> bool,
+) -> Result<Vec<String>, DnsError> {
     let _lock = lock(places)?;
-    let saved = Layers::load(places)?;
+    let present = file.read()?;
+    file.adopt_state(&present)?;
+    let saved = Layers::load(file)?;
     let is_lost = saved.is_none();
     let before = saved.unwrap_or_default();
     let mut layers = before.clone();
     let dropped = layers.drop_dead();
-    let present = read(&places.resolv_conf)?;
     if !change(&mut layers) && dropped.is_empty() && !is_lost {
         return Ok(dropped);
     }
+    file.make_state()?;
+    let backup = file.backup();
     if present.is_marked() && is_lost {
         tracing::warn!(
             "{} is weft's, but the content before it is not in {}: keeping its DNS servers",
             places.resolv_conf.display(),
             places.state.display()
         );
-        put(&Layers::backup(places), &present.without_mark())?;
+        put(&backup, &present.without_mark())?;
     } else if !present.is_marked() && !layers.is_empty() {
         // This is the first layer, or another program rewrote the file: the present content is restored
         // later.
-        put(&Layers::backup(places), &present)?;
+        put(&backup, &present)?;
     } else if !present.is_marked() {
-        Layers::clear(places)?;
+        file.clear_state()?;
         return Ok(dropped);
     }
-    let original = read(&Layers::backup(places))?;
+    let original = FileState::read(&backup).map_err(|error| failure("read", &backup, error))?;
     if layers.is_empty() {
-        put(&places.resolv_conf, &original)?;
-        Layers::clear(places)?;
+        file.put(&original)?;
+        file.clear_state()?;
         return Ok(dropped);
     }
-    layers.save(places)?;
-    let written = put(&places.resolv_conf, &text::compose(places, &original, &layers));
+    layers.save(file)?;
+    let written = file.put(&text::compose(&backup, &original, &layers));
     if written.is_err() {
         // The layers are restored. If that fails too, the next call finds an unmarked file and clears up.
-        let _ = if is_lost { Layers::clear(places) } else { before.save(places) };
+        let _ = if is_lost { file.clear_state() } else { before.save(file) };
     }
     written.map(|()| dropped)
-}
-
-fn read(path: &Path) -> Result<FileState, DnsError> {
-    FileState::read(path).map_err(|error| failure("read", path, error))
 }
 
 fn put(path: &Path, state: &FileState) -> Result<(), DnsError> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{Choice, DnsError, Method, Places, Record, list};
+use crate::netns;
 
 mod file;
 mod resolvconf;
@@ -39,7 +40,10 @@ fn choose(places: &Places) -> Method {
             Err(error) => tracing::debug!("not using systemd-resolved: {error}"),
         }
     }
-    if program.is_some() && !is_resolvectl { Method::Resolvconf } else { Method::File }
+    // resolvconf has one state for all namespaces that share their files, and writes to that file only.
+    let is_shared =
+        || netns::ancestors_elsewhere().any(|process| file::shares_directory(&places.resolv_conf, process));
+    if program.is_some() && !is_resolvectl && !is_shared() { Method::Resolvconf } else { Method::File }
 }
 
 /// Reports whether the C library's lookups reach systemd-resolved.

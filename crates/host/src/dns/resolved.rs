@@ -1,6 +1,5 @@
 //! Sets DNS in systemd-resolved, over D-Bus (org.freedesktop.resolve1(5)).
 
-use std::fs;
 use std::future::Future;
 use std::net::IpAddr;
 use std::thread;
@@ -11,6 +10,7 @@ use weft_config::Dns;
 use zbus::{Connection, fdo};
 
 use super::super::{DnsError, Places};
+use crate::netns;
 
 const SERVICE: &str = "org.freedesktop.resolve1";
 const OBJECT: &str = "/org/freedesktop/resolve1";
@@ -51,7 +51,7 @@ impl Session {
         };
         let connected: zbus::Result<_> = within(&runtime, end, action, connect)?;
         let (connection, owner) = connected.map_err(|error| bus(error.to_string()))?;
-        if !shares_our_network(owner) {
+        if netns::is_elsewhere(owner) {
             return Err(DnsError::OtherNamespace);
         }
         Ok(Self { runtime, connection, end })
@@ -146,16 +146,6 @@ async fn owner(connection: &Connection) -> zbus::Result<u32> {
         connection.call_method(Some(BUS), BUS_OBJECT, Some(BUS), "StartServiceByName", &start).await?;
     }
     bus("GetConnectionUnixProcessID").await?.body().deserialize()
-}
-
-/// Reports whether a process is in the network namespace of this thread; true if that cannot be read.
-fn shares_our_network(process: u32) -> bool {
-    let theirs = fs::read_link(format!("/proc/{process}/ns/net"));
-    let ours = fs::read_link("/proc/thread-self/ns/net");
-    match (theirs, ours) {
-        (Ok(theirs), Ok(ours)) => theirs == ours,
-        _ => true,
-    }
 }
 
 /// Returns the servers as SetLinkDNS expects them: address family and bytes.
@@ -256,12 +246,5 @@ mod tests {
         assert_eq!(domains(&settings(&["10.0.0.1"], &["a"], &["b"])), [("a", false), ("b", true)]);
         assert_eq!(domains(&settings(&["10.0.0.1"], &[], &["b", "."])), [("b", true), (".", true)]);
         assert_eq!(domains(&settings(&[], &["a"], &[])), [("a", false)]);
-    }
-
-    #[test]
-    fn only_processes_in_our_network_namespace_share_it() {
-        assert!(shares_our_network(std::process::id()));
-        // The namespace of this process cannot be read.
-        assert!(shares_our_network(u32::MAX));
     }
 }

@@ -1,16 +1,15 @@
 //! The settings of every interface that has settings in /etc/resolv.conf, and the file that keeps them.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use weft_config::Dns;
 use weft_ipc::runtime_dir::read_untrusted;
 
-use super::super::super::{DnsError, Places};
+use super::super::super::DnsError;
 use super::owner::Owner;
-use super::state::{FileState, remove_leftover};
+use super::place::ResolvConf;
+use super::state::FileState;
 
 /// The largest file that is read: room for a thousand interfaces with a kilobyte of name servers and domains
 /// each.
@@ -38,47 +37,22 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Returns the path of what was there before the first layer. If the path has no file, nothing was there.
-    pub(super) fn backup(places: &Places) -> PathBuf {
-        places.state.join("resolv.conf.before")
-    }
-
-    fn path(places: &Places) -> PathBuf {
-        places.state.join("layers.json")
-    }
-
     /// Reads the saved layers; `None` if none were saved.
-    pub(super) fn load(places: &Places) -> Result<Option<Self>, DnsError> {
-        let path = Self::path(places);
+    pub(super) fn load(of: &ResolvConf<'_>) -> Result<Option<Self>, DnsError> {
+        let path = of.layers();
         let read =
             read_untrusted(&path, MAX_BYTES).map_err(|error| super::failure("read", &path, error.into()))?;
         let Some((text, _)) = read else { return Ok(None) };
-        serde_json::from_slice(&text).map(Some).map_err(|error| DnsError::State {
-            path,
-            reason: error.to_string(),
-            resolv_conf: places.resolv_conf.clone(),
-        })
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|error| DnsError::State { path, reason: error.to_string() })
     }
 
-    pub(super) fn save(&self, places: &Places) -> Result<(), DnsError> {
-        let path = Self::path(places);
+    pub(super) fn save(&self, of: &ResolvConf<'_>) -> Result<(), DnsError> {
+        let path = of.layers();
         let text = serde_json::to_vec_pretty(self)
             .map_err(|error| super::failure("write", &path, io::Error::other(error)))?;
         FileState::file(text).put(&path).map_err(|error| super::failure("write", &path, error))
-    }
-
-    /// Removes the layers and the backup, and what a killed process left beside the file.
-    pub(super) fn clear(places: &Places) -> Result<(), DnsError> {
-        let remove = |path: &Path| match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(super::failure("remove", path, error))
-            }
-            _ => Ok(()),
-        };
-        remove(&Self::path(places))?;
-        remove(&Self::backup(places))?;
-        remove_leftover(&places.resolv_conf);
-        Ok(())
     }
 
     pub(super) fn is_empty(&self) -> bool {

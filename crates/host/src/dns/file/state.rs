@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// The first characters of every file that weft writes for the C library.
@@ -43,8 +43,17 @@ impl FileState {
             let content = fs::read(path).unwrap_or_default();
             return Ok(Self::Link { target: fs::read_link(path)?, content });
         }
+        Ok(Self::with_metadata(&metadata, fs::read(path)?))
+    }
+
+    /// Reads the state of an open file. `path` leads to it.
+    pub(super) fn of_file(file: &File, path: &Path) -> io::Result<Self> {
+        Ok(Self::with_metadata(&file.metadata()?, fs::read(path)?))
+    }
+
+    fn with_metadata(metadata: &fs::Metadata, content: Vec<u8>) -> Self {
         let owner = Some((metadata.uid(), metadata.gid()));
-        Ok(Self::File { content: fs::read(path)?, mode: metadata.mode() & 0o7777, owner })
+        Self::File { content, mode: metadata.mode() & 0o7777, owner }
     }
 
     pub(super) fn content(&self) -> &[u8] {
@@ -95,6 +104,25 @@ impl FileState {
                 write_in_place(path, content)
             }
             _ => Err(error),
+        }
+    }
+
+    /// Brings a path that other programs read into this state. A file is written in place: were it replaced,
+    /// the mounts over it in other mount namespaces, such as those of `ip netns exec`, would disappear.
+    pub(super) fn put_over(&self, path: &Path) -> io::Result<()> {
+        let is_one_file =
+            fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1);
+        if is_one_file && self.write_over(path).is_ok() {
+            return Ok(());
+        }
+        self.put(path)
+    }
+
+    /// Writes the content of a file in place. The path may lead to the file over a link.
+    pub(super) fn write_over(&self, path: &Path) -> io::Result<()> {
+        match self {
+            Self::File { content, .. } => write_in_place(path, content),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
 
@@ -151,12 +179,18 @@ fn may_be_written_in_place(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Writes the content before it sets the length, so that a reader never finds the file empty.
+/// Writes the content at once, with empty lines in place of the rest of a longer one, before it sets the
+/// length: a reader never finds half of it. After a failure, as on a full disk, the file is as it was.
 fn write_in_place(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).open(path)?;
-    file.write_all(content)?;
-    file.set_len(content.len() as u64)?;
-    file.sync_all()
+    let before = fs::read(path)?;
+    let mut padded = content.to_vec();
+    padded.resize(content.len().max(before.len()), b'\n');
+    let file = OpenOptions::new().write(true).open(path)?;
+    let written = file.write_all_at(&padded, 0).and_then(|()| file.set_len(content.len() as u64));
+    if written.is_err() {
+        let _ = file.write_all_at(&before, 0).and_then(|()| file.set_len(before.len() as u64));
+    }
+    written.and_then(|()| file.sync_all())
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {

@@ -1,23 +1,36 @@
 //! The lines of /etc/resolv.conf (resolv.conf(5)).
 
+use std::path::{Path, PathBuf};
+
 use weft_config::Domain;
 
-use super::super::super::{Places, list};
+use super::super::super::list;
 use super::layers::Layers;
 use super::state::{FileState, MARK};
 
 /// How many servers the C library asks (resolv.h, MAXNS).
 const MAX_SERVERS: usize = 3;
 
+/// The comment that names the file with the former content.
+const BACKUP_IS: &str = "# What was here before is ";
+const AND_COMES_BACK: &str = " and comes back";
+
+/// Returns the path of the former content that a file of weft's names.
+pub(super) fn backup_named_by(content: &[u8]) -> Option<PathBuf> {
+    let text = std::str::from_utf8(content).ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix(BACKUP_IS)?.strip_suffix(AND_COMES_BACK));
+    path.map(PathBuf::from)
+}
+
 /// Composes the file from what was there before and the layers. The servers are those of the topmost layer
 /// that has servers. The search domains are those of all layers; the former search domains are kept only if
 /// the former servers are.
-pub(super) fn compose(places: &Places, original: &FileState, layers: &Layers) -> FileState {
+pub(super) fn compose(backup: &Path, original: &FileState, layers: &Layers) -> FileState {
     let text = String::from_utf8_lossy(original.content()).into_owned();
     let interfaces = list(layers.top_down().map(|layer| &layer.interface));
     let mut lines = vec![
         format!("{MARK}{interfaces}. Changes made here are lost."),
-        format!("# What was here before is {} and comes back", Layers::backup(places).display()),
+        format!("{BACKUP_IS}{}{AND_COMES_BACK}", backup.display()),
         "# when these interfaces are taken down (`weft down`, also after a crash).".to_owned(),
     ];
     let top = layers.top_down().find(|layer| !layer.settings.servers.is_empty());
@@ -89,8 +102,10 @@ mod tests {
             all.put(Layer::ours(interface, &Dns { servers, search, routing: Vec::new() }));
         }
         let original = FileState::file(BEFORE.as_bytes().to_vec());
-        let composed = compose(&Places::default(), &original, &all);
+        let backup = Path::new("/var/lib/weft/dns/in-8:1-2/resolv.conf.before");
+        let composed = compose(backup, &original, &all);
         assert!(composed.is_marked());
+        assert_eq!(backup_named_by(composed.content()).as_deref(), Some(backup));
         String::from_utf8(composed.without_mark().content().to_vec()).unwrap()
     }
 

@@ -1,0 +1,224 @@
+//! Which file /etc/resolv.conf is. The path leads to different files in different mount namespaces, which may
+//! share weft's directory: `ip netns exec NAME` mounts /etc/netns/NAME/resolv.conf over it. So the state in
+//! weft's directory belongs to one file.
+//!
+//! A file that is a mount point can be written, but not replaced: its device and inode identify it. Another
+//! file may be replaced by any program, and is identified by its directory.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use super::super::super::{DnsError, Places};
+use super::state::{FileState, remove_leftover};
+use super::{failure, text};
+use crate::netns;
+
+/// The file that the C library reads in this mount namespace, and the place of its state.
+pub(super) struct ResolvConf<'a> {
+    places: &'a Places,
+    /// The file that is mounted over the path, open: the mount disappears when another program replaces the
+    /// file below it, in any mount namespace.
+    bound: Option<&'a File>,
+    /// The device and inode of the mounted file, or of the directory of the path.
+    identity: (u64, u64),
+}
+
+impl<'a> ResolvConf<'a> {
+    /// Finds the file. One that is a mount point is found once: [`Places::bound`] holds it.
+    pub(super) fn find(places: &'a Places) -> Result<Self, DnsError> {
+        let path = &places.resolv_conf;
+        let failed = |error| failure("read", path, error);
+        if places.bound.get().is_none()
+            && let Some(target) = mount_at(path)
+        {
+            // Opened for writing where that is permitted: in an overlay, a file has another inode from then on.
+            let opened = OpenOptions::new().read(true).write(true).open(&target);
+            let file = opened.or_else(|_| File::open(&target)).map_err(failed)?;
+            let _is_known = places.bound.set(file);
+        }
+        let bound = places.bound.get();
+        let metadata = match bound {
+            Some(file) => file.metadata(),
+            None => fs::metadata(directory_of(path)),
+        };
+        let metadata = metadata.map_err(failed)?;
+        Ok(Self { places, bound, identity: (metadata.dev(), metadata.ino()) })
+    }
+
+    /// Returns a process in another network namespace that reads this same file.
+    pub(super) fn reader_elsewhere(&self) -> Option<u32> {
+        netns::ancestors_elsewhere().find(|&process| self.is_read_by(process))
+    }
+
+    fn is_read_by(&self, process: u32) -> bool {
+        let path = &self.places.resolv_conf;
+        let path = if self.bound.is_some() { path } else { directory_of(path) };
+        seen_by(process, path) == Some(self.identity)
+    }
+
+    pub(super) fn read(&self) -> Result<FileState, DnsError> {
+        let path = &self.places.resolv_conf;
+        let read = match self.bound {
+            Some(file) => FileState::of_file(file, &reopening(file)),
+            None => FileState::read(path),
+        };
+        read.map_err(|error| failure("read", path, error))
+    }
+
+    pub(super) fn put(&self, state: &FileState) -> Result<(), DnsError> {
+        let path = &self.places.resolv_conf;
+        let put = match self.bound {
+            Some(file) => state.write_over(&reopening(file)),
+            None => state.put_over(path),
+        };
+        put.map_err(|error| failure("write", path, error))
+    }
+
+    /// Returns the path of what was there before the first layer. If the path has no file, nothing was there.
+    pub(super) fn backup(&self) -> PathBuf {
+        self.state().join(BACKUP)
+    }
+
+    pub(super) fn layers(&self) -> PathBuf {
+        self.state().join(LAYERS)
+    }
+
+    fn state(&self) -> PathBuf {
+        let (device, inode) = self.identity;
+        let (major, minor) = (libc::major(device), libc::minor(device));
+        self.places.state.join(format!("{}{major}:{minor}-{inode}", self.kind()))
+    }
+
+    /// Directories and mounted files may have the same numbers in the course of time.
+    fn kind(&self) -> &'static str {
+        if self.bound.is_some() { "file-" } else { "in-" }
+    }
+
+    pub(super) fn make_state(&self) -> Result<(), DnsError> {
+        let state = self.state();
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&state)
+            .map_err(|error| failure("write", &state, error))
+    }
+
+    /// Removes the state, and what a killed process left beside the file.
+    pub(super) fn clear_state(&self) -> Result<(), DnsError> {
+        for path in [self.layers(), self.backup()] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failure("remove", &path, error));
+                }
+                _ => {}
+            }
+        }
+        // On a failure an empty directory is left.
+        let _ = fs::remove_dir(self.state());
+        remove_leftover(&self.places.resolv_conf);
+        Ok(())
+    }
+
+    /// Continues with the state that the content of the file names, if it is that of this file: devices may
+    /// have other numbers after a restart of the machine, and earlier releases had one state for all files.
+    pub(super) fn adopt_state(&self, present: &FileState) -> Result<(), DnsError> {
+        let named = present.is_marked().then(|| text::backup_named_by(present.content())).flatten();
+        let Some(old) = named.as_deref().and_then(Path::parent) else { return Ok(()) };
+        if old == self.state() || self.layers().exists() || !old.join(LAYERS).exists() {
+            return Ok(());
+        }
+        let is_of_all = old == self.places.state && self.bound.is_none();
+        let is_renumbered = old.parent() == Some(&self.places.state)
+            && old.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
+                name.starts_with(self.kind()) && name.ends_with(&format!("-{}", self.identity.1))
+            });
+        if !is_of_all && !is_renumbered {
+            return Ok(());
+        }
+        self.make_state()?;
+        // The layers last: until then the next call tries again.
+        for (name, new) in [(BACKUP, self.backup()), (LAYERS, self.layers())] {
+            match fs::rename(old.join(name), &new) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failure("write", &new, error));
+                }
+                _ => {}
+            }
+        }
+        if is_renumbered {
+            let _ = fs::remove_dir(old);
+        }
+        Ok(())
+    }
+}
+
+/// Reports whether the path has the same directory for a process.
+pub(in super::super) fn shares_directory(path: &Path, process: u32) -> bool {
+    let directory = directory_of(path);
+    let own = fs::metadata(directory).map(|metadata| (metadata.dev(), metadata.ino()));
+    own.ok().is_some_and(|own| seen_by(process, directory) == Some(own))
+}
+
+/// Returns the device and inode of a path, as another process sees it.
+fn seen_by(process: u32, path: &Path) -> Option<(u64, u64)> {
+    let path = path.strip_prefix("/").unwrap_or(path);
+    // A symbolic link would be followed from the root of this process.
+    let metadata = fs::symlink_metadata(Path::new(&format!("/proc/{process}/root")).join(path)).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+const BACKUP: &str = "resolv.conf.before";
+const LAYERS: &str = "layers.json";
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Returns a path that leads to an open file.
+fn reopening(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// Returns the file that the path leads to, if it is a mount point. A mount over a symbolic link is a mount
+/// over its target.
+fn mount_at(path: &Path) -> Option<PathBuf> {
+    let target = fs::canonicalize(path).ok()?;
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").ok()?;
+    // proc_pid_mountinfo(5): the fifth field is the mount point.
+    let is_here = |line: &str| line.split(' ').nth(4).is_some_and(|at| Path::new(&unescaped(at)) == target);
+    mounts.lines().any(is_here).then_some(target)
+}
+
+/// Spaces and the like are written as a backslash and three octal digits.
+fn unescaped(text: &str) -> String {
+    let mut parts = text.split('\\');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (digits, part.get(3..)) {
+            (Some(byte), Some(rest)) => {
+                plain.push(char::from(byte));
+                plain += rest;
+            }
+            _ => plain += part,
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_read_as_the_kernel_writes_them() {
+        for (written, plain) in
+            [("/etc/resolv.conf", "/etc/resolv.conf"), ("/a\\040b\\134c", "/a b\\c"), ("/a\\04", "/a04")]
+        {
+            assert_eq!(unescaped(written), plain);
+        }
+    }
+}
