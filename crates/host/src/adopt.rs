@@ -14,6 +14,7 @@ use weft_config::{Config, Hook, HookPhase};
 use super::execute::System as _;
 use super::kernel::Kernel;
 use super::record::{Owner, Record};
+use super::restore::DnsWatch;
 use super::step::Step;
 use super::{Applied, Host, HostError, Plan, Recording, clean_up, owner, run_hooks, system_state};
 use crate::routes::Netlink;
@@ -98,6 +99,7 @@ impl Host {
             record,
             continued: Some(continued),
             mtu_by_hand: None,
+            dns_watch: DnsWatch::default(),
         };
         host.write()?;
         drop(alone);

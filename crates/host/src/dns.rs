@@ -167,6 +167,15 @@ impl fmt::Display for Record {
     }
 }
 
+/// What became of settings that were applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// They are in force, as far as that can be seen.
+    InForce,
+    /// Another program has replaced them: by what.
+    Replaced(String),
+}
+
 /// The machine's resolver.
 #[derive(Clone, Debug, Default)]
 pub struct System {
@@ -203,6 +212,11 @@ impl System {
     /// already.
     pub fn undo_recorded(&self, interface: &InterfaceName, record: &Record) -> Result<(), DnsError> {
         platform::undo(&self.places, interface.as_str(), record)
+    }
+
+    /// Looks whether settings are still in force that were applied to an interface. Starts nothing.
+    pub fn look(&self, interface: &InterfaceName, record: &Record) -> Result<Seen, DnsError> {
+        platform::look(&self.places, interface.as_str(), record)
     }
 
     /// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left

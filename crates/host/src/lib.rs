@@ -93,6 +93,7 @@ pub use step::{Firewall, FullTunnel, Step};
 
 use adopt::Continued;
 use kernel::Kernel;
+use restore::DnsWatch;
 
 /// Adds a warning to those of a configuration that was loaded from `target` if all users can read its file by
 /// an access list, as on Windows. Loading it warns of permission bits.
@@ -130,6 +131,7 @@ pub struct Host {
     continued: Option<Continued>,
     /// The MTU that was set on the device by hand; it stays if the configuration has no MTU.
     mtu_by_hand: Option<u16>,
+    dns_watch: DnsWatch,
 }
 
 impl Host {
@@ -230,6 +232,7 @@ impl Host {
             found_kill_switch,
             continued: None,
             mtu_by_hand: None,
+            dns_watch: DnsWatch::default(),
         };
         // From here on, the mark and the priorities of the rules are reserved.
         host.write()?;

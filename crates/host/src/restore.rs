@@ -5,6 +5,10 @@ use super::execute::{Outcome, System as _};
 use super::{FOLLOWS_ENDPOINTS, Host, Step};
 use crate::network::NetworkChange;
 
+mod dns;
+
+pub(super) use dns::DnsWatch;
+
 impl Host {
     /// Does again what another program has undone of rules and routes, according to a change of the network.
     /// What may be meant stays undone, such as a single route that was removed.

@@ -164,7 +164,7 @@ pub(crate) mod network {
 }
 
 pub(crate) mod dns {
-    use crate::dns::{Choice, DnsError, Method, Places, Record};
+    use crate::dns::{Choice, DnsError, Method, Places, Record, Seen};
 
     pub(crate) fn method(_: &Places, _: Choice) -> Result<Method, DnsError> {
         Err(DnsError::Unsupported)
@@ -176,6 +176,10 @@ pub(crate) mod dns {
 
     pub(crate) fn undo(_: &Places, _: &str, _: &Record) -> Result<(), DnsError> {
         Err(DnsError::Unsupported)
+    }
+
+    pub(crate) fn look(_: &Places, _: &str, _: &Record) -> Result<Seen, DnsError> {
+        Ok(Seen::InForce)
     }
 
     pub(crate) fn repair(_: &Places) -> Result<Vec<String>, DnsError> {

@@ -241,7 +241,7 @@ impl Supervisor {
 
     fn next(&mut self, messages: &Receiver<Message>) -> Option<Message> {
         loop {
-            let due = self.look_after_firewall();
+            let due = [self.look_after_firewall(), self.look_after_dns()].into_iter().flatten().min();
             let Self { status_line, managed, .. } = self;
             match status_line.next_until(due, messages, || managed.status().ok()) {
                 Err(RecvTimeoutError::Timeout) => {}
@@ -258,6 +258,18 @@ impl Supervisor {
             self.firewall_due = Instant::now() + pause;
         }
         Some(self.firewall_due)
+    }
+
+    /// Sets DNS again that another program replaces, and reports if that does not last. Returns when to look
+    /// again.
+    fn look_after_dns(&mut self) -> Option<Instant> {
+        let host = self.daemon.host_mut()?;
+        let due = host.look_after_dns(Instant::now())?;
+        let lost = host.lost_dns().map(in_force::lost_dns);
+        let findings = &mut self.managed.running().findings;
+        findings.retain(|finding| finding.check != in_force::LOST_DNS);
+        findings.extend(lost);
+        Some(due)
     }
 
     pub(super) fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use weft_config::exit;
-use weft_host::dns::{Choice, Method};
+use weft_host::dns::{Choice, Method, Seen};
 use weft_lab::bus::{self, Bus};
 use weft_lab::{Namespace, here};
 use zbus::{Connection, Message};
@@ -25,6 +25,8 @@ struct Heard {
     calls: Vec<String>,
     /// Methods that fail, with which error, and how often.
     errors: HashMap<&'static str, (&'static str, u32)>,
+    /// The servers of every interface, as the property `DNS` has them.
+    servers: Vec<(i32, Vec<u8>)>,
 }
 
 impl Heard {
@@ -50,6 +52,10 @@ impl Resolved {
         let answer = async move |connection: &Connection, message: &Message| {
             let header = message.header();
             let method = header.member().unwrap().to_string();
+            if method == "Get" {
+                let servers = shared.lock().unwrap().servers.clone();
+                return connection.reply(&header, &zbus::Variant::from(servers)).await.unwrap();
+            }
             let error = shared.lock().unwrap().hear(&method, describe(&method, message));
             match error {
                 Some(error) => connection.reply_error(&header, error, &"not you").await.unwrap(),
@@ -120,6 +126,36 @@ fn servers_for_every_name_are_set_with_the_root_as_a_routing_domain() {
     assert_eq!(resolved.calls(), ["RevertLink(1)", "FlushCaches"]);
     applied.undo().unwrap();
     assert_eq!(resolved.calls(), [""; 0]);
+}
+
+#[test]
+fn servers_that_it_has_forgotten_are_seen_and_so_is_another_resolver() {
+    let machine = machine();
+    let Some(_bus) = start_bus(&machine) else { return };
+    let resolved = Resolved::start(&machine);
+    let system = machine.system();
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let applied = system.apply(Method::Resolved, &link("wg0", 12), &wanted).unwrap();
+    let look = || system.look(&"wg0".parse().unwrap(), applied.record().unwrap()).unwrap();
+    let ours = vec![(2, vec![10, 0, 0, 1])];
+    let by = |what: &str| Seen::Replaced(what.to_owned());
+    for (servers, seen) in [
+        (ours.clone(), Seen::InForce),
+        (vec![], by("no servers in systemd-resolved")),
+        (vec![(2, vec![192, 0, 2, 1])], by("other servers in systemd-resolved")),
+    ] {
+        resolved.heard.lock().unwrap().servers = servers;
+        assert_eq!(look(), seen);
+    }
+    resolved.heard.lock().unwrap().servers = ours;
+    fs::remove_file(machine.resolv_conf()).unwrap();
+    fs::write(machine.resolv_conf(), "nameserver 192.0.2.1\n").unwrap();
+    assert_eq!(look(), by("a file that begins with `nameserver 192.0.2.1`"));
+    // While it does not run, and is not to be started, there is nothing to see.
+    fs::remove_file(machine.resolv_conf()).unwrap();
+    symlink("../run/systemd/resolve/stub-resolv.conf", machine.resolv_conf()).unwrap();
+    drop(resolved);
+    assert_eq!(look(), Seen::InForce);
 }
 
 #[test]

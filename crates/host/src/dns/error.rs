@@ -49,7 +49,9 @@ pub enum DnsError {
     OtherNamespace,
     /// The network namespace has no /etc/resolv.conf that is not another one's too.
     #[error(
-        "/etc/resolv.conf is that of another network namespace too (process {process}), where the DNS servers of this          tunnel cannot be reached; give this one a file (`mkdir -p /etc/netns/NAME; touch /etc/netns/NAME/resolv.conf`)          and start weft by `ip netns exec NAME`, or leave DNS out of the configuration"
+        "/etc/resolv.conf is that of another network namespace too (process {process}), where the DNS servers of this \
+         tunnel cannot be reached; give this one a file (`mkdir -p /etc/netns/NAME; touch /etc/netns/NAME/resolv.conf`) \
+         and start weft by `ip netns exec NAME`, or in a unit with BindPaths=, or leave DNS out of the configuration"
     )]
     OtherNamespacesFile {
         /// A process there.

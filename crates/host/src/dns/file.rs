@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use weft_config::Dns;
 use weft_ipc::runtime_dir::{Access, open_untrusted};
 
-use super::super::{DnsError, Places};
+use super::super::{DnsError, Places, list};
 use layers::{Layer, Layers};
 use place::ResolvConf;
 pub(super) use place::shares_directory;
@@ -37,6 +37,14 @@ const LOCK_BYTES: u64 = 0;
 pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<(), DnsError> {
     let file = ResolvConf::find(places)?;
     refuse_elsewhere(&file)?;
+    if let Some(surplus) = settings.servers.get(text::MAX_SERVERS..).filter(|surplus| !surplus.is_empty()) {
+        tracing::warn!(
+            interface,
+            "the C library asks the first {} DNS servers only, not {}",
+            text::MAX_SERVERS,
+            list(surplus)
+        );
+    }
     let layer = Layer::ours(interface, settings);
     update(&file, places, |layers| {
         layers.put(layer);
@@ -53,6 +61,28 @@ pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
     }
     refuse_elsewhere(&file)?;
     update(&file, places, |layers| layers.remove(interface)).map(drop)
+}
+
+/// Returns the beginning of the file, if it is not what weft has written for the interface.
+pub(super) fn replaced(places: &Places, interface: &str) -> Result<Option<String>, DnsError> {
+    let file = ResolvConf::find(places)?;
+    if is_as_written(&file, interface)? {
+        return Ok(None);
+    }
+    // Another process of weft may be about to write it.
+    let _lock = lock(places)?;
+    Ok(if is_as_written(&file, interface)? { None } else { Some(file.read()?.beginning()) })
+}
+
+fn is_as_written(file: &ResolvConf<'_>, interface: &str) -> Result<bool, DnsError> {
+    let Some(layers) = Layers::load(file)?.filter(|layers| layers.has(interface)) else { return Ok(false) };
+    let composed = text::compose(&file.backup(), &file.read_backup()?, &layers);
+    Ok(file.read()?.content() == composed.content())
+}
+
+/// Returns the first line of a file, by which programs say who wrote it.
+pub(super) fn beginning(path: &Path) -> String {
+    FileState::read(path).map_or_else(|error| error.to_string(), |state| state.beginning())
 }
 
 /// Removes the settings of processes that have ended. Returns the names of their interfaces. A file of
@@ -108,7 +138,7 @@ fn update(
         file.clear_state()?;
         return Ok(dropped);
     }
-    let original = FileState::read(&backup).map_err(|error| failure("read", &backup, error))?;
+    let original = file.read_backup()?;
     if layers.is_empty() {
         file.put(&original)?;
         file.clear_state()?;

@@ -1,6 +1,6 @@
 //! DNS on FreeBSD: resolvconf(8), which is openresolv there and belongs to the system.
 
-use super::{Choice, DnsError, Method, Places, Record};
+use super::{Choice, DnsError, Method, Places, Record, Seen};
 
 mod resolvconf;
 
@@ -23,6 +23,12 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
         Method::Resolvconf => resolvconf::remove(places, interface),
         Method::Resolved | Method::File | Method::Scutil | Method::Registry => Err(DnsError::Unsupported),
     }
+}
+
+/// Reports them as in force: other programs are not looked after here.
+#[allow(clippy::unnecessary_wraps, reason = "on other systems it may fail")]
+pub(super) fn look(_: &Places, _: &str, _: &Record) -> Result<Seen, DnsError> {
+    Ok(Seen::InForce)
 }
 
 /// Returns nothing: resolvconf keeps what it was given by interface, and the record undoes it.

@@ -1,9 +1,12 @@
 //! DNS on Linux: finds out what resolves names here, and passes the settings to it.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use super::{Choice, DnsError, Method, Places, Record, list};
+use weft_config::Dns;
+
+use super::{Choice, DnsError, Method, Places, Record, Seen, list};
 use crate::netns;
 
 mod file;
@@ -17,7 +20,8 @@ const RESOLVED_FILES: [&str; 3] = [
     "/usr/lib/systemd/resolv.conf",
 ];
 /// The addresses at which systemd-resolved answers (systemd-resolved.service(8)).
-const RESOLVED_STUBS: [&str; 2] = ["127.0.0.53", "127.0.0.54"];
+const RESOLVED_STUBS: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 54))];
 
 /// Chooses the method. systemd-resolved is chosen where programs look names up through it. Where it only
 /// runs, its settings would have no effect on them. A resolvconf that is resolvectl under another name means
@@ -63,10 +67,7 @@ fn links_to_resolved(resolv_conf: &Path) -> bool {
 }
 
 fn names_a_stub(resolv_conf: &str) -> bool {
-    resolv_conf.lines().any(|line| {
-        let mut words = line.split_whitespace();
-        words.next() == Some("nameserver") && words.next().is_some_and(|ip| RESOLVED_STUBS.contains(&ip))
-    })
+    names_a_server(resolv_conf, |server| RESOLVED_STUBS.contains(&server))
 }
 
 fn has_nss_resolve(nsswitch: &str) -> bool {
@@ -100,6 +101,45 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
         Method::File => file::remove(places, interface),
         Method::Scutil | Method::Registry => Err(DnsError::Unsupported),
     }
+}
+
+/// Looks at what programs read: at the file, for systemd-resolved also whether it knows the servers.
+pub(super) fn look(places: &Places, interface: &str, record: &Record) -> Result<Seen, DnsError> {
+    let replaced = match record.method {
+        Method::Resolved if !asks_resolved(places) && !has_resolvectl(places) => {
+            Some(file::beginning(&places.resolv_conf))
+        }
+        Method::Resolved => resolved::replaced(places, record.index, &record.settings)?,
+        Method::Resolvconf => resolvconf_is_replaced(places, &record.settings),
+        Method::File => file::replaced(places, interface)?,
+        Method::Scutil | Method::Registry => None,
+    };
+    Ok(replaced.map_or(Seen::InForce, Seen::Replaced))
+}
+
+fn has_resolvectl(places: &Places) -> bool {
+    resolvconf::find(places).is_ok_and(|program| resolvconf::is_resolvectl(&program))
+}
+
+/// Returns the beginning of /etc/resolv.conf, if another program than resolvconf has written it. resolvconf
+/// says there that it wrote it. It names servers of another interface if that has precedence, and a local
+/// resolver if it feeds one.
+fn resolvconf_is_replaced(places: &Places, settings: &Dns) -> Option<String> {
+    let text = fs::read_to_string(&places.resolv_conf).ok()?;
+    let names = |server: &IpAddr| names_a_server(&text, |found| found == *server);
+    let is_shown = !settings.is_full()
+        || text.contains("resolvconf")
+        || settings.servers.iter().any(names)
+        || names_a_server(&text, |found| found.is_loopback());
+    (!is_shown).then(|| file::beginning(&places.resolv_conf))
+}
+
+fn names_a_server(resolv_conf: &str, is_wanted: impl Fn(IpAddr) -> bool) -> bool {
+    resolv_conf.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        words.next() == Some("nameserver")
+            && words.next().and_then(|ip| ip.parse().ok()).is_some_and(&is_wanted)
+    })
 }
 
 pub(super) fn repair(places: &Places) -> Result<Vec<String>, DnsError> {

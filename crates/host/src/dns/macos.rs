@@ -1,6 +1,6 @@
 //! DNS on macOS: scutil(8), and resolver(5).
 
-use super::{Choice, DnsError, Method, Places, Record, scutil};
+use super::{Choice, DnsError, Method, Places, Record, Seen, scutil};
 
 pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError> {
     match choice {
@@ -21,6 +21,12 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
         Method::Scutil => scutil::remove(places, interface),
         Method::Resolved | Method::Resolvconf | Method::File | Method::Registry => Err(DnsError::Unsupported),
     }
+}
+
+/// Reports them as in force: other programs are not looked after here.
+#[allow(clippy::unnecessary_wraps, reason = "on other systems it may fail")]
+pub(super) fn look(_: &Places, _: &str, _: &Record) -> Result<Seen, DnsError> {
+    Ok(Seen::InForce)
 }
 
 /// Returns nothing: the record undoes what a daemon left.

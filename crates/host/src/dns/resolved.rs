@@ -17,12 +17,16 @@ const OBJECT: &str = "/org/freedesktop/resolve1";
 const MANAGER: &str = "org.freedesktop.resolve1.Manager";
 const BUS: &str = "org.freedesktop.DBus";
 const BUS_OBJECT: &str = "/org/freedesktop/DBus";
+const ACTION: &str = "connect to systemd-resolved over the system bus";
 
 /// The time limit for all calls of one session, including the start of systemd-resolved.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long systemd-resolved may take to learn from the kernel about a new interface.
 const NEW_LINK_TIMEOUT: Duration = Duration::from_secs(3);
 const NEW_LINK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Servers as systemd-resolved has them: address family and bytes.
+type Servers = Vec<(i32, Vec<u8>)>;
 
 /// A connection to systemd-resolved, with a separate runtime. No thread is started.
 pub(super) struct Session {
@@ -31,12 +35,30 @@ pub(super) struct Session {
     end: Instant,
 }
 
+/// Returns what systemd-resolved has in place of these servers of an interface, if it has others; it forgets
+/// what another program reverts. If it does not run or does not answer, there is nothing to see.
+pub(super) fn replaced(places: &Places, index: u32, settings: &Dns) -> Result<Option<String>, DnsError> {
+    let Some(session) = Session::begin(places, false)? else { return Ok(None) };
+    let found = session.servers_of(index)?;
+    let is_other = |found: &Servers| !settings.servers.is_empty() && *found != servers(settings);
+    Ok(found.filter(is_other).map(|found| match found.len() {
+        0 => "no servers in systemd-resolved".to_owned(),
+        _ => "other servers in systemd-resolved".to_owned(),
+    }))
+}
+
 impl Session {
     /// Connects, and has systemd-resolved started if it does not run. Fails if it serves another network
     /// namespace.
     pub(super) fn open(places: &Places) -> Result<Self, DnsError> {
-        let action = "connect to systemd-resolved over the system bus";
-        let bus = |reason: String| DnsError::Bus { action: action.to_owned(), reason };
+        let not_running =
+            || DnsError::Bus { action: ACTION.to_owned(), reason: "it does not run".to_owned() };
+        Self::begin(places, true)?.ok_or_else(not_running)
+    }
+
+    /// Connects; `None` if systemd-resolved does not run, and is not to be started.
+    fn begin(places: &Places, is_to_start: bool) -> Result<Option<Self>, DnsError> {
+        let bus = |reason: String| DnsError::Bus { action: ACTION.to_owned(), reason };
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(|error| bus(error.to_string()))?;
         let end = Instant::now() + TIMEOUT;
@@ -46,15 +68,38 @@ impl Session {
                 None => zbus::connection::Builder::system(),
             };
             let connection = builder.build().await?;
-            let owner = owner(&connection).await?;
+            let owner = owner(&connection, is_to_start).await?;
             Ok((connection, owner))
         };
-        let connected: zbus::Result<_> = within(&runtime, end, action, connect)?;
+        let connected: zbus::Result<_> = within(&runtime, end, ACTION, connect)?;
         let (connection, owner) = connected.map_err(|error| bus(error.to_string()))?;
+        let Some(owner) = owner else { return Ok(None) };
         if netns::is_elsewhere(owner) {
             return Err(DnsError::OtherNamespace);
         }
-        Ok(Self { runtime, connection, end })
+        Ok(Some(Self { runtime, connection, end }))
+    }
+
+    /// Returns the servers of an interface, as [`servers`] gives them; `None` if systemd-resolved does not
+    /// know it, or does not tell.
+    fn servers_of(&self, index: u32) -> Result<Option<Servers>, DnsError> {
+        // The first digit of a number is escaped in an object path: `_37` is 7.
+        let link = format!("{OBJECT}/link/_3{index}");
+        let get = self.connection.call_method(
+            Some(SERVICE),
+            link.as_str(),
+            Some("org.freedesktop.DBus.Properties"),
+            "Get",
+            &("org.freedesktop.resolve1.Link", "DNS"),
+        );
+        let answer = within(&self.runtime, self.end, "read the DNS servers of an interface", get)?;
+        let found = answer.and_then(|answer| {
+            let value: zbus::OwnedVariant = answer.body().deserialize()?;
+            Servers::try_from(value)
+        });
+        Ok(found
+            .inspect_err(|error| tracing::debug!("cannot read the servers of link {index}: {error}"))
+            .ok())
     }
 
     /// Sets the servers and domains of an interface. After a failure, undoes what was set.
@@ -135,21 +180,24 @@ fn within<T>(
         .map_err(|_| DnsError::Timeout { action: action.to_owned(), after: TIMEOUT })
 }
 
-/// Returns the process id of systemd-resolved, which is started if it does not run.
-async fn owner(connection: &Connection) -> zbus::Result<u32> {
+/// Returns the process id of systemd-resolved, which may be started; `None` if it does not run.
+async fn owner(connection: &Connection, is_to_start: bool) -> zbus::Result<Option<u32>> {
     let bus = async |method: &'static str| {
         connection.call_method(Some(BUS), BUS_OBJECT, Some(BUS), method, &(SERVICE,)).await
     };
     let owned: bool = bus("NameHasOwner").await?.body().deserialize()?;
+    if !owned && !is_to_start {
+        return Ok(None);
+    }
     if !owned {
         let start = (SERVICE, 0_u32);
         connection.call_method(Some(BUS), BUS_OBJECT, Some(BUS), "StartServiceByName", &start).await?;
     }
-    bus("GetConnectionUnixProcessID").await?.body().deserialize()
+    bus("GetConnectionUnixProcessID").await?.body().deserialize().map(Some)
 }
 
 /// Returns the servers as SetLinkDNS expects them: address family and bytes.
-fn servers(settings: &Dns) -> Vec<(i32, Vec<u8>)> {
+fn servers(settings: &Dns) -> Servers {
     settings
         .servers
         .iter()

@@ -1,7 +1,7 @@
 //! DNS on Windows: the registry.
 
 use super::registry::{self, System};
-use super::{Choice, DnsError, Method, Places, Record};
+use super::{Choice, DnsError, Method, Places, Record, Seen};
 use crate::platform::Process;
 
 pub(super) fn method(_: &Places, choice: Choice) -> Result<Method, DnsError> {
@@ -23,6 +23,12 @@ pub(super) fn undo(_: &Places, interface: &str, record: &Record) -> Result<(), D
         Method::Registry => registry::remove(&System, interface),
         Method::Resolved | Method::Resolvconf | Method::File | Method::Scutil => Err(DnsError::Unsupported),
     }
+}
+
+/// Reports them as in force: other programs are not looked after here.
+#[allow(clippy::unnecessary_wraps, reason = "on other systems it may fail")]
+pub(super) fn look(_: &Places, _: &str, _: &Record) -> Result<Seen, DnsError> {
+    Ok(Seen::InForce)
 }
 
 pub(super) fn repair(_: &Places) -> Result<Vec<String>, DnsError> {

@@ -59,6 +59,10 @@ impl Layers {
         self.layers.is_empty()
     }
 
+    pub(super) fn has(&self, interface: &str) -> bool {
+        self.layers.iter().any(|layer| layer.interface == interface)
+    }
+
     /// Returns the layers from the latest to the first.
     pub(super) fn top_down(&self) -> impl Iterator<Item = &Layer> {
         self.layers.iter().rev()

@@ -12,8 +12,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use super::super::super::{DnsError, Places};
+use super::failure;
 use super::state::{FileState, remove_leftover};
-use super::{failure, text};
 use crate::netns;
 
 /// The file that the C library reads in this mount namespace, and the place of its state.
@@ -34,7 +34,8 @@ impl<'a> ResolvConf<'a> {
         if places.bound.get().is_none()
             && let Some(target) = mount_at(path)
         {
-            // Opened for writing where that is permitted: in an overlay, a file has another inode from then on.
+            // Opened for writing where that is permitted: in an overlay, a file has another inode from then
+            // on.
             let opened = OpenOptions::new().read(true).write(true).open(&target);
             let file = opened.or_else(|_| File::open(&target)).map_err(failed)?;
             let _is_known = places.bound.set(file);
@@ -66,6 +67,19 @@ impl<'a> ResolvConf<'a> {
             None => FileState::read(path),
         };
         read.map_err(|error| failure("read", path, error))
+    }
+
+    /// Reads what was there before the first layer. The content of a link is what it leads to now.
+    pub(super) fn read_backup(&self) -> Result<FileState, DnsError> {
+        let backup = self.backup();
+        let state = FileState::read(&backup).map_err(|error| failure("read", &backup, error))?;
+        Ok(match state {
+            FileState::Link { target, .. } => {
+                let leads_to = directory_of(&self.places.resolv_conf).join(&target);
+                FileState::Link { content: fs::read(leads_to).unwrap_or_default(), target }
+            }
+            other => other,
+        })
     }
 
     pub(super) fn put(&self, state: &FileState) -> Result<(), DnsError> {
@@ -122,20 +136,20 @@ impl<'a> ResolvConf<'a> {
         Ok(())
     }
 
-    /// Continues with the state that the content of the file names, if it is that of this file: devices may
-    /// have other numbers after a restart of the machine, and earlier releases had one state for all files.
+    /// Continues with the state that the content of the file names, if it is that of this file: its device
+    /// may have another number after a restart of the machine.
     pub(super) fn adopt_state(&self, present: &FileState) -> Result<(), DnsError> {
-        let named = present.is_marked().then(|| text::backup_named_by(present.content())).flatten();
+        let named = present.named_backup();
         let Some(old) = named.as_deref().and_then(Path::parent) else { return Ok(()) };
         if old == self.state() || self.layers().exists() || !old.join(LAYERS).exists() {
             return Ok(());
         }
-        let is_of_all = old == self.places.state && self.bound.is_none();
         let is_renumbered = old.parent() == Some(&self.places.state)
             && old.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
                 name.starts_with(self.kind()) && name.ends_with(&format!("-{}", self.identity.1))
             });
-        if !is_of_all && !is_renumbered {
+        // Else it is a copy of another file.
+        if !is_renumbered {
             return Ok(());
         }
         self.make_state()?;
@@ -148,9 +162,7 @@ impl<'a> ResolvConf<'a> {
                 _ => {}
             }
         }
-        if is_renumbered {
-            let _ = fs::remove_dir(old);
-        }
+        let _ = fs::remove_dir(old);
         Ok(())
     }
 }

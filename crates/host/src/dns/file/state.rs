@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 /// The first characters of every file that weft writes for the C library.
 pub(super) const MARK: &str = "# Written by weft for ";
+/// What is around the path of the former content, in a comment.
+pub(super) const BACKUP_IS: &str = "# What was here before is ";
+pub(super) const AND_COMES_BACK: &str = " and comes back";
 
 /// The state of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,9 +66,28 @@ impl FileState {
         }
     }
 
+    /// Returns the first line in words for people: many programs say there that they wrote it.
+    pub(super) fn beginning(&self) -> String {
+        let text = String::from_utf8_lossy(self.content());
+        let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+        let line: String = line.chars().filter(|character| !character.is_control()).take(80).collect();
+        match self {
+            Self::Missing => "nothing".to_owned(),
+            Self::Link { target, .. } => format!("a link to {}", target.display()),
+            Self::File { .. } => format!("a file that begins with `{line}`"),
+        }
+    }
+
     /// Reports whether weft wrote it. weft writes files, and never through links.
     pub(super) fn is_marked(&self) -> bool {
         matches!(self, Self::File { content, .. } if content.starts_with(MARK.as_bytes()))
+    }
+
+    /// Returns the path of the former content that a file of weft's names.
+    pub(super) fn named_backup(&self) -> Option<PathBuf> {
+        let text = std::str::from_utf8(self.content()).ok().filter(|_| self.is_marked())?;
+        let path = text.lines().find_map(|line| line.strip_prefix(BACKUP_IS)?.strip_suffix(AND_COMES_BACK));
+        path.map(PathBuf::from)
     }
 
     /// Returns the file without the comments of weft.

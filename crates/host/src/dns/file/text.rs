@@ -1,26 +1,15 @@
 //! The lines of /etc/resolv.conf (resolv.conf(5)).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use weft_config::Domain;
 
 use super::super::super::list;
 use super::layers::Layers;
-use super::state::{FileState, MARK};
+use super::state::{AND_COMES_BACK, BACKUP_IS, FileState, MARK};
 
 /// How many servers the C library asks (resolv.h, MAXNS).
-const MAX_SERVERS: usize = 3;
-
-/// The comment that names the file with the former content.
-const BACKUP_IS: &str = "# What was here before is ";
-const AND_COMES_BACK: &str = " and comes back";
-
-/// Returns the path of the former content that a file of weft's names.
-pub(super) fn backup_named_by(content: &[u8]) -> Option<PathBuf> {
-    let text = std::str::from_utf8(content).ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix(BACKUP_IS)?.strip_suffix(AND_COMES_BACK));
-    path.map(PathBuf::from)
-}
+pub(super) const MAX_SERVERS: usize = 3;
 
 /// Composes the file from what was there before and the layers. The servers are those of the topmost layer
 /// that has servers. The search domains are those of all layers; the former search domains are kept only if
@@ -37,13 +26,6 @@ pub(super) fn compose(backup: &Path, original: &FileState, layers: &Layers) -> F
     match top {
         Some(layer) => {
             let servers = &layer.settings.servers;
-            if servers.len() > MAX_SERVERS {
-                tracing::warn!(
-                    interface = layer.interface,
-                    "the C library asks the first {MAX_SERVERS} DNS servers only, not {}",
-                    list(&servers[MAX_SERVERS..])
-                );
-            }
             lines.extend(servers.iter().map(|server| format!("nameserver {server}")));
         }
         None => lines.extend(of_keyword(&text, "nameserver").map(str::to_owned)),
@@ -105,7 +87,7 @@ mod tests {
         let backup = Path::new("/var/lib/weft/dns/in-8:1-2/resolv.conf.before");
         let composed = compose(backup, &original, &all);
         assert!(composed.is_marked());
-        assert_eq!(backup_named_by(composed.content()).as_deref(), Some(backup));
+        assert_eq!(composed.named_backup().as_deref(), Some(backup));
         String::from_utf8(composed.without_mark().content().to_vec()).unwrap()
     }
 
