@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
-use weft::wiping_allocator::WipingAllocator;
+use weft::wiping_allocator::{self, WipingAllocator};
 use weft::{assets, demo, down, drop_in, exec, logging, proxy, service, service_manager, up};
 use weft_commands::{capture, check, doctor, keys, output, reload, save, speedtest, status, top, wg};
 use weft_config::exit::{Code, Error};
@@ -16,6 +16,7 @@ use weft_config::exit::{Code, Error};
 static ALLOCATOR: WipingAllocator = WipingAllocator;
 
 fn main() -> ExitCode {
+    wiping_allocator::keep_little();
     let mut cli = Cli::parse_from(cli::drop_in::command_line(std::env::args_os()));
     match cli.service.take() {
         Some(interface) => service_manager::host(&interface, move |log| run_to_end(cli, log)).into(),

@@ -7,6 +7,24 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{Ordering, compiler_fence};
 
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[path = "wiping_allocator/glibc.rs"]
+mod system;
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+#[path = "wiping_allocator/other.rs"]
+mod system;
+
+/// Has the system's allocator keep little of what was freed. Called at the start of the process.
+pub fn keep_little() {
+    system::keep_little();
+}
+
+/// Gives memory that was freed back to the system. It takes some milliseconds, in which other threads may wait
+/// for memory: it is for the end of work that took much.
+pub(crate) fn give_back() {
+    system::give_back();
+}
+
 /// The allocator of the system, with memory wiped before it goes back.
 #[derive(Debug)]
 pub struct WipingAllocator;

@@ -76,8 +76,17 @@ impl Process {
     /// Returns the peak of resident memory in KiB (`VmHWM` of proc_pid_status(5)); `None` once the process
     /// has ended.
     pub fn peak_memory_kib(&self) -> Option<u64> {
+        self.memory_kib("VmHWM:")
+    }
+
+    /// Returns the resident memory that is no file, in KiB (`RssAnon`); `None` once the process has ended.
+    pub fn anonymous_memory_kib(&self) -> Option<u64> {
+        self.memory_kib("RssAnon:")
+    }
+
+    fn memory_kib(&self, figure: &str) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(figure))?;
         line.trim().strip_suffix("kB")?.trim().parse().ok()
     }
 

@@ -37,6 +37,7 @@ use crate::control::{Managed, Phase, socket};
 use crate::metrics;
 use crate::service_manager::{self, StatusLine, Watchdog};
 use crate::speedtest::SpeedTests;
+use crate::wiping_allocator;
 
 mod end;
 pub(in crate::up) mod in_force;
@@ -237,6 +238,7 @@ impl Supervisor {
         }
         let Self { status_line, managed, .. } = self;
         status_line.ready(|| managed.status().ok());
+        wiping_allocator::give_back();
     }
 
     fn next(&mut self, messages: &Receiver<Message>) -> Option<Message> {

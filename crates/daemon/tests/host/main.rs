@@ -25,6 +25,7 @@ mod dry_run;
 mod full_tunnel;
 mod hang_up;
 mod hooks;
+mod many_peers;
 mod many_routes;
 mod misrouted;
 mod reload;
