@@ -50,6 +50,9 @@ pub(super) use message::{Inbox, MESSAGES, Message};
 /// The pause between two looks at the tables of the packet filter, and after one that could not restore them.
 const FIREWALL_PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(60);
+/// How long addresses of names are collected before they are written down: the record of all peers is written
+/// for them, and after a change of the network each name may have another address.
+const MEMORY_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Supervisor {
     daemon: Daemon,
@@ -74,6 +77,8 @@ pub(super) struct Supervisor {
     firewall_due: Instant,
     /// What does not go where the configuration means it to go, as last found.
     misrouted: Vec<Finding>,
+    /// When to write down addresses that names have now.
+    memory_due: Option<Instant>,
     /// Called with a configuration that was loaded, and its text.
     pub(super) on_loaded: Option<Box<OnLoaded>>,
 }
@@ -113,6 +118,7 @@ impl Supervisor {
             silent: HashSet::new(),
             firewall_due: Instant::now(),
             misrouted: Vec::new(),
+            memory_due: None,
             on_loaded: None,
         };
         supervisor.remember();
@@ -161,6 +167,7 @@ impl Supervisor {
 
     /// Writes down the addresses of endpoints that are given by name, for a start behind a kill switch.
     fn remember(&mut self) {
+        self.memory_due = None;
         if !self.daemon.host().is_some_and(Host::needs_memory) {
             return;
         }
@@ -243,7 +250,8 @@ impl Supervisor {
 
     fn next(&mut self, messages: &Receiver<Message>) -> Option<Message> {
         loop {
-            let due = [self.look_after_firewall(), self.look_after_dns()].into_iter().flatten().min();
+            let due = [self.look_after_firewall(), self.look_after_dns(), self.look_after_memory()];
+            let due = due.into_iter().flatten().min();
             let Self { status_line, managed, .. } = self;
             match status_line.next_until(due, messages, || managed.status().ok()) {
                 Err(RecvTimeoutError::Timeout) => {}
@@ -272,6 +280,14 @@ impl Supervisor {
         findings.retain(|finding| finding.check != in_force::LOST_DNS);
         findings.extend(lost);
         Some(due)
+    }
+
+    /// Writes down addresses that names got a moment ago. Returns when to do that.
+    fn look_after_memory(&mut self) -> Option<Instant> {
+        if self.memory_due.is_some_and(|due| due <= Instant::now()) {
+            self.remember();
+        }
+        self.memory_due
     }
 
     pub(super) fn work(mut self, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
@@ -312,6 +328,9 @@ impl Supervisor {
             if self.is_configured.swap(false, Ordering::Relaxed) {
                 self.configured();
             }
+        }
+        if self.memory_due.is_some() {
+            self.remember();
         }
         self.managed.enter(Phase::Ending);
         self.end(end, messages, file)
@@ -376,7 +395,7 @@ impl Supervisor {
         if let Err(error) = self.daemon.endpoints_changed() {
             tracing::debug!(%error, "cannot follow the endpoint");
         }
-        self.remember();
+        self.memory_due.get_or_insert_with(|| Instant::now() + MEMORY_PAUSE);
     }
 
     /// Records the paths to new peers, so that later changes of these paths are noticed.

@@ -5,7 +5,7 @@
 //! A peer that fell silent follows its name, and tries the addresses of the name in turn if there are
 //! several.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -54,10 +54,15 @@ pub struct Watched {
 #[derive(Debug)]
 pub struct Names {
     names: HashMap<Name, Lookup>,
+    /// The names that wait for a lookup, by when it is due.
+    schedule: Schedule,
     peers: HashMap<PublicKey, Peer>,
     changes: VecDeque<(PublicKey, SocketAddr)>,
     jitter: u32,
 }
+
+#[derive(Debug, Default)]
+struct Schedule(BTreeSet<(Instant, Name)>);
 
 #[derive(Debug, Default)]
 struct Lookup {
@@ -95,7 +100,13 @@ struct Peer {
 impl Names {
     /// Makes an empty set of names. The seed makes the pauses of two machines differ.
     pub fn new(seed: u32) -> Self {
-        Self { names: HashMap::new(), peers: HashMap::new(), changes: VecDeque::new(), jitter: seed | 1 }
+        Self {
+            names: HashMap::new(),
+            schedule: Schedule::default(),
+            peers: HashMap::new(),
+            changes: VecDeque::new(),
+            jitter: seed | 1,
+        }
     }
 
     /// Replaces the watched peers. A peer that stays, under the same name, keeps its state.
@@ -123,11 +134,18 @@ impl Names {
                 state.is_from_name = current.is_some_and(|current| lookup.addresses.contains(&current));
             }
             if state.current.is_none() {
-                lookup.want(now);
+                self.schedule.change(&state.name, lookup, |lookup| lookup.want(now));
             }
             self.peers.insert(peer, state);
         }
-        self.names.retain(|_, lookup| !lookup.peers.is_empty());
+        let schedule = &mut self.schedule;
+        self.names.retain(|name, lookup| {
+            let is_watched = !lookup.peers.is_empty();
+            if !is_watched {
+                schedule.change(name, lookup, |lookup| lookup.due = None);
+            }
+            is_watched
+        });
     }
 
     /// Returns how many names there are.
@@ -146,7 +164,7 @@ impl Names {
         let Some(state) = self.peers.get_mut(peer) else { return };
         let Some(lookup) = self.names.get_mut(&state.name) else { return };
         state.is_silent = true;
-        lookup.want(now);
+        self.schedule.change(&state.name, lookup, |lookup| lookup.want(now));
         // If a lookup is under way or due, its answer decides. Else the last answer is used.
         if !lookup.is_under_way && lookup.due.is_some_and(|due| due > now) {
             self.changes.extend(state.next_address(&lookup.addresses, now).map(|address| (*peer, address)));
@@ -176,40 +194,44 @@ impl Names {
         lookup.answers_in_vain = 0;
         let earliest = lookup.last_begun.map(|last| last + FIRST_PAUSE);
         lookup.not_before = lookup.not_before.min(earliest).or(earliest);
-        if !lookup.network_changed && !needs_address(&lookup.peers, &self.peers) {
-            lookup.due = None;
+        if lookup.due.is_some()
+            && !lookup.network_changed
+            && !needs_address(&lookup.peers, &self.peers)
+            && let Some(state) = self.peers.get(peer)
+        {
+            self.schedule.change(&state.name, lookup, |lookup| lookup.due = None);
         }
     }
 
     /// Handles a change of this machine's addresses, routes or name servers: names may resolve to other
     /// addresses, or resolve at last.
     pub fn handle_network_change(&mut self, now: Instant) {
-        for lookup in self.names.values_mut() {
+        for (name, lookup) in &mut self.names {
             lookup.network_changed = true;
             lookup.failures = 0;
             lookup.answers_in_vain = 0;
             let settled = now + SETTLE;
             let due = lookup.last_begun.map_or(settled, |last| settled.max(last + RESTLESS_PAUSE));
-            lookup.due = Some(due);
             lookup.not_before = Some(due);
+            self.schedule.change(name, lookup, |lookup| lookup.due = Some(due));
         }
     }
 
     /// Returns when [`Self::poll_lookup`] has the next lookup.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.names.values().filter(|lookup| !lookup.is_under_way).filter_map(|lookup| lookup.due).min()
+        self.schedule.0.first().map(|(due, _)| *due)
     }
 
     /// Returns a name to look up now; the answer goes to [`Self::handle_answer`].
     pub fn poll_lookup(&mut self, now: Instant) -> Option<Name> {
-        let due = self.names.iter_mut().filter(|(_, lookup)| !lookup.is_under_way);
-        let due = due.filter(|(_, lookup)| lookup.due.is_some_and(|due| due <= now));
-        let (name, lookup) = due.min_by_key(|(name, lookup)| (lookup.due, *name))?;
+        self.schedule.0.first().filter(|(due, _)| *due <= now)?;
+        let (_, name) = self.schedule.0.pop_first()?;
+        let lookup = self.names.get_mut(&name)?;
         lookup.due = None;
         lookup.is_under_way = true;
         lookup.last_begun = Some(now);
         lookup.asked_for_new_network = std::mem::take(&mut lookup.network_changed);
-        Some(name.clone())
+        Some(name)
     }
 
     /// Handles the answer to a lookup: addresses in the order of preference. An empty answer means that the
@@ -217,7 +239,7 @@ impl Names {
     pub fn handle_answer(&mut self, name: &Name, addresses: &[SocketAddr], now: Instant) {
         let Some(lookup) = self.names.get_mut(name) else { return };
         let new_network = std::mem::take(&mut lookup.asked_for_new_network);
-        lookup.is_under_way = false;
+        self.schedule.change(name, lookup, |lookup| lookup.is_under_way = false);
         if addresses.is_empty() {
             lookup.network_changed |= new_network;
             lookup.failures += 1;
@@ -226,7 +248,7 @@ impl Names {
             let pause = jittered(&mut self.jitter, pause_after_failure(lookup.failures, urgent));
             lookup.not_before = Some(now + pause);
             if lookup.due.is_some() || urgent || needs_address(&lookup.peers, &self.peers) {
-                lookup.due = Some(now + pause);
+                self.schedule.change(name, lookup, |lookup| lookup.due = Some(now + pause));
             }
             return;
         }
@@ -249,7 +271,8 @@ impl Names {
         let earliest = now + jittered(&mut self.jitter, pause);
         if !lookup.network_changed {
             lookup.not_before = Some(earliest);
-            lookup.due = lookup.due.map(|due| due.max(earliest));
+            let later = |lookup: &mut Lookup| lookup.due = lookup.due.map(|due| due.max(earliest));
+            self.schedule.change(name, lookup, later);
         }
     }
 
@@ -264,7 +287,28 @@ impl Names {
     }
 }
 
+impl Schedule {
+    /// Changes when a lookup is due, or whether it is under way.
+    fn change(&mut self, name: &Name, lookup: &mut Lookup, change: impl FnOnce(&mut Lookup)) {
+        let before = lookup.waits_until();
+        change(lookup);
+        let after = lookup.waits_until();
+        if before == after {
+            return;
+        }
+        if let Some(due) = before {
+            self.0.remove(&(due, name.clone()));
+        }
+        self.0.extend(after.map(|due| (due, name.clone())));
+    }
+}
+
 impl Lookup {
+    /// Returns when the name has to be looked up. The answer to a lookup under way comes first.
+    fn waits_until(&self) -> Option<Instant> {
+        self.due.filter(|_| !self.is_under_way)
+    }
+
     /// Makes the lookup due as soon as its pause allows.
     fn want(&mut self, now: Instant) {
         let earliest = self.not_before.map_or(now, |earliest| earliest.max(now));
