@@ -19,7 +19,9 @@ mod probe;
 mod target;
 
 pub use evaluate::evaluate;
-pub use machine::{Clock, Kernel, Link, LinkKind, MachineState, Module, Resolver, TunDevice, UdpFacts, Way};
+pub use machine::{
+    Clock, Kernel, Link, LinkKind, MachineState, Module, Nft, Resolver, TunDevice, UdpFacts, Way,
+};
 pub use target::DoctorTarget;
 
 /// Checks the machine, and prints the findings.

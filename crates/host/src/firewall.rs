@@ -222,5 +222,11 @@ const FULL_TUNNEL_PREFIX: &str = "wg-quick-";
 /// Returns the table for a default route of this family.
 fn full_tunnel_table(interface: &InterfaceName, is_ipv6: bool) -> Table {
     let family = if is_ipv6 { Family::Ip6 } else { Family::Ip };
-    Table { family, name: format!("{FULL_TUNNEL_PREFIX}{interface}") }
+    Table { family, name: table_name(FULL_TUNNEL_PREFIX, interface) }
+}
+
+/// Returns the name of a table for an interface. nft(8) reads no `=` and no `+` in a name: their codes stand
+/// for them, behind a character that no name of an interface has.
+fn table_name(prefix: &str, interface: &InterfaceName) -> String {
+    format!("{prefix}{interface}").replace('=', "/3d").replace('+', "/2b")
 }

@@ -62,14 +62,13 @@ pub fn repair_dns() -> Vec<String> {
     repaired
 }
 
-/// Replaces the firewall rules of the interface. Returns whether they are in force: without nft(8), or with a
-/// kernel without nftables, a tunnel works without its rules. A kill switch does not, and fails.
+/// Replaces the firewall rules of the interface. Returns whether they are in force: without nft(8), with one
+/// that cannot set them, or with a kernel without nftables, a tunnel works without its rules. A kill switch
+/// does not, and fails.
 pub(super) fn apply_firewall(interface: &InterfaceName, wanted: &Firewall) -> Result<bool, HostError> {
     match firewall::apply(&rules(interface, wanted, firewall::RECOGNISES)) {
         Ok(()) => Ok(true),
-        Err(error @ (FirewallError::Missing { .. } | FirewallError::Kernel { .. }))
-            if wanted.kill_switch == KillSwitch::Off =>
-        {
+        Err(error) if wanted.kill_switch == KillSwitch::Off && error.is_lack() => {
             tracing::warn!(
                 "{error}; without it hosts of the local network can send to the tunnel's addresses, and where the \
                  reverse-path filter is strict what the peers send is dropped"
@@ -87,11 +86,7 @@ pub(super) fn has_firewall(interface: &InterfaceName, wanted: &Firewall) -> Resu
 
 /// Removes the firewall rules of the interface.
 pub(super) fn remove_firewall(interface: &InterfaceName) -> Result<(), HostError> {
-    match firewall::remove(interface) {
-        // Without nft(8), no rules were set either.
-        Err(FirewallError::Missing { .. }) => Ok(()),
-        result => result.map_err(failed),
-    }
+    firewall::remove(interface).map_err(failed)
 }
 
 /// Removes a kill switch of which there is no record, on systems where it outlives the machine. Returns

@@ -6,7 +6,7 @@ use weft_report::bytes;
 use weft_report::finding::{Finding, Level};
 use weft_report::rules;
 
-use super::machine::{LinkKind, MachineState, Module, Resolver, TunDevice, UdpFacts, Way};
+use super::machine::{LinkKind, MachineState, Module, Nft, Resolver, TunDevice, UdpFacts, Way};
 use super::target::DoctorTarget;
 
 /// Returns the findings about a machine for this target: at most one for each check, in the order in which a
@@ -302,10 +302,15 @@ fn ipv6(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
 }
 
 fn nft(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
-    let advice = "install nftables (apt-get install nftables)";
-    Some(match (facts.nft?, target.needs_nft()) {
-        (true, _) => Finding::new("nft", Ok, "nft is there"),
-        (false, true) => {
+    let (is, advice) = match facts.nft.as_ref()? {
+        Nft::Works => return Some(Finding::new("nft", Ok, "nft is there, and sets the rules")),
+        Nft::Missing => ("nft is missing".to_owned(), "install nftables (apt-get install nftables)"),
+        Nft::Fails(reason) => {
+            (format!("nft does not work ({reason})"), "see what `nft --version` and `nft list tables` say")
+        }
+    };
+    Some(match target.needs_nft() {
+        true => {
             let what = match target {
                 DoctorTarget { kill_switch: true, .. } => "the kill switch",
                 DoctorTarget { full_tunnel_v4: true, .. } | DoctorTarget { full_tunnel_v6: true, .. } => {
@@ -313,12 +318,12 @@ fn nft(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
                 }
                 _ => "the MSS clamp",
             };
-            Finding::new("nft", Problem, format!("nft is missing, and {what} needs it")).advise(advice)
+            Finding::new("nft", Problem, format!("{is}, and {what} needs it")).advise(advice)
         }
-        (false, false) => Finding::new(
+        false => Finding::new(
             "nft",
             Note,
-            "nft is missing: a full tunnel, the kill switch and the MSS clamp would need it",
+            format!("{is}: a full tunnel, the kill switch and the MSS clamp would need it"),
         )
         .advise(advice),
     })

@@ -41,8 +41,7 @@ pub struct MachineState {
     pub port_in_use: Option<bool>,
     /// The state of the kernel's WireGuard module.
     pub wireguard_module: Option<Module>,
-    /// Whether nft(8) is installed.
-    pub nft: Option<bool>,
+    pub nft: Option<Nft>,
     /// What a thread can be restricted to.
     pub confinement: Option<weft_confine::Support>,
     pub clock: Clock,
@@ -110,6 +109,16 @@ pub enum Resolver {
         /// Whether this process can write the file.
         is_writable: bool,
     },
+}
+
+/// What nft(8) can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nft {
+    /// It is installed, and the kernel would accept the rules, as far as this process may ask.
+    Works,
+    Missing,
+    /// The rules would be refused, for this reason.
+    Fails(String),
 }
 
 /// A network interface.

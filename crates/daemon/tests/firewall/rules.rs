@@ -182,10 +182,11 @@ fn nft_is_found_outside_of_the_path_and_missed_by_the_name_of_its_package() {
         let error = firewall::apply(&marked(Local::Blocked)).err().map(|error| error.to_string());
         match state.to_str().unwrap() {
             "there" => assert_eq!(error, None),
-            _ => {
+            state => {
                 assert!(error.unwrap().contains("install the package nftables"));
                 // Nothing to take away, nothing to complain of.
-                firewall::remove(&NAME.parse().unwrap()).unwrap();
+                let removed = firewall::remove(&NAME.parse().unwrap());
+                assert_eq!(removed.is_err(), state == "missing beside rules", "{removed:?}");
             }
         }
         return;
@@ -204,12 +205,15 @@ fn nft_is_found_outside_of_the_path_and_missed_by_the_name_of_its_package() {
         return here::not_run("nft is not where Debian has it");
     }
     again("there", || Ok(()));
-    again("missing", || {
+    let take_away: fn() -> std::io::Result<()> = || {
         use nix::mount::{MsFlags, mount};
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
         let none = None::<&str>;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
         mount(Some("tmpfs"), "/usr/sbin", Some("tmpfs"), MsFlags::empty(), none)?;
         Ok(())
-    });
+    };
+    again("missing beside rules", take_away);
+    world.nft(&["flush", "ruleset"]);
+    again("missing", take_away);
 }

@@ -47,7 +47,7 @@ impl World {
 
     /// The same without the tunnel's device.
     pub(crate) fn without_tunnel() -> Option<Self> {
-        if !here::tun_permitted() {
+        if !here::tun_permitted() || !here::installed(&["nft"]) {
             return None;
         }
         let [client, machine, internet] =

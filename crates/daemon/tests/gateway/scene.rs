@@ -47,7 +47,7 @@ pub(crate) struct Scene {
 impl Scene {
     /// Everything up; `None` where that is not permitted, which is said.
     pub(crate) fn new() -> Option<Self> {
-        if !here::tun_permitted() {
+        if !here::tun_permitted() || !here::installed(&["nft"]) {
             return None;
         }
         let (gateway, world) = (Namespace::new("gateway").unwrap(), Namespace::new("world").unwrap());

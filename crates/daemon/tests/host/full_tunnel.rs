@@ -6,7 +6,7 @@ use std::process::Command;
 use weft::up::{Beginning, Daemon, Options};
 use weft_config::parse;
 use weft_host::{Host, Recording, Step};
-use weft_lab::Process;
+use weft_lab::{Process, here};
 
 use crate::support::{End, NAME, Network, PORT, ip, ip_json, peer, seen_from};
 
@@ -165,36 +165,81 @@ fn two_full_tunnels_that_start_at_once_have_rules_of_their_own() {
     network.assert_as(&before);
 }
 
-#[test]
-fn a_kernel_that_lacks_a_part_of_nftables_has_a_full_tunnel_but_no_kill_switch() {
-    let Some(network) = Network::new() else { return };
-    let before = network.picture();
-    let script = "#!/bin/sh\ncase \"$*\" in *list*) echo '{\"nftables\": []}'; exit;; esac\ncat >/dev/null\n\
-                  echo 'internal:0:0-0: Error: Could not process rule: No such file or directory' >&2\nexit 1\n";
+/// Puts an nft that is this script before the others in the path, which is returned.
+fn instead_of_nft(network: &Network, script: &str) -> String {
     // By a process without other threads: were the file open in a child that another test just forked, it
     // could not run.
     let make = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
     let made =
         Command::new("sh").arg("-c").arg(make).arg(network.directory.path().join("nft")).arg(script).status();
     assert!(made.unwrap().success());
-    let path = std::env::var("PATH").unwrap();
-    let path = format!("{}:{path}", network.directory.path().display());
+    format!("{}:{}", network.directory.path().display(), std::env::var("PATH").unwrap())
+}
+
+#[test]
+fn without_an_nft_that_sets_the_rules_there_is_a_full_tunnel_but_no_kill_switch() {
+    let Some(network) = Network::new() else { return };
+    let before = network.picture();
     let (_server, file) = ends(&network, V4, "0.0.0.0/0, ::/0", "");
-    let weft = |arguments: &[&str]| {
-        let mut command = network.weft(&[&["up", file.to_str().unwrap()], arguments].concat());
-        command.env("PATH", &path);
-        command
+    for (script, said) in [
+        (
+            "#!/bin/sh\ncat >/dev/null\necho 'Error: Could not process rule: No such file or directory' >&2\nexit 1\n",
+            "load its modules (`modprobe -a nf_tables nft_ct nft_fib_ipv4",
+        ),
+        (
+            "#!/bin/sh\necho 'nft: error while loading shared libraries: libnftables.so.1: no such file' >&2\nexit 127\n",
+            "nft says: nft: error while loading shared libraries: libnftables.so.1",
+        ),
+    ] {
+        let path = instead_of_nft(&network, script);
+        let weft = |arguments: &[&str]| {
+            let mut command = network.weft(&[&["up", file.to_str().unwrap()], arguments].concat());
+            command.env("PATH", &path);
+            command
+        };
+        let daemon = Process::start(&network.client, weft(&[])).unwrap();
+        daemon.wait_for_line("interface is up");
+        assert!(daemon.log().contains(said), "{}", daemon.log());
+        assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
+        daemon.stop();
+        network.assert_as(&before);
+
+        let output = weft(&["--kill-switch=on"]).output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{log}");
+        assert!(log.contains(said), "{log}");
+        network.assert_as(&before);
+    }
+}
+
+#[test]
+fn an_nft_that_was_built_without_json_sets_all_rules() {
+    let Some(network) = Network::new() else { return };
+    let Some(nft) = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+        .map(|directory| directory.join("nft"))
+        .find(|nft| nft.exists())
+    else {
+        return here::not_run("there is no nft");
     };
-    let daemon = Process::start(&network.client, weft(&[])).unwrap();
+    let before = network.picture();
+    let script = format!(
+        "#!/bin/sh\nfor a; do case $a in -*j*) echo 'Error: JSON support not compiled-in' >&2; exit 1;; esac; done\n\
+         exec {} \"$@\"\n",
+        nft.display()
+    );
+    let path = instead_of_nft(&network, &script);
+    let (_server, file) =
+        ends(&network, V4, "0.0.0.0/0, ::/0", "# weft: KillSwitch = on\n# weft: MssClamp = on");
+    let mut command = network.weft(&["up", file.to_str().unwrap()]);
+    command.env("PATH", &path);
+    let daemon = Process::start(&network.client, command).unwrap();
     daemon.wait_for_line("interface is up");
-    assert!(daemon.log().contains("the kernel lacks a part of nftables"), "{}", daemon.log());
+    let listed = network.client.command("nft").args(["list", "tables"]).output().unwrap();
+    assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().count(), 3, "{}", daemon.log());
+    let doctor = network.weft(&["doctor", file.to_str().unwrap()]).env("PATH", &path).output().unwrap();
+    let found = String::from_utf8(doctor.stdout).unwrap();
+    assert!(found.contains("nft is there, and sets the rules"), "{found}");
     assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
     daemon.stop();
-    network.assert_as(&before);
-
-    let output = weft(&["--kill-switch=on"]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("modprobe -a nf_tables nft_ct nft_fib_ipv4"), "{said}");
     network.assert_as(&before);
 }

@@ -161,6 +161,11 @@ pub enum FirewallError {
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl FirewallError {
+    /// Reports whether this machine has no program or kernel that sets the rules.
+    pub(crate) fn is_lack(&self) -> bool {
+        matches!(self, Self::Missing { .. } | Self::Run { .. } | Self::Kernel { .. } | Self::Refused { .. })
+    }
+
     /// Returns the exit code for this error.
     pub fn exit_code(&self) -> exit::Code {
         match self {

@@ -1,27 +1,24 @@
-//! Sets rules in nftables, through its JSON interface (libnftables-json(5)).
+//! Sets rules in nftables with nft(8), and asks the kernel which tables exist.
 
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use nftables::schema::Nftables;
-use serde::Deserialize;
 use weft_config::InterfaceName;
 
-use super::{Family, FirewallError, Present, Recognises, Rules, Table, full_tunnel_table};
+use super::{Family, FirewallError, Present, Recognises, Rules, Table, full_tunnel_table, table_name};
 
-mod batch;
 mod full_tunnel;
 mod kill_switch;
 mod mss_clamp;
 mod nft;
+mod script;
 mod table_socket;
 #[cfg(test)]
 mod tests;
-mod vocabulary;
 
-use batch::Batch;
 use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
-use table_socket::TableSocket;
+use script::Script;
 
 /// The name prefix of tables with a kill switch or an MSS clamp.
 const OWN_PREFIX: &str = "weft-";
@@ -43,11 +40,7 @@ const NOT_FOUND: &str = "No such file or directory";
 /// Those of [`FirewallError`]; the rules are unchanged then.
 pub fn apply(rules: &Rules) -> Result<(), FirewallError> {
     let action = format!("set the firewall rules of {}", rules.interface);
-    match transact(&["-j", "-f", "-"], rules, &action) {
-        // If nft is not installed, there is nothing to remove.
-        Err(FirewallError::Missing { .. }) if rules.is_empty() => Ok(()),
-        result => result,
-    }
+    transact(&["-f", "-"], rules, &action)
 }
 
 /// Checks whether the kernel would accept these rules; nothing is changed.
@@ -59,7 +52,7 @@ pub fn check(rules: &Rules) -> Result<(), FirewallError> {
         return Ok(());
     }
     let action = format!("check the firewall rules of {}", rules.interface);
-    transact(&["-c", "-j", "-f", "-"], rules, &action)
+    transact(&["-c", "-f", "-"], rules, &action)
 }
 
 /// Removes everything that [`apply`] can have set for an interface, also in an earlier run of the daemon. It
@@ -89,39 +82,21 @@ pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
 pub fn is_in_force(rules: &Rules) -> Result<bool, FirewallError> {
     let tables = tables_of(&rules.interface).into_iter().zip(wanted(rules));
     let wanted: Vec<Table> = tables.filter_map(|(table, is_wanted)| is_wanted.then_some(table)).collect();
-    let asked = TableSocket::open().and_then(|mut socket| {
-        for table in &wanted {
-            if !socket.has(table)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    });
-    asked.map_err(|error| {
-        let action = format!("read the firewall rules of {}", rules.interface);
-        FirewallError::Engine { action, call: "netlink", error }
-    })
+    let count = wanted.len();
+    Ok(existing(wanted, &format!("read the firewall rules of {}", rules.interface))?.len() == count)
 }
 
-/// Returns those of these tables that exist. Each is asked for by its name: to list all tables, nft (1.0.6)
-/// reads every rule and every element of a set, which takes 11 s and 517 MiB on a router that blocks 400,000
-/// addresses.
+/// Returns those of these tables that exist. The kernel is asked for each by its name: to list all tables,
+/// nft (1.0.6) reads every rule and every element of a set, which takes 11 s and 517 MiB on a router that
+/// blocks 400,000 addresses.
 fn existing(tables: impl IntoIterator<Item = Table>, action: &str) -> Result<Vec<Table>, FirewallError> {
-    let mut existing = Vec::new();
-    for table in tables {
-        if read_table(&table, action)?.is_some() {
-            existing.push(table);
+    table_socket::existing(tables).map_err(|error| {
+        let action = action.to_owned();
+        match error.kind() {
+            ErrorKind::PermissionDenied => FirewallError::Permission { action, advice: nft::PRIVILEGE },
+            _ => FirewallError::Engine { action, call: "netlink", error },
         }
-    }
-    Ok(existing)
-}
-
-/// Returns the objects of a table, if it exists.
-fn read_table(table: &Table, action: &str) -> Result<Option<Vec<Object>>, FirewallError> {
-    match read(&["-j", "list", "table", table.family.as_str(), &table.name], action) {
-        Err(FirewallError::Refused { message, .. }) if message.contains(NOT_FOUND) => Ok(None),
-        objects => objects.map(Some),
-    }
+    })
 }
 
 /// Returns where the kill switch and the MSS clamp of an interface are.
@@ -155,11 +130,11 @@ fn transact(arguments: &[&str], rules: &Rules, action: &str) -> Result<(), Firew
     let _alone = alone();
     let unwanted = tables_of(&rules.interface).into_iter().zip(wanted(rules));
     let unwanted = unwanted.filter_map(|(table, is_wanted)| (!is_wanted).then_some(table));
-    let batch = batch(rules, &existing(unwanted, action)?);
-    if batch.objects.is_empty() {
+    let script = script(rules, &existing(unwanted, action)?);
+    if script.is_empty() {
         return Ok(());
     }
-    match nft::run(arguments, Some(&batch), action) {
+    match nft::run(arguments, script.into_bytes(), action) {
         // The transaction creates every object that it names, so what is not found is an expression that the
         // kernel does not have.
         Err(FirewallError::Refused { action, message, .. }) if message.contains(NOT_FOUND) => {
@@ -178,33 +153,33 @@ fn wanted(rules: &Rules) -> [bool; 3] {
 
 /// Returns the transaction that replaces the present tables. It does not touch a table that is neither wanted
 /// nor among `unwanted`, which exist, since the kernel need not know its family.
-fn batch(rules: &Rules, unwanted: &[Table]) -> Nftables<'static> {
-    let mut batch = Batch::default();
+fn script(rules: &Rules, unwanted: &[Table]) -> Script {
+    let mut script = Script::default();
     let wanted @ [_, _, has_own] = wanted(rules);
     for (table, is_wanted) in tables_of(&rules.interface).iter().zip(wanted) {
         if is_wanted || unwanted.contains(table) {
-            batch.clear(table);
+            script.clear(table);
         }
     }
     if let Some(full_tunnel) = &rules.full_tunnel {
-        full_tunnel::add(&mut batch, &rules.interface, full_tunnel);
+        full_tunnel::add(&mut script, &rules.interface, full_tunnel);
     }
     let own = own_table(&rules.interface);
     if has_own {
-        batch.table(&own);
+        script.table(&own);
     }
     if let Some(kill_switch) = &rules.kill_switch {
-        kill_switch::add(&mut batch, &own, &rules.interface, kill_switch);
+        kill_switch::add(&mut script, &own, &rules.interface, kill_switch);
     }
     if rules.mss_clamp {
-        mss_clamp::add(&mut batch, &own, &rules.interface);
+        mss_clamp::add(&mut script, &own, &rules.interface);
     }
-    batch.finish()
+    script
 }
 
 /// Returns the table for the kill switch and the MSS clamp.
 fn own_table(interface: &InterfaceName) -> Table {
-    Table { family: Family::Inet, name: format!("{OWN_PREFIX}{interface}") }
+    Table { family: Family::Inet, name: table_name(OWN_PREFIX, interface) }
 }
 
 /// Returns every table that can exist for an interface.
@@ -215,49 +190,26 @@ fn tables_of(interface: &InterfaceName) -> [Table; 3] {
 /// Returns how many packets the kill switch of a table has blocked, if the table has one.
 fn blocked(table: &Table) -> Result<Option<u64>, FirewallError> {
     let action = format!("read the firewall's table {table}");
-    let objects = read_table(table, &action)?.unwrap_or_default();
-    if !objects.iter().any(|object| object.chain.as_ref().is_some_and(|chain| chain.name == OUTPUT)) {
-        return Ok(None);
+    let listing = nft::run(&["list", "table", table.family.as_str(), &table.name], Vec::new(), &action);
+    match listing {
+        Ok(listing) => Ok(blocked_in(&listing)),
+        // It was removed meanwhile.
+        Err(FirewallError::Refused { message, .. }) if message.contains(NOT_FOUND) => Ok(None),
+        Err(error) => Err(error),
     }
-    let rules = objects.into_iter().filter_map(|object| object.rule);
-    let counters =
-        rules.filter(|rule| rule.comment.as_deref() == Some(COMMENT_OF_BLOCKED)).flat_map(|rule| {
-            rule.expr.into_iter().filter_map(|statement| statement.pointer("/counter/packets")?.as_u64())
-        });
-    Ok(Some(counters.sum()))
 }
 
-/// The fields of an object that are read; newer versions of nft may have other objects and more fields.
-#[derive(Deserialize)]
-struct Object {
-    chain: Option<Named>,
-    rule: Option<Counted>,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Counted {
-    comment: Option<String>,
-    #[serde(default)]
-    expr: Vec<serde_json::Value>,
-}
-
-fn read(arguments: &[&str], action: &str) -> Result<Vec<Object>, FirewallError> {
-    #[derive(Deserialize)]
-    struct Answer {
-        nftables: Vec<Object>,
+/// Adds up the counters of the rules that block, in a listing of nft.
+fn blocked_in(listing: &str) -> Option<u64> {
+    let chain = format!("chain {OUTPUT} {{");
+    if !listing.lines().any(|line| line.trim() == chain) {
+        return None;
     }
-    let answer = nft::run(arguments, None, action)?;
-    match serde_json::from_slice(&answer) {
-        Ok(Answer { nftables }) => Ok(nftables),
-        Err(error) => Err(FirewallError::Answer {
-            action: action.to_owned(),
-            program: "nft",
-            reason: format!("{error}; see `nft --version` (1.0 or newer)"),
-        }),
-    }
+    let comment = format!("comment \"{COMMENT_OF_BLOCKED}\"");
+    let rules = listing.lines().filter(|line| line.trim_end().ends_with(&comment));
+    let counters = rules.filter_map(|rule| {
+        let mut words = rule.split_whitespace().skip_while(|word| *word != "packets");
+        words.nth(1)?.parse::<u64>().ok()
+    });
+    Some(counters.sum())
 }

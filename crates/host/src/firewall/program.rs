@@ -1,7 +1,4 @@
 //! Runs a program that changes the packet filter, for a bounded time.
-//!
-//! The helper of the crate `nftables` is not used: it waits without a limit, deadlocks when nft answers
-//! before it has read all its input, and does not return the message with which nft rejects a change.
 
 use std::io::{self, Read, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +11,8 @@ use super::error::{FirewallError, TIMEOUT};
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 /// The number of lines of an error message that are shown; the rest repeats the input.
 const SHOWN_LINES: usize = 3;
+/// The number of characters of a line that are shown: one may be a set of ten thousand endpoints.
+const SHOWN_CHARACTERS: usize = 200;
 
 /// A program of the system.
 #[derive(Clone, Copy, Debug)]
@@ -85,8 +84,11 @@ impl Ended {
     /// Returns its error message in one line.
     pub(super) fn message(&self) -> String {
         let complaint = String::from_utf8_lossy(&self.complaint);
-        let lines = complaint.lines().map(str::trim).filter(|line| !line.is_empty());
-        lines.take(SHOWN_LINES).collect::<Vec<_>>().join(" / ")
+        // nft marks the place of an error with `^` below the line.
+        let says = |line: &&str| line.contains(|character| character != '^' && character != '~');
+        let lines = complaint.lines().map(str::trim).filter(says);
+        let shorten = |line: &str| line.chars().take(SHOWN_CHARACTERS).collect::<String>();
+        lines.take(SHOWN_LINES).map(shorten).collect::<Vec<_>>().join(" / ")
     }
 }
 

@@ -3,7 +3,7 @@ use weft_tun::TunOffload;
 use weft_udp::{SEND_BUFFER_BYTES, UdpFeatures};
 
 use super::*;
-use crate::doctor::machine::Gro;
+use crate::doctor::machine::{Gro, Nft};
 use crate::doctor::{Clock, Kernel, Link};
 
 /// Returns a machine without problems.
@@ -39,7 +39,7 @@ fn well() -> MachineState {
         existing_link: None,
         port_in_use: Some(false),
         wireguard_module: Some(Module::Absent),
-        nft: Some(true),
+        nft: Some(Nft::Works),
         confinement: Some(Support { system_calls: true, files: true }),
         clock: Clock { is_synchronised: Some(true), unix_ms: 1_800_000_000_000 },
         ipv6_off_by: Vec::new(),
@@ -282,22 +282,24 @@ fn a_kernel_that_cannot_restrict_threads_is_named() {
 
 #[test]
 fn nft_is_needed_by_full_tunnels_the_kill_switch_and_the_mss_clamp() {
-    advice(&only(|facts, _| facts.nft = Some(false), "nft", Problem), "nftables");
+    advice(&only(|facts, _| facts.nft = Some(Nft::Missing), "nft", Problem), "nftables");
     let unneeded = |facts: &mut MachineState, target: &mut DoctorTarget| {
-        facts.nft = Some(false);
+        facts.nft = Some(Nft::Missing);
         *target = DoctorTarget::default();
     };
     only(unneeded, "nft", Note);
     let kill_switch = |facts: &mut MachineState, target: &mut DoctorTarget| {
-        facts.nft = Some(false);
+        facts.nft = Some(Nft::Missing);
         *target = DoctorTarget { kill_switch: true, ..DoctorTarget::default() };
     };
     assert!(only(kill_switch, "nft", Problem).says.contains("kill switch"));
     let mss_clamp = |facts: &mut MachineState, target: &mut DoctorTarget| {
-        facts.nft = Some(false);
+        facts.nft = Some(Nft::Missing);
         *target = DoctorTarget { mss_clamp: true, ..DoctorTarget::default() };
     };
     assert!(only(mss_clamp, "nft", Problem).says.contains("MSS clamp"));
+    let failing = |facts: &mut MachineState| facts.nft = Some(Nft::Fails("no part of it".to_owned()));
+    assert!(only(|facts, _| failing(facts), "nft", Problem).says.contains("no part of it"));
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Observes the machine through /proc, /sys and netlink, and by creating a few sockets and devices.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use weft_host::firewall::{self, FirewallError, FullTunnel, KillSwitch, Local, OwnPackets, Rules};
 use weft_host::misrouted;
 use weft_host::routes::{Netlink, RouteError};
 use weft_lab::Namespace;
@@ -13,7 +16,9 @@ use weft_report::StatusReport;
 use weft_tun::{TunConfig, TunOffload};
 use weft_udp::{Release, Udp as _, UdpConfig, UdpSockets};
 
-use super::super::machine::{Kernel, Link, LinkKind, MachineState, Module, Resolver, TunDevice, UdpFacts};
+use super::super::machine::{
+    Kernel, Link, LinkKind, MachineState, Module, Nft, Resolver, TunDevice, UdpFacts,
+};
 use super::super::target::DoctorTarget;
 use super::{gro, name_of};
 
@@ -45,7 +50,7 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
     facts.resolver = Some(resolver());
     facts.existing_link = name_of(target).and_then(link);
     facts.wireguard_module = wireguard_module();
-    facts.nft = Some(is_installed("nft"));
+    facts.nft = Some(nft(target));
     facts.confinement = Some(weft_confine::support());
     facts.clock.is_synchronised = is_clock_synchronised();
     facts.ipv6_off_by = ipv6_off_by(name_of(target).filter(|_| facts.is_running));
@@ -158,6 +163,34 @@ fn resolver() -> Resolver {
         return Resolver::Resolvconf;
     }
     Resolver::File { is_writable: is_writable(&target) }
+}
+
+/// Lets nft check the rules that the target needs, or all of them if it needs none. Nothing is changed.
+fn nft(target: &DoctorTarget) -> Nft {
+    if !is_installed("nft") {
+        return Nft::Missing;
+    }
+    let mark = NonZeroU32::new(target.fw_mark).unwrap_or(NonZeroU32::MIN);
+    let (ipv4, ipv6) = (target.full_tunnel_v4 || !target.needs_nft(), target.full_tunnel_v6);
+    let local = Local::Allowed { dns: BTreeSet::new() };
+    let is_wanted = |wanted: bool| wanted || !target.needs_nft();
+    let kill_switch = || KillSwitch { own: OwnPackets::Marked(mark), local };
+    let Some(interface) = target.interface.clone().or_else(|| "weft-doctor".parse().ok()) else {
+        return Nft::Works;
+    };
+    let addresses = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let rules = Rules {
+        full_tunnel: Some(FullTunnel { mark, addresses, ipv4, ipv6 }),
+        kill_switch: is_wanted(target.kill_switch).then(kill_switch),
+        mss_clamp: is_wanted(target.mss_clamp),
+        ..Rules::none(interface)
+    };
+    match firewall::check(&rules) {
+        // The permission is another finding.
+        Ok(()) | Err(FirewallError::Permission { .. }) => Nft::Works,
+        Err(FirewallError::Missing { .. }) => Nft::Missing,
+        Err(error) => Nft::Fails(error.to_string()),
+    }
 }
 
 fn is_installed(program: &str) -> bool {

@@ -10,21 +10,13 @@
 //! another program that sets a mark is enough, and `output` sees only the device of the first route.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use nftables::expr::{Expression, MetaKey, NamedExpression};
-use nftables::schema::SetType;
-use nftables::stmt::{Reject, RejectType, Statement};
-use nftables::types::{NfChainPolicy, NfHook, RejectCode};
 use weft_config::InterfaceName;
 
 use super::super::local::{local_networks, v6};
 use super::super::{KillSwitch, Local, OwnPackets, Table};
-use super::batch::{Batch, ChainHook};
-use super::vocabulary::{
-    accept, address, any_number, any_of, any_text, count, ct, drop, field, header_of, in_through, is, jump,
-    l4proto_is, meta, out_through, prefix, text,
-};
+use super::script::{ChainHook, Script, any_of, header_of};
 
 /// The base chain for packets of this machine.
 pub(super) const OUTPUT: &str = "output";
@@ -42,147 +34,122 @@ const LOCAL: &str = "local";
 /// The comment of the rules that block packets.
 pub(super) const COMMENT_OF_BLOCKED: &str = "blocked";
 
-const ENDPOINTS: [&str; 2] = ["endpoints4", "endpoints6"];
-const ENDPOINT_FIELDS: [&[SetType]; 2] =
-    [&[SetType::Ipv4Addr, SetType::InetService], &[SetType::Ipv6Addr, SetType::InetService]];
+/// The sets of endpoints of each family: their names, their types, and what is looked up in them.
+const ENDPOINTS: [[&str; 3]; 2] = [
+    ["endpoints4", "ipv4_addr . inet_service", "ip daddr . udp dport"],
+    ["endpoints6", "ipv6_addr . inet_service", "ip6 daddr . udp dport"],
+];
 
 /// The priority of every base chain, the usual priority of filter rules (nft(8): `filter`).
 const FILTER: i32 = 0;
 
+/// Rejects a packet with an ICMP error: programs learn at once that there is no route, and existing
+/// connections wait for the tunnel to come back. nft reads it without `type` only since 1.0.
+const REFUSE: &str = "reject with icmpx type admin-prohibited";
+
 /// Adds sets, chains and rules to the table.
-pub(super) fn add(batch: &mut Batch, table: &Table, interface: &InterfaceName, switch: &KillSwitch) {
+pub(super) fn add(script: &mut Script, table: &Table, interface: &InterfaceName, switch: &KillSwitch) {
     for chain in [SENT, FORWARDED] {
-        batch.chain(table, chain);
+        script.chain(table, chain);
     }
     if let Local::Allowed { dns } = &switch.local {
-        batch.chain(table, LOCAL);
-        add_local(batch, table, dns);
+        script.chain(table, LOCAL);
+        add_local(script, table, dns);
     }
-    let bases = [(OUTPUT, NfHook::Output), (FORWARD, NfHook::Forward), (POSTROUTING, NfHook::Postrouting)];
-    for (name, hook) in bases {
-        batch.base_chain(table, name, ChainHook { hook, priority: FILTER, policy: NfChainPolicy::Drop });
+    for (name, hook) in [(OUTPUT, "output"), (FORWARD, "forward"), (POSTROUTING, "postrouting")] {
+        script.base_chain(table, name, ChainHook { hook, priority: FILTER, policy: "drop" });
     }
-    add_sent(batch, table, interface, switch);
-    add_forwarded(batch, table, interface, switch);
+    add_sent(script, table, interface, switch);
+    add_forwarded(script, table, interface, switch);
     for (chain, allowed, last) in [
-        (OUTPUT, &[SENT][..], refuse()),
-        (FORWARD, &[FORWARDED], drop()),
-        (POSTROUTING, &[SENT, FORWARDED], drop()),
+        (OUTPUT, &[SENT][..], REFUSE),
+        (FORWARD, &[FORWARDED], "drop"),
+        (POSTROUTING, &[SENT, FORWARDED], "drop"),
     ] {
         for allowed in allowed {
             let whose = if *allowed == SENT { "of this machine" } else { "of others" };
-            batch.rule(table, chain, whose, [jump(allowed)]);
+            script.rule(table, chain, whose, format_args!("jump {allowed}"));
         }
         // A rule does this, not only the policy: when a table is replaced, the policy takes effect after the
         // rules.
-        batch.rule(table, chain, COMMENT_OF_BLOCKED, [count(), last]);
+        script.rule(table, chain, COMMENT_OF_BLOCKED, format_args!("counter {last}"));
     }
 }
 
-fn add_sent(batch: &mut Batch, table: &Table, interface: &InterfaceName, switch: &KillSwitch) {
-    let mut allow = |comment, mut conditions: Vec<Statement<'static>>| {
-        conditions.push(accept());
-        batch.rule(table, SENT, comment, conditions);
+fn add_sent(script: &mut Script, table: &Table, interface: &InterfaceName, switch: &KillSwitch) {
+    let mut allow = |comment, condition: &str| {
+        script.rule(table, SENT, comment, format_args!("{condition} accept"));
     };
-    let through = [text("lo"), text(interface.as_str())];
-    allow("loopback and tunnel", vec![is(meta(MetaKey::Oifname), any_of(through))]);
+    allow("loopback and tunnel", &format!("oifname {{ \"lo\", \"{interface}\" }}"));
     if let OwnPackets::Marked(mark) = &switch.own {
-        let is_own = is(meta(MetaKey::Mark), Expression::Number(mark.get()));
-        allow("the tunnel's own packets", vec![l4proto_is("udp"), is_own]);
+        allow("the tunnel's own packets", &format!("meta l4proto udp meta mark {mark:#x}"));
     }
-    allow("DHCP", vec![udp_port("sport", 68), udp_port("dport", 67)]);
+    allow("DHCP", "udp sport 68 udp dport 67");
     // RFC 8415, section 7.1: all relay agents and servers; section 13: from a link-local address.
-    let servers = is(field("ip6", "daddr"), any_text(&["ff02::1:2", "ff05::1:3"]));
-    let from_link = is(field("ip6", "saddr"), prefix(v6(0xfe80, 10)));
-    allow("DHCPv6", vec![from_link, servers, udp_port("sport", 546), udp_port("dport", 547)]);
+    let from_link = format!("ip6 saddr {}", v6(0xfe80, 10));
+    let to_servers = "ip6 daddr { ff02::1:2, ff05::1:3 } udp sport 546 udp dport 547";
+    allow("DHCPv6", &format!("{from_link} {to_servers}"));
     // Without neighbour discovery no IPv6 packet finds the next hop. It is valid only with a hop limit of
     // 255, which no forwarded packet has (RFC 4861, section 7.1).
-    let discovery = ["nd-router-solicit", "nd-router-advert", "nd-neighbor-solicit", "nd-neighbor-advert"];
-    let on_link = is(field("ip6", "hoplimit"), Expression::Number(255));
-    allow("neighbour discovery", vec![is(field("icmpv6", "type"), any_text(&discovery)), on_link]);
+    let discovery = "{ nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert }";
+    allow("neighbour discovery", &format!("icmpv6 type {discovery} ip6 hoplimit 255"));
     // Switches with MLD snooping forward neighbour solicitations only to known listeners (RFC 4541, section
-    // 3).
+    // 3). Newer versions of nft say `done` for `reduction`, and read both.
     let listeners =
-        ["mld-listener-query", "mld-listener-report", "mld-listener-done", "mld2-listener-report"];
-    let to_link = is(field("ip6", "daddr"), prefix(v6(0xff02, 16)));
-    allow("multicast listeners", vec![is(field("icmpv6", "type"), any_text(&listeners)), to_link]);
+        "{ mld-listener-query, mld-listener-report, mld-listener-reduction, mld2-listener-report }";
+    allow("multicast listeners", &format!("icmpv6 type {listeners} ip6 daddr {}", v6(0xff02, 16)));
     // A gateway reports the MTU of the tunnel to its clients.
-    let unreachable = is(field("icmp", "type"), text("destination-unreachable"));
-    allow("path MTU", vec![unreachable, is(field("icmp", "code"), text("frag-needed"))]);
-    allow("path MTU", vec![is(field("icmpv6", "type"), text("packet-too-big"))]);
+    allow("path MTU", "icmp type destination-unreachable icmp code frag-needed");
+    allow("path MTU", "icmpv6 type packet-too-big");
 
     if let OwnPackets::To(endpoints) = &switch.own {
-        for (place, header) in ["ip", "ip6"].into_iter().enumerate() {
-            batch.set(table, ENDPOINTS[place], ENDPOINT_FIELDS[place]);
-            let fields = vec![field(header, "daddr"), field("udp", "dport")];
-            let destination = Expression::Named(NamedExpression::Concat(fields));
-            let known = is(destination, text(format!("@{}", ENDPOINTS[place])));
-            batch.rule(table, SENT, "the tunnel's own packets", [known, accept()]);
+        for ([name, kind, destination], is_ipv6) in ENDPOINTS.into_iter().zip([false, true]) {
+            script.set(table, name, kind);
+            let known = format_args!("{destination} @{name} accept");
+            script.rule(table, SENT, "the tunnel's own packets", known);
+            let endpoints = endpoints.iter().filter(|endpoint| endpoint.is_ipv6() == is_ipv6);
+            let elements = endpoints.map(|endpoint| format!("{} . {}", endpoint.ip(), endpoint.port()));
+            script.elements(table, name, elements);
         }
-        add_endpoints(batch, table, endpoints);
     }
     if switch.local != Local::Blocked {
-        batch.rule(table, SENT, "local networks", [jump(LOCAL)]);
+        script.rule(table, SENT, "local networks", format_args!("jump {LOCAL}"));
     }
 }
 
-/// Fills the sets of endpoints.
-fn add_endpoints(batch: &mut Batch, table: &Table, endpoints: &BTreeSet<SocketAddr>) {
-    for (place, is_ipv6) in [false, true].into_iter().enumerate() {
-        let elements = endpoints.iter().filter(|endpoint| endpoint.is_ipv6() == is_ipv6).map(|endpoint| {
-            let fields = vec![address(endpoint.ip()), Expression::Number(endpoint.port().into())];
-            Expression::Named(NamedExpression::Concat(fields))
-        });
-        batch.elements(table, ENDPOINTS[place], elements.collect());
-    }
-}
-
-fn add_forwarded(batch: &mut Batch, table: &Table, interface: &InterfaceName, switch: &KillSwitch) {
-    let name = interface.as_str();
-    batch.rule(table, FORWARDED, "into the tunnel", [out_through(name), accept()]);
+fn add_forwarded(script: &mut Script, table: &Table, interface: &InterfaceName, switch: &KillSwitch) {
+    script.rule(table, FORWARDED, "into the tunnel", format_args!("oifname \"{interface}\" accept"));
     // Only replies: a peer must not reach networks outside the tunnel through this machine.
-    let is_answer = is(ct("direction"), text("reply"));
-    batch.rule(table, FORWARDED, "answers out of the tunnel", [in_through(name), is_answer, accept()]);
+    let answers = format_args!("iifname \"{interface}\" ct direction reply accept");
+    script.rule(table, FORWARDED, "answers out of the tunnel", answers);
     if switch.local != Local::Blocked {
-        batch.rule(table, FORWARDED, "local networks", [jump(LOCAL)]);
+        script.rule(table, FORWARDED, "local networks", format_args!("jump {LOCAL}"));
     }
 }
 
-fn add_local(batch: &mut Batch, table: &Table, dns: &BTreeSet<IpAddr>) {
+fn add_local(script: &mut Script, table: &Table, dns: &BTreeSet<IpAddr>) {
     let networks = local_networks();
     for is_ipv6 in [false, true] {
         let is_named_here = |server: &&IpAddr| {
             server.is_ipv6() == is_ipv6 && networks.iter().any(|net| net.contains(*server))
         };
-        let servers: Vec<_> = dns.iter().filter(is_named_here).map(|server| address(*server)).collect();
+        let servers: Vec<_> = dns.iter().filter(is_named_here).collect();
         if !servers.is_empty() {
-            let to_server = is(field(header_of(is_ipv6), "daddr"), any_of(servers));
-            batch.rule(table, LOCAL, "own name servers", [to_server, accept()]);
+            let to_server = format_args!("{} daddr {} accept", header_of(is_ipv6), any_of(servers));
+            script.rule(table, LOCAL, "own name servers", to_server);
         }
     }
-    batch.rule(table, LOCAL, "no other name servers", [is_port(), is_dns(), Statement::Return(None)]);
+    // DNS, and DNS over TLS and QUIC. Older versions of nft do not know `th dport`, which these bits are.
+    let to_dns = "meta l4proto { tcp, udp } @th,16,16 { 53, 853 } return";
+    script.rule(table, LOCAL, "no other name servers", to_dns);
     for is_ipv6 in [false, true] {
-        let nets = networks.iter().filter(|net| net.addr().is_ipv6() == is_ipv6).map(|net| prefix(*net));
-        let to_local = is(field(header_of(is_ipv6), "daddr"), any_of(nets));
-        batch.rule(table, LOCAL, "local networks", [to_local, accept()]);
+        let networks = networks.iter().filter(|net| net.addr().is_ipv6() == is_ipv6);
+        // A single address is written without its length.
+        let networks = networks.map(|net| match net.prefix_len() == net.max_prefix_len() {
+            true => net.addr().to_string(),
+            false => net.to_string(),
+        });
+        let to_local = format_args!("{} daddr {} accept", header_of(is_ipv6), any_of(networks));
+        script.rule(table, LOCAL, "local networks", to_local);
     }
-}
-
-fn udp_port(name: &'static str, port: u32) -> Statement<'static> {
-    is(field("udp", name), Expression::Number(port))
-}
-
-fn is_port() -> Statement<'static> {
-    is(meta(MetaKey::L4proto), any_text(&["tcp", "udp"]))
-}
-
-/// Matches DNS, and DNS over TLS and QUIC.
-fn is_dns() -> Statement<'static> {
-    is(field("th", "dport"), any_number(&[53, 853]))
-}
-
-/// Rejects a packet with an ICMP error: programs learn at once that there is no route, and existing
-/// connections wait for the tunnel to come back.
-fn refuse() -> Statement<'static> {
-    Statement::Reject(Some(Reject::new(Some(RejectType::ICMPX), Some(RejectCode::AdminProhibited))))
 }

@@ -1,7 +1,5 @@
 //! Runs the program nft.
 
-use nftables::schema::Nftables;
-
 use super::super::error::FirewallError;
 use super::super::program::{Ended, Program};
 
@@ -11,19 +9,17 @@ const NFT: Program = Program {
     advice: "install the package nftables",
 };
 
+/// What is needed to read and change tables.
+pub(super) const PRIVILEGE: &str = "run weft as root or give it CAP_NET_ADMIN";
+
 /// Runs nft with these arguments and returns its answer.
-pub(super) fn run(
-    arguments: &[&str],
-    input: Option<&Nftables<'_>>,
-    action: &str,
-) -> Result<Vec<u8>, FirewallError> {
-    let input = input.map(serde_json::to_vec).transpose().map_err(|error| FirewallError::Run {
-        action: action.to_owned(),
-        program: NFT.name,
-        error: error.into(),
-    })?;
-    let ended = NFT.run(arguments, input.unwrap_or_default(), action)?;
-    if ended.is_success { Ok(ended.answer) } else { Err(refusal(&ended, action)) }
+pub(super) fn run(arguments: &[&str], input: Vec<u8>, action: &str) -> Result<String, FirewallError> {
+    let ended = NFT.run(arguments, input, action)?;
+    if ended.is_success {
+        Ok(String::from_utf8_lossy(&ended.answer).into_owned())
+    } else {
+        Err(refusal(&ended, action))
+    }
 }
 
 /// Finds the error that a message of nft means.
@@ -31,7 +27,7 @@ fn refusal(ended: &Ended, action: &str) -> FirewallError {
     let (action, message) = (action.to_owned(), ended.message());
     let says = |text: &str| message.contains(text);
     if says("Operation not permitted") || says("Permission denied") {
-        FirewallError::Permission { action, advice: "run weft as root or give it CAP_NET_ADMIN" }
+        FirewallError::Permission { action, advice: PRIVILEGE }
     } else if says("not supported") || says("Unable to initialize Netlink socket") {
         FirewallError::Kernel { action, message }
     } else {

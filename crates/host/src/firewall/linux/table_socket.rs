@@ -15,24 +15,42 @@ const ANSWER: u16 = 10 << 8;
 /// The attribute with the name of a table (NFTA_TABLE_NAME).
 const NAME: u16 = 1;
 
-/// A netlink socket of the network namespace of the thread that opened it.
-pub(super) struct TableSocket(Socket);
+/// What the kernel answers where it has no nftables (the last one: nfnetlink_rcv_msg without its module), or
+/// does not know the family of a table.
+const NO_NFTABLES: [i32; 4] = [libc::EPROTONOSUPPORT, libc::EAFNOSUPPORT, libc::EOPNOTSUPP, libc::EINVAL];
 
-impl TableSocket {
-    pub(super) fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        // The answer is there once the question is sent.
-        socket.set_non_blocking(true)?;
-        socket.bind_auto()?;
-        Ok(Self(socket))
+/// Returns those of these tables that exist in the network namespace of this thread.
+pub(super) fn existing(tables: impl IntoIterator<Item = Table>) -> io::Result<Vec<Table>> {
+    let Some(mut socket) = unless_lacking(open())? else { return Ok(Vec::new()) };
+    let mut existing = Vec::new();
+    for table in tables {
+        if unless_lacking(has(&mut socket, &table))? == Some(true) {
+            existing.push(table);
+        }
     }
+    Ok(existing)
+}
 
-    /// Reports whether a table exists.
-    pub(super) fn has(&mut self, table: &Table) -> io::Result<bool> {
-        self.0.send_to(&question(table), &SocketAddr::new(0, 0), 0)?;
-        let (answer, _) = self.0.recv_from_full()?;
-        is_there(&answer)
+/// Returns nothing where the kernel has no nftables.
+fn unless_lacking<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+    match answer {
+        Err(error) if error.raw_os_error().is_some_and(|errno| NO_NFTABLES.contains(&errno)) => Ok(None),
+        answer => answer.map(Some),
     }
+}
+
+fn open() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    // The answer is there once the question is sent.
+    socket.set_non_blocking(true)?;
+    socket.bind_auto()?;
+    Ok(socket)
+}
+
+fn has(socket: &mut Socket, table: &Table) -> io::Result<bool> {
+    socket.send_to(&question(table), &SocketAddr::new(0, 0), 0)?;
+    let (answer, _) = socket.recv_from_full()?;
+    is_there(&answer)
 }
 
 /// Reads the answer of the kernel.

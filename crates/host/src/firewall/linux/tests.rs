@@ -1,6 +1,5 @@
 use std::num::NonZeroU32;
 
-use serde_json::{Value, json};
 use weft_lab::{Namespace, here};
 
 use super::super::{FullTunnel, KillSwitch, Local, OwnPackets};
@@ -21,29 +20,28 @@ fn full() -> Rules {
     }
 }
 
-/// Returns the commands of a transaction, each with its verb and its object.
-fn commands(batch: &Nftables<'_>) -> Vec<Value> {
-    let mut document = serde_json::to_value(batch).unwrap();
-    document["nftables"].take().as_array().unwrap().clone()
+/// Returns the commands of a transaction.
+fn commands(rules: &Rules, unwanted: &[Table]) -> Vec<String> {
+    let script = String::from_utf8(script(rules, unwanted).into_bytes()).unwrap();
+    script.lines().map(str::to_owned).collect()
 }
 
-fn rules(rules: &Rules) -> Vec<Value> {
-    commands(&batch(rules, &[])).iter().filter_map(|command| command.pointer("/add/rule").cloned()).collect()
+/// Returns the rules of a transaction, without `add rule`.
+fn rules_of(rules: &Rules) -> Vec<String> {
+    let commands = commands(rules, &[]);
+    commands.iter().filter_map(|command| command.strip_prefix("add rule ").map(str::to_owned)).collect()
 }
 
 #[test]
 fn a_transaction_takes_away_what_was_there_before_it_adds() {
-    let all = tables_of(&"wg0".parse().unwrap());
-    let cleared = commands(&batch(&Rules::none("wg0".parse().unwrap()), &all));
-    let expected: Vec<Value> = [("ip", "wg-quick-wg0"), ("ip6", "wg-quick-wg0"), ("inet", "weft-wg0")]
+    let none = Rules::none("wg0".parse().unwrap());
+    let cleared = commands(&none, &tables_of(&none.interface));
+    let expected: Vec<String> = ["ip wg-quick-wg0", "ip6 wg-quick-wg0", "inet weft-wg0"]
         .into_iter()
-        .flat_map(|(family, name)| {
-            let table = json!({ "table": { "family": family, "name": name } });
-            [json!({ "add": table }), json!({ "delete": table })]
-        })
+        .flat_map(|table| ["add", "delete"].map(|verb| format!("{verb} table {table}")))
         .collect();
     assert_eq!(cleared, expected);
-    assert_eq!(commands(&batch(&full(), &[]))[..6], expected);
+    assert_eq!(commands(&full(), &[])[..6], expected);
 }
 
 #[test]
@@ -52,8 +50,8 @@ fn a_transaction_names_no_table_that_is_neither_there_nor_wanted() {
     rules.full_tunnel.as_mut().unwrap().ipv6 = false;
     (rules.kill_switch, rules.mss_clamp) = (None, false);
     let families = |present: &[Table]| {
-        let text = serde_json::to_string(&batch(&rules, present)).unwrap();
-        ["\"ip\"", "\"ip6\"", "\"inet\""].map(|family| text.contains(&format!("\"family\":{family}")))
+        let text = commands(&rules, present).join(" ");
+        [" ip ", " ip6 ", " inet "].map(|family| text.contains(&format!("table{family}")))
     };
     assert_eq!(families(&[]), [true, false, false]);
     assert_eq!(families(&[full_tunnel_table(&rules.interface, true)]), [true, true, false]);
@@ -62,40 +60,43 @@ fn a_transaction_names_no_table_that_is_neither_there_nor_wanted() {
 
 #[test]
 fn a_rule_is_written_as_nft_reads_it() {
-    let rules = rules(&full());
-    let own = rules.iter().find(|rule| rule["chain"] == "preraw" && rule["family"] == "ip6").unwrap();
-    let expected = json!([
-        { "match": { "op": "!=", "left": { "meta": { "key": "iifname" } }, "right": "wg0" } },
-        { "match": {
-            "op": "==", "left": { "payload": { "protocol": "ip6", "field": "daddr" } }, "right": "fd00::2"
-        } },
-        { "match": {
-            "op": "!=", "left": { "fib": { "result": "type", "flags": ["saddr"] } }, "right": "local"
-        } },
-        { "drop": {} },
-    ]);
-    assert_eq!(own["expr"], expected);
+    let expected = "ip6 wg-quick-wg0 preraw iifname != \"wg0\" ip6 daddr fd00::2 fib saddr type != local drop \
+                    comment \"only from the tunnel\"";
+    assert!(rules_of(&full()).iter().any(|rule| rule == expected));
 }
 
 #[test]
 fn nothing_is_let_through_without_a_condition_and_every_base_chain_ends_with_a_refusal() {
-    let rules = rules(&full());
-    for rule in rules.iter().filter(|rule| rule["table"] == "weft-wg0") {
-        let statements = rule["expr"].as_array().unwrap();
-        let accepts = statements.iter().any(|statement| statement.get("accept").is_some());
-        assert!(!accepts || statements[0].get("match").is_some(), "{rule}");
+    let rules = rules_of(&full());
+    for rule in rules.iter().filter_map(|rule| rule.strip_prefix("inet weft-wg0 ")) {
+        assert!(rule.split_whitespace().nth(1) != Some("accept"), "{rule}");
     }
-    for (chain, verdict) in [("output", "reject"), ("forward", "drop"), ("postrouting", "drop")] {
-        let last = rules.iter().rfind(|rule| rule["chain"] == chain).unwrap();
-        assert!(last["expr"][1].get(verdict).is_some(), "{last}");
+    for (chain, verdict) in
+        [("output", "counter reject"), ("forward", "counter drop"), ("postrouting", "counter drop")]
+    {
+        let own = format!("inet weft-wg0 {chain} ");
+        let last = rules.iter().rev().find_map(|rule| rule.strip_prefix(&own)).unwrap();
+        assert!(last.starts_with(verdict), "{last}");
     }
 }
 
 #[test]
 fn the_kill_switch_never_names_a_device_by_its_number() {
     // When the tunnel comes back, an interface index may belong to another device, or to none.
-    let text = serde_json::to_string(&batch(&full(), &[])).unwrap();
-    assert!(text.contains("\"oifname\"") && !text.contains("\"oif\"") && !text.contains("\"iif\""));
+    let text = commands(&full(), &[]).join(" ");
+    assert!(text.contains(" oifname ") && !text.contains(" oif ") && !text.contains(" iif "));
+}
+
+#[test]
+fn the_counters_of_what_is_blocked_are_read_in_what_nft_says() {
+    let listing = "table inet weft-wg0 {\n\tchain output {\n\t\ttype filter hook output priority 0; policy drop;\n\
+        \t\tjump sent comment \"of this machine\"\n\
+        \t\tcounter packets 3 bytes 9 reject with icmpx type admin-prohibited comment \"blocked\"\n\t}\n\
+        \tchain forward {\n\t\tcounter packets 4 bytes 9 drop comment \"blocked\"\n\
+        \t\tcounter packets 8 bytes 9 accept comment \"others\"\n\t}\n}\n";
+    assert_eq!(blocked_in(listing), Some(7));
+    let clamp_only = "table inet weft-wg0 {\n\tchain mss {\n\t}\n}\n";
+    assert_eq!(blocked_in(clamp_only), None);
 }
 
 #[test]
