@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
 
-use super::lexer::{self, Header};
+use super::lexer::{self, Header, compact};
 use super::{Endpoint, key_file, values};
 use crate::device::{DeviceState, PeerState};
 use crate::endpoint;
@@ -106,7 +106,7 @@ impl Line<'_> {
     /// Returns the value, if the line has this key.
     fn value_of(&self, key: &str) -> Option<&str> {
         let (written, value) = lexer::Line::new(0, self.text()).key_value()?;
-        written.eq_ignore_ascii_case(key).then_some(value)
+        compact(written).eq_ignore_ascii_case(key).then_some(value)
     }
 }
 
@@ -188,7 +188,7 @@ impl Section<'_> {
     }
 
     fn public_key(&self) -> Option<PublicKey> {
-        self.value("PublicKey").and_then(|value| PublicKey::from_str(value).ok())
+        self.value("PublicKey").and_then(|value| PublicKey::from_str(&compact(value)).ok())
     }
 
     /// Returns the value in effect: the last one.
@@ -201,7 +201,7 @@ impl Section<'_> {
         let values = self.lines.iter().filter_map(|line| line.value_of("AllowedIPs"));
         values
             .flat_map(|value| value.split(','))
-            .filter_map(|item| values::allowed_ip(item.trim()).ok())
+            .filter_map(|item| values::allowed_ip(&compact(item)).ok())
             .map(|net| net.trunc())
             .collect()
     }
@@ -210,11 +210,12 @@ impl Section<'_> {
         let settings = &saved.device.settings;
         let key = settings.private_key.as_ref().map(|key| key.to_base64());
         self.set_key("PrivateKey", "PrivateKeyFile", key.as_ref().map(|key| key.as_str()), saved.file);
-        let port = self.value("ListenPort").and_then(|text| values::listen_port(text).ok());
+        let port = self.value("ListenPort").and_then(|text| values::listen_port(&compact(text)).ok());
         if port.unwrap_or_default() != settings.listen_port {
             self.set("ListenPort", Some(settings.listen_port));
         }
-        let mark = self.value("FwMark").and_then(|text| values::fw_mark(text).ok()).unwrap_or_default();
+        let mark = self.value("FwMark").and_then(|text| values::fw_mark(&compact(text)).ok());
+        let mark = mark.unwrap_or_default();
         let is_chosen = mark == 0 && settings.fw_mark == saved.chosen_mark;
         if mark != settings.fw_mark && !is_chosen {
             let mark = Some(settings.fw_mark).filter(|mark| *mark != 0);
@@ -247,7 +248,7 @@ impl Section<'_> {
             self.set_list("AllowedIPs", &peer.allowed_ips);
         }
         if let Some(endpoint) = peer.endpoint {
-            let written = self.value("Endpoint").and_then(|text| values::endpoint(text).ok());
+            let written = self.value("Endpoint").and_then(|text| values::endpoint(&compact(text)).ok());
             // Interface indices may change with a restart; interface names do not.
             let text = endpoint::text(&endpoint);
             let stays = match &written {
@@ -262,7 +263,8 @@ impl Section<'_> {
             }
         }
         let keepalive = self.value("PersistentKeepalive");
-        let keepalive = keepalive.and_then(|text| values::persistent_keepalive(text).ok()).flatten();
+        let keepalive =
+            keepalive.and_then(|text| values::persistent_keepalive(&compact(text)).ok()).flatten();
         if keepalive != peer.settings.persistent_keepalive {
             self.set("PersistentKeepalive", peer.settings.persistent_keepalive);
         }

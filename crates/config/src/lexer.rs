@@ -1,6 +1,8 @@
 //! Lines of a configuration file, as wg(8), wg-quick(8) and weft read them: headers of sections, keys with
 //! values, and the comments that are settings of weft.
 
+use std::borrow::Cow;
+
 /// A section that the format knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
@@ -40,6 +42,14 @@ pub fn items(list: &str) -> impl Iterator<Item = &str> {
     list.split([',', ' ', '\t']).filter(|item| !item.is_empty())
 }
 
+/// Returns a key or a value of wg(8) without white space, which it ignores wherever it stands.
+pub fn compact(text: &str) -> Cow<'_, str> {
+    match text.contains(char::is_whitespace) {
+        true => text.split_whitespace().collect::<String>().into(),
+        false => text.into(),
+    }
+}
+
 impl<'a> Line<'a> {
     /// Wraps the text of a line.
     pub fn new(number: usize, whole: &'a str) -> Self {
@@ -60,8 +70,10 @@ impl<'a> Line<'a> {
     pub fn header(self) -> Option<Header<'a>> {
         let name = self.text().strip_prefix('[')?;
         Some(match name.strip_suffix(']').map(str::trim) {
-            Some(name) if name.eq_ignore_ascii_case("interface") => Header::Known(Section::Interface),
-            Some(name) if name.eq_ignore_ascii_case("peer") => Header::Known(Section::Peer),
+            Some(name) if compact(name).eq_ignore_ascii_case("interface") => {
+                Header::Known(Section::Interface)
+            }
+            Some(name) if compact(name).eq_ignore_ascii_case("peer") => Header::Known(Section::Peer),
             Some(name) => Header::Unknown(name),
             None => Header::Unclosed,
         })

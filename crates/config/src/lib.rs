@@ -15,6 +15,7 @@ use weft_tunnel::{PeerSettings, PublicKey};
 use settings::{InterfaceSettings, ReportSettings};
 
 pub mod device;
+mod dialect;
 mod domain;
 mod edit;
 pub mod endpoint;
@@ -25,6 +26,7 @@ mod key_file;
 pub mod keys;
 pub mod lexer;
 mod load;
+pub mod mapped;
 pub mod metrics;
 #[cfg(unix)]
 mod permissions;
@@ -43,13 +45,14 @@ mod wg_quick;
 #[cfg(not(unix))]
 use unsupported as permissions;
 
+pub use dialect::{Dialect, foreign, is_of_amnezia_wg};
 pub use domain::{Domain, InvalidDomain};
 pub use edit::{Saved, edit};
 pub use finish::parse;
 pub use host::without_keys;
 pub use host::{Dns, Hook, HookPhase, HostConfig, KillSwitch};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
-pub use load::{LoadError, load, load_as_service, name_of, path_of, read_text};
+pub use load::{LoadError, interface_of, load, load_as_service, name_of, path_of, read_text};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use suggest::shown_key;
 pub use threads::{InvalidThreads, MAX_THREADS, PacketThreads, Threads, TunThreads};

@@ -28,8 +28,11 @@ pub enum LoadError {
         /// The rule that the name violates.
         reason: InvalidInterfaceName,
     },
+    /// A name, and not the path of a file, is not a valid interface name.
+    #[error(transparent)]
+    Interface(#[from] InvalidInterfaceName),
     /// The file cannot be read.
-    #[error("{}: cannot read the configuration: {error}; {}", file.display(), advice(error))]
+    #[error("{}: cannot read the configuration: {error}; {}", file.display(), advice(file, error))]
     Read {
         /// The path of the file.
         file: PathBuf,
@@ -47,13 +50,16 @@ impl LoadError {
         match self {
             Self::Read { error, .. } => error.kind() == io::ErrorKind::PermissionDenied,
             Self::Config(errors) => errors.is_permission_denied(),
-            Self::Name { .. } => false,
+            Self::Name { .. } | Self::Interface(_) => false,
         }
     }
 }
 
-fn advice(error: &io::Error) -> String {
+fn advice(file: &Path, error: &io::Error) -> String {
     let advice = match error.kind() {
+        io::ErrorKind::NotFound if file.is_relative() && std::env::current_dir().is_err() => {
+            "the working directory was deleted: change to another one, or give a path from the root"
+        }
         io::ErrorKind::PermissionDenied if cfg!(windows) => "run weft as an administrator",
         io::ErrorKind::PermissionDenied => "run weft as root, or as a user who may read it",
         io::ErrorKind::NotFound => return format!("give the path of a file, or a NAME for {MEANING}"),
@@ -76,11 +82,11 @@ fn directory() -> PathBuf {
 /// Returns the file that `target` names: `target` is a path, or a bare name for `/etc/wireguard/NAME.conf`,
 /// on Windows `%ProgramData%\weft\NAME.conf`.
 pub fn path_of(target: &str) -> PathBuf {
-    if target.contains(std::path::is_separator) || target.ends_with(".conf") {
-        PathBuf::from(target)
-    } else {
-        directory().join(format!("{target}.conf"))
-    }
+    if is_path(target) { PathBuf::from(target) } else { directory().join(format!("{target}.conf")) }
+}
+
+fn is_path(target: &str) -> bool {
+    target.contains(std::path::is_separator) || target.ends_with(".conf")
 }
 
 /// Returns the interface that a file configures: the file's name without its extension.
@@ -88,6 +94,14 @@ pub fn name_of(path: &Path) -> Result<InterfaceName, LoadError> {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let name = if stem == "lo" { Err(InvalidInterfaceName::Loopback) } else { stem.parse() };
     name.map_err(|reason| LoadError::Name { file: path.to_owned(), reason })
+}
+
+/// Returns the interface that `target` names, which is its file or the interface itself.
+pub fn interface_of(target: &str) -> Result<InterfaceName, LoadError> {
+    match is_path(target) {
+        true => name_of(Path::new(target)),
+        false => Ok(target.parse()?),
+    }
 }
 
 /// Reads and parses the file that `target` names (see [`path_of`]). The file's stem is the interface's name.
@@ -166,6 +180,14 @@ mod tests {
         assert_eq!(path_of("wg0.conf"), Path::new("wg0.conf"));
         assert_eq!(path_of("./wg0"), Path::new("./wg0"));
         assert_eq!(path_of("/tmp/a.b.conf"), Path::new("/tmp/a.b.conf"));
+        for (target, name) in
+            [("wg0", "wg0"), ("wg0.conf", "wg0"), ("./wg0", "wg0"), ("/nonexistent/a.b.conf", "a.b")]
+        {
+            assert_eq!(interface_of(target).unwrap().as_str(), name, "{target}");
+        }
+        let (name, file) = (interface_of("a b").unwrap_err(), interface_of("/a b.conf").unwrap_err());
+        assert!(!name.to_string().contains("rename the file"), "{name}");
+        assert!(file.to_string().contains("rename the file"), "{file}");
     }
 
     #[test]

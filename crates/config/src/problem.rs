@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use weft_tunnel::{InvalidKey, PublicKey};
 
 use super::Endpoint;
+use super::dialect::Dialect;
 use super::keys::{InterfaceSetting, PeerSetting};
 
 /// A place in a configuration file. Prints as `FILE:LINE: KEY`.
@@ -95,6 +96,10 @@ pub enum Problem {
     OutsideSection,
     #[error("unknown key in [{section}]{}", did_you_mean(*.suggestion))]
     UnknownKey { section: &'static str, suggestion: Option<&'static str> },
+    #[error("this key is one of {program}; {advice}")]
+    ForeignKey { program: &'static str, advice: &'static str },
+    #[error("{0}")]
+    Foreign(Dialect),
     #[error("this key belongs into [{belongs}], not into [{section}]; move the line there")]
     WrongSection { section: &'static str, belongs: &'static str },
     #[error(

@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Rate};
 
 use super::problem::{Notice, Problem, Shown};
-use super::{Dns, Endpoint, InvalidDomain, KillSwitch, MAX_MTU, MIN_MTU, Table};
+use super::{Dns, Endpoint, InvalidDomain, KillSwitch, MAX_MTU, MIN_MTU, Table, mapped};
 use crate::device::AllowedIpChange;
 use crate::metrics::{Address, HostName};
 
@@ -143,7 +143,10 @@ fn net(text: &str) -> Option<IpNet> {
     let prefix = prefix.map(u8::try_from).transpose().ok()?;
     match address.parse().ok()? {
         IpAddr::V4(address) => Ipv4Net::new(address, prefix.unwrap_or(32)).ok().map(IpNet::V4),
-        IpAddr::V6(address) => Ipv6Net::new(address, prefix.unwrap_or(128)).ok().map(IpNet::V6),
+        IpAddr::V6(address) => {
+            let net = Ipv6Net::new(address, prefix.unwrap_or(128)).ok()?;
+            Some(mapped::net(net.into()))
+        }
     }
 }
 
@@ -258,7 +261,7 @@ pub(super) fn add_dns(text: &str, dns: &mut Dns) -> Result<(), Problem> {
     const EXPECTED: &str = "write addresses of name servers like 192.0.2.53 or 2001:db8::53, domains to search like \
                             corp.example, or domains to ask for there alone like ~corp.example, separated by commas";
     if let Ok(server) = text.parse::<IpAddr>() {
-        add_once(&mut dns.servers, server);
+        add_once(&mut dns.servers, server.to_canonical());
         return Ok(());
     }
     // Text with a colon, or of digits and dots only, was meant as an address.
@@ -327,6 +330,7 @@ pub fn unbracketed(text: &str, endpoint: &Endpoint) -> Option<Notice> {
 }
 
 fn unicast(address: SocketAddr) -> Option<Endpoint> {
+    let address = mapped::endpoint(address);
     let ip = address.ip();
     let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     (!ip.is_unspecified() && !ip.is_multicast() && !broadcast).then_some(Endpoint::Address(address))
@@ -389,6 +393,7 @@ mod tests {
         assert_eq!(fw_mark("0xCA6C").unwrap(), 0xca6c);
         assert_eq!(fw_mark("OFF").unwrap(), 0);
         assert_eq!(fw_mark("4294967295").unwrap(), u32::MAX);
+        assert_eq!((fw_mark("010").unwrap(), fw_mark("0").unwrap()), (10, 0));
         for text in ["", "+1", "-1", "0x", "0x+1", "4294967296", "1 2", "1.0"] {
             assert!(fw_mark(text).is_err(), "{text}");
         }
@@ -470,6 +475,14 @@ mod tests {
         {
             assert!(allowed_ip(text).is_err(), "{text}");
         }
+        // IPv4-mapped addresses are those of IPv4, as everywhere.
+        assert_eq!(allowed_ip("::ffff:10.1.2.0/120").unwrap().to_string(), "10.1.2.0/24");
+        assert_eq!(address("::ffff:10.1.2.3").unwrap().to_string(), "10.1.2.3/32");
+        assert_eq!(endpoint("[::ffff:10.1.2.3]:5").unwrap().to_string(), "10.1.2.3:5");
+        assert!(endpoint("[::ffff:255.255.255.255]:5").is_err());
+        let mut dns = Dns::default();
+        add_dns("::ffff:10.1.2.3", &mut dns).unwrap();
+        assert_eq!(dns.to_string(), "10.1.2.3");
         for text in ["0.0.0.0", "224.0.0.1/24", "10.0.0.1/0", "::", "::1", "::1/64", "ff02::1/64"] {
             assert!(address(text).is_err(), "{text}");
         }

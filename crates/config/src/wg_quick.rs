@@ -8,9 +8,10 @@ use ipnet::IpNet;
 use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
 
+use super::dialect;
 use super::key_file::{self, FileKey};
 use super::keys::{InterfaceKey, InterfaceSetting, Origin, PeerKey, PeerSetting};
-use super::lexer::{self, Header, Line, Section};
+use super::lexer::{self, Header, Line, Section, compact};
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::suggest::{closest, shown_key};
 use super::{Dns, Endpoint, Hook, HookPhase, HostConfig, KillSwitch, Table, values};
@@ -53,6 +54,7 @@ pub(super) fn read(text: &str, format: Format, reports: &mut Reports) -> Drafts 
     let mut drafts = Drafts { format, interface: None, peers: Vec::new() };
     let mut position = Position::Above;
     let has_settings = format == Format::WgQuick;
+    reports.foreign = dialect::foreign(text, &reports.file);
     for line in lexer::lines(text) {
         if let Some(setting) = line.weft_setting().filter(|_| has_settings) {
             drafts.read_setting(position, line.number, setting, reports);
@@ -244,7 +246,7 @@ impl Drafts {
         let format = self.format;
         match (section, &mut self.interface, self.peers.last_mut()) {
             (Section::Interface, Some(interface), _)
-                if let Some(key) = InterfaceKey::find(written).filter(|key| format.knows(key.origin())) =>
+                if let Some(key) = interface_key(written).filter(|key| format.knows(key.origin())) =>
             {
                 match format {
                     Format::Wg(WgQuickKeys::PassOver) if !format.defines(key.origin()) => {}
@@ -255,7 +257,7 @@ impl Drafts {
                 }
             }
             (Section::Peer, _, Some(peer))
-                if let Some(key) = PeerKey::find(written).filter(|key| format.defines(key.origin())) =>
+                if let Some(key) = peer_key(written).filter(|key| format.defines(key.origin())) =>
             {
                 peer.set(key, value, number, format, reports);
             }
@@ -333,11 +335,11 @@ impl InterfaceDraft {
             }
             InterfaceKey::ListenPort => {
                 self.lines.note(name, number, name, reports);
-                self.settings.listen_port = reports.ok(number, name, values::listen_port(text));
+                self.settings.listen_port = reports.ok(number, name, values::listen_port(&compact(text)));
             }
             InterfaceKey::FwMark => {
                 self.lines.note(name, number, name, reports);
-                self.settings.fw_mark = reports.ok(number, name, values::fw_mark(text));
+                self.settings.fw_mark = reports.ok(number, name, values::fw_mark(&compact(text)));
             }
             InterfaceKey::Mtu => self.mtu.set(values::mtu(text), number, name, reports),
             InterfaceKey::Table => self.table.set(values::table(text), number, name, reports),
@@ -368,7 +370,9 @@ impl PeerDraft {
     fn set(&mut self, key: PeerKey, text: &str, line: usize, format: Format, reports: &mut Reports) {
         let name = key.text();
         match key {
-            PeerKey::PublicKey => self.public_key.set(values::public_key(text), line, name, reports),
+            PeerKey::PublicKey => {
+                self.public_key.set(values::public_key(&compact(text)), line, name, reports);
+            }
             PeerKey::PresharedKey | PeerKey::PresharedKeyFile => {
                 let value = reports.secret(text, key == PeerKey::PresharedKeyFile, line, name);
                 let value = value.and_then(|text| values::preshared_key(&text));
@@ -376,8 +380,9 @@ impl PeerDraft {
                 self.settings.preshared_key = reports.ok(line, name, value);
             }
             PeerKey::Endpoint => {
-                let value = values::endpoint(text);
-                let notice = value.as_ref().ok().and_then(|endpoint| values::unbracketed(text, endpoint));
+                let text = compact(text);
+                let value = values::endpoint(&text);
+                let notice = value.as_ref().ok().and_then(|endpoint| values::unbracketed(&text, endpoint));
                 self.endpoint.set(value, line, name, reports);
                 if let Some(notice) = notice {
                     reports.warning(line, name, notice);
@@ -386,12 +391,12 @@ impl PeerDraft {
             PeerKey::PersistentKeepalive => {
                 self.lines.note(name, line, name, reports);
                 self.settings.persistent_keepalive =
-                    reports.ok(line, name, values::persistent_keepalive(text));
+                    reports.ok(line, name, values::persistent_keepalive(&compact(text)));
             }
             // As in wg(8), an empty value means no prefixes.
             PeerKey::AllowedIps if text.is_empty() => {}
             PeerKey::AllowedIps => {
-                for item in text.split(',').map(str::trim) {
+                for item in compact(text).split(',') {
                     let item = match format {
                         Format::WgQuick => values::allowed_ip(item).map(values::AllowedIpItem::unsigned),
                         Format::Wg(_) => values::allowed_ip_item(item),
@@ -421,19 +426,32 @@ impl PeerDraft {
     }
 }
 
+/// Finds a key of [Interface]. As in wg(8), white space within its keys does not count.
+fn interface_key(written: &str) -> Option<InterfaceKey> {
+    let compacted = || InterfaceKey::find(&compact(written)).filter(|key| key.origin() == Origin::Wg);
+    InterfaceKey::find(written).or_else(compacted)
+}
+
+/// Finds a key of [Peer]. As in wg(8), white space within its keys does not count.
+fn peer_key(written: &str) -> Option<PeerKey> {
+    let compacted = || PeerKey::find(&compact(written)).filter(|key| key.origin() == Origin::Wg);
+    PeerKey::find(written).or_else(compacted)
+}
+
 fn unknown_key(section: Section, written: &str, format: Format) -> (Option<&str>, Problem) {
     let elsewhere = match section {
-        Section::Interface => {
-            PeerKey::find(written).filter(|key| format.knows(key.origin())).map(PeerKey::text)
-        }
+        Section::Interface => peer_key(written).filter(|key| format.knows(key.origin())).map(PeerKey::text),
         Section::Peer => {
-            InterfaceKey::find(written).filter(|key| format.knows(key.origin())).map(InterfaceKey::text)
+            interface_key(written).filter(|key| format.knows(key.origin())).map(InterfaceKey::text)
         }
     };
     if let Some(key) = elsewhere {
         return (Some(key), wrong_section(section));
     }
     let shown = shown_key(written);
+    if let Some((program, advice)) = dialect::origin_of(written) {
+        return (shown, Problem::ForeignKey { program, advice });
+    }
     let interface = InterfaceKey::ALL.iter().filter(|key| format.defines(key.origin()));
     let peer = PeerKey::ALL.iter().filter(|key| format.defines(key.origin()));
     let keys = interface.map(|key| key.text()).chain(peer.map(|key| key.text()));
@@ -470,6 +488,8 @@ fn wrong_section(section: Section) -> Problem {
 /// Collects errors and warnings.
 pub(super) struct Reports {
     file: Arc<Path>,
+    /// Set if the file has another format: the other errors follow from that.
+    foreign: Option<ConfigError>,
     errors: Vec<ConfigError>,
     more: usize,
     warnings: Vec<Warning>,
@@ -480,7 +500,7 @@ impl Reports {
     const MAX_ERRORS: usize = 100;
 
     pub(super) fn new(file: Arc<Path>) -> Self {
-        Self { file, errors: Vec::new(), more: 0, warnings: Vec::new() }
+        Self { file, foreign: None, errors: Vec::new(), more: 0, warnings: Vec::new() }
     }
 
     fn at(&self, line: usize, key: Option<&str>) -> Location {
@@ -510,7 +530,9 @@ impl Reports {
         key: &str,
     ) -> Result<Zeroizing<String>, Problem> {
         if !in_file {
-            return Ok(Zeroizing::new(text.to_owned()));
+            let mut key = Zeroizing::new(String::with_capacity(text.len()));
+            key.extend(text.split_whitespace());
+            return Ok(key);
         }
         let FileKey { text, readable } = key_file::read(text, &self.file)?;
         if let Some(mode) = readable {
@@ -525,6 +547,9 @@ impl Reports {
 
     /// Returns what was read and the warnings about it, if there is no error.
     pub(super) fn conclude<T>(mut self, read: Option<T>) -> Result<(T, Vec<Warning>), ConfigErrors> {
+        if let Some(error) = self.foreign {
+            return Err(ConfigErrors { errors: vec![error], more: 0, warnings: Vec::new() });
+        }
         self.errors.sort_by_key(|error| error.at.line);
         self.warnings.sort_by_key(|warning| warning.at.line);
         match read {

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use weft_config::Endpoint;
+use weft_config::{Endpoint, mapped};
 
 mod names;
 mod service;
@@ -155,7 +155,8 @@ fn resolve_with(
 /// Returns the first address from the system, which orders them by preference (RFC 6724).
 fn look_up(host: &str, port: u16) -> io::Result<SocketAddr> {
     let mut addresses = (host, port).to_socket_addrs()?;
-    addresses.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
+    let address = addresses.next().map(mapped::endpoint);
+    address.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
 }
 
 #[cfg(test)]

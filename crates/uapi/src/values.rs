@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 use weft_config::device::AllowedIpChange;
+use weft_config::mapped;
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
@@ -87,7 +88,7 @@ fn allowed_ip_change(value: &[u8]) -> Option<AllowedIpChange> {
     }
     let address: IpAddr = address.parse().ok()?;
     let net = IpNet::new(address, number(length.as_bytes())?).ok()?;
-    Some(change(net.trunc()))
+    Some(change(mapped::net(net).trunc()))
 }
 
 /// Parses an endpoint. An IPv4-mapped IPv6 address becomes IPv4: no socket could send to it otherwise.
@@ -95,8 +96,7 @@ pub(crate) fn endpoint(value: &[u8], scope_of: fn(&str) -> Option<u32>) -> Resul
     const EXPECTED: Expected = "an address and a port, like 192.0.2.1:51820 or [2001:db8::1]:51820";
     let text = std::str::from_utf8(value).map_err(|_| EXPECTED)?;
     let endpoint = text.parse().ok().or_else(|| scoped(text, scope_of)).ok_or(EXPECTED)?;
-    let plain = SocketAddr::new(endpoint.ip().to_canonical(), endpoint.port());
-    Ok(if plain.is_ipv6() { endpoint } else { plain })
+    Ok(mapped::endpoint(endpoint))
 }
 
 /// Parses an endpoint with a scope, such as `[fe80::1%eth0]:51820`, as getnameinfo(3) writes it.

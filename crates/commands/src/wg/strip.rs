@@ -1,7 +1,9 @@
 //! `weft strip`: prints a wg-quick file without the settings that only wg-quick and `weft up` support.
 
+use std::sync::Arc;
+
 use weft_config as config;
-use weft_config::exit::Error;
+use weft_config::exit::{Code, Error};
 use weft_config::keys::{InterfaceKey, Origin};
 use weft_config::lexer::{self, Header, Section};
 use zeroize::Zeroizing;
@@ -15,6 +17,9 @@ pub fn run(args: &StripArgs) -> Result<(), Error> {
     let file = config::path_of(&args.target);
     // wg(8) does not support key files.
     let text = config::with_all_keys_in_place(&file::read(&file)?, &file)?;
+    if let Some(error) = config::foreign(&text, &Arc::from(&*file)) {
+        return Err(Error::new(Code::Configuration, error));
+    }
     output::print(strip(&text).as_bytes())
 }
 

@@ -34,9 +34,21 @@ fn setconf_and_addconf_tell_what_wg_tells() {
                  PersistentKeepalive=25\n[Peer]\nEndpoint=localhost:80\nPublicKey={B}\nPersistentKeepalive=off\n"
             ),
             format!("[Peer]\nPublicKey={A}\nEndpoint=2001:db8::1:51820\n"),
+            // White space does not count, wherever it stands.
+            format!(
+                "[ Inter face ]\r\nListen Port = 5 1\r\nFw Mark\t=\t0x C\r\n[ Peer ]\nPublic Key = {} {}\n\
+                 Endpoint = 192.0.2.1: 51820\nAllowed IPs = 10.0. 0.0 / 8 ,fd00:: /64\nPersistent Keepalive = 2 5\n",
+                &A[..9],
+                &A[9..]
+            ),
+            format!(
+                "[Peer]\nPublicKey={A}\nEndpoint=[2001:db8::1]\t: 5\n[Peer]\nPublicKey={B}\nEndpoint =local host :80\n"
+            ),
+            format!("[Interface]\nPrivateKey = {} {}\nFwMark=010\n", &KEY[..9], &KEY[9..]),
+            "[Interface]\nListenPort = 0051\nFwMark = 0xABCDEF\n".to_owned(),
             format!("[Interface]\nPrivateKey={KEY}\n[Peer]\nPublicKey={A}\n[Interface]\nListenPort=5\n"),
         ] {
-            if text.contains("localhost") && !has_localhost() {
+            if text.contains("host") && !has_localhost() {
                 continue;
             }
             std::fs::write(&file, &text).unwrap();

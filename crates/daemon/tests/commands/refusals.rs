@@ -156,6 +156,40 @@ fn a_wrong_file_is_named_with_its_lines_before_a_daemon_is_asked() {
 }
 
 #[test]
+fn a_file_of_amnezia_wg_is_one_error_for_every_command_that_reads_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("wg0.conf");
+    let changed = "Jc = 4\nJmin = 40\nJmax = 70\nS1 = 15\nS2 = 20\nH1 = 123\nH2 = 456\nH3 = 789\nH4 = 1011\n";
+    let junk = "Jc = 4\nJmin = 40\nJmax = 70\nS1 = 0\nS2 = 0\nH1 = 1\nH2 = 2\nH3 = 3\nH4 = 4\n";
+    for (lines, advice) in [(changed, "use a program of AmneziaWG"), (junk, "remove all lines with Jc")] {
+        let text = format!("[Interface]\nAddress = 10.0.0.1\n{lines}[Peer]\nPublicKey = {PEER}\nBogus = 1\n");
+        std::fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        let of_file: [&[&str]; 7] = [
+            &["check", file],
+            &["up", file],
+            &["strip", file],
+            &["setconf", "absent", file],
+            &["addconf", "absent", file],
+            &["syncconf", "absent", file],
+            &["reload", file],
+        ];
+        for words in of_file {
+            let ended: Ended = weft(words);
+            let place = format!("{file}:3: Jc: this is a file of AmneziaWG");
+            let errors = ended.stderr.lines().filter(|line| line.starts_with("error: ")).count();
+            assert_eq!((ended.code, errors), (78, 1), "{words:?}: {}", ended.stderr);
+            assert!(
+                ended.stderr.contains(&place) && ended.stderr.contains(advice),
+                "{words:?}: {}",
+                ended.stderr
+            );
+        }
+    }
+    refused(weft(&["set", "absent", "jc", "4"]), 2, &["jc: this setting is AmneziaWG's"]);
+}
+
+#[test]
 fn a_name_that_does_not_exist_is_not_waited_for() {
     let endpoint = "vpn.invalid:1";
     // Without a reachable name server it is unknown whether the name exists.

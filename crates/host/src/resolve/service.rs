@@ -211,7 +211,7 @@ impl State {
 /// Returns all addresses in the system's order (RFC 6724), without duplicates.
 fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let mut addresses = Vec::new();
-    for address in (host, port).to_socket_addrs()? {
+    for address in (host, port).to_socket_addrs()?.map(weft_config::mapped::endpoint) {
         if !addresses.contains(&address) {
             addresses.push(address);
         }

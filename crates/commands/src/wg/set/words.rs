@@ -6,7 +6,7 @@ use std::path::Path;
 use weft_config::device::{DeviceChange, PeerChange};
 use weft_config::exit::{Code, Error};
 use weft_config::settings::InterfaceSettingsChange;
-use weft_config::{Endpoint, Problem, add_allowed_ips, values};
+use weft_config::{Endpoint, Problem, add_allowed_ips, is_of_amnezia_wg, values};
 
 use crate::wg::key_file::{self, KeyFileError};
 
@@ -48,6 +48,8 @@ pub(super) enum WordsError {
     TooLate(&'static str),
     #[error("{0}: this setting belongs to a peer; write `peer KEY` before it")]
     NoPeer(&'static str),
+    #[error("{0}: this setting is AmneziaWG's, which weft does not speak")]
+    Foreign(String),
     #[error("{0}: its value is missing")]
     NoValue(&'static str),
     #[error("{0}: {1}")]
@@ -102,6 +104,7 @@ fn unknown(word: &str, in_peer: bool) -> WordsError {
     match (in_peer, InterfaceWord::find(word), PeerWord::find(word)) {
         (true, Some(word), _) => WordsError::TooLate(word.text()),
         (false, _, Some(word)) => WordsError::NoPeer(word.text()),
+        _ if is_of_amnezia_wg(word) => WordsError::Foreign(word.to_owned()),
         // The word may be a key, if the user forgot the word before it.
         (true, ..) => WordsError::Peer(shown(word)),
         (false, ..) => WordsError::Interface(shown(word)),
@@ -205,6 +208,7 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (words, named) in [
             ("bogus 1".to_owned(), "`bogus` is no setting of an interface"),
+            ("jc 4".to_owned(), "jc: this setting is AmneziaWG's"),
             ("listen-port".to_owned(), "listen-port: its value is missing"),
             ("listen-port 65536".to_owned(), "listen-port: `65536`"),
             ("fwmark on".to_owned(), "fwmark: `on`"),
