@@ -60,8 +60,13 @@ enum Refusal {
 /// Serves the requests of a client until it hangs up, or relays it after CONNECT.
 pub(crate) async fn serve(client: Box<dyn Connection>, place: Arc<Place>, proxy: Arc<Proxy>) {
     let state = Client { place, proxy, kept: Mutex::default(), connected: Mutex::default() };
+    let proxy = Arc::clone(&state.proxy);
     let (state, client) = match serve_requests(client, state).await {
         Ok(served) => served,
+        Err(error) if error.is_parse() => {
+            let reason = format!("it does not speak HTTP ({error}); for SOCKS5 there is the option --socks5");
+            return proxy.refusals.report("a client of the HTTP port", &reason);
+        }
         Err(error) => return tracing::debug!("a client of the HTTP proxy has gone: {error}"),
     };
     let Some(remote) = lock(&state.connected).take() else { return };

@@ -29,8 +29,10 @@ pub(crate) async fn serve(mut client: Box<dyn Connection>, place: &Place, proxy:
         Ok((Command::Associate, host, port)) => associate::serve(client, proxy, &host, port).await,
         Err(error) => {
             match error {
-                HandshakeError::Password => proxy.refusals.report("a SOCKS5 client", &error),
-                _ => tracing::debug!(peer = ?client.peer_addr(), "a SOCKS5 client is turned away: {error}"),
+                HandshakeError::Late | HandshakeError::Io(_) => {
+                    tracing::debug!(peer = ?client.peer_addr(), "a SOCKS5 client is turned away: {error}");
+                }
+                _ => proxy.refusals.report("a client of the SOCKS5 port", &error),
             }
             match error.reply() {
                 Some(reply) => refuse(client, reply).await,

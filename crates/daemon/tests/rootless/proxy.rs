@@ -97,6 +97,30 @@ fn curl_uses_the_tunnel_through_each_proxy_and_nothing_leaves_beside_it() {
     assert!(world.processes().is_empty() && !socket.exists());
 }
 
+#[test]
+fn a_client_that_speaks_another_protocol_leaves_a_line_in_the_log() {
+    let Some(world) = World::new() else { return };
+    let process = world.proxy(&world.file(""), &["--socks5", "1080", "--http", HTTP]);
+    for (port, request, line) in [
+        (1080, &[4, 1, 0, 80, 10, 9, 0, 1, 0][..], "it speaks SOCKS4, and this port SOCKS5 alone"),
+        (1080, b"GET / HTTP/1.1\r\n\r\n", "it speaks HTTP, and this port SOCKS5 alone"),
+        (1080, &[22, 3, 1, 0], "it speaks TLS, and this port SOCKS5 alone"),
+        (3128, &[5, 1, 0], "it does not speak HTTP"),
+    ] {
+        // A line a second is written at most, by each proxy.
+        until(line, || {
+            world.client.run(|| {
+                let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+                // It may have hung up meanwhile.
+                let _ = stream.write_all(request);
+                let _ = stream.read_to_end(&mut Vec::new());
+            });
+            process.log().contains(line)
+        });
+    }
+    process.stop();
+}
+
 /// Reports whether a thread of the process may make the system calls of its role alone.
 fn thread_is_filtered(process: &Process, name: &str) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", process.pid())).unwrap();

@@ -16,6 +16,8 @@ const PASSWORD_VERSION: u8 = 1;
 const NO_PASSWORD: u8 = 0;
 const PASSWORD: u8 = 2;
 const NO_ACCEPTABLE_METHOD: u8 = 0xff;
+/// The first byte of a TLS handshake (RFC 8446, section 5.1).
+const TLS: u8 = 22;
 const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
@@ -52,7 +54,7 @@ pub(super) enum HandshakeError {
     Late,
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("it speaks version {0} of SOCKS, or another protocol")]
+    #[error("it speaks {}, and this port SOCKS5 alone{}", protocol(*.0), instead(*.0))]
     Version(u8),
     #[error("it offers none of the methods that this proxy takes; is its password set?")]
     Method,
@@ -64,6 +66,25 @@ pub(super) enum HandshakeError {
     AddressType(u8),
     #[error("it asks for a host that is neither an address nor a name")]
     Host,
+}
+
+/// Returns the protocol that begins with this byte.
+fn protocol(first: u8) -> &'static str {
+    match first {
+        4 => "SOCKS4",
+        TLS => "TLS",
+        b'A'..=b'Z' => "HTTP",
+        _ => "another protocol",
+    }
+}
+
+/// Returns what a client of that protocol can do.
+fn instead(first: u8) -> &'static str {
+    match first {
+        4 => ": set it to SOCKS5 (socks5h://, if it asks for a URL)",
+        b'A'..=b'Z' => ": set it to SOCKS5, or give weft the option --http",
+        _ => "",
+    }
 }
 
 impl HandshakeError {
