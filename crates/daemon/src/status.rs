@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use weft_config::settings::ReportSettings;
 use weft_dataplane::{Configured, PacketThread};
 use weft_report::{
-    DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport, SendFailureReport,
-    StageReport, StatusReport, ThreadReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
-    stage_of,
+    AlternationReport, DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport,
+    RefusalReport, SendFailureReport, StageReport, StatusReport, ThreadReport, TimesReport, TunQueueReport,
+    TunReport, TunnelReport, UdpReport, stage_of,
 };
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{
@@ -57,6 +58,8 @@ pub struct Running {
     pub firewall: Vec<String>,
     /// The peers in the configuration file.
     pub file: HashMap<PublicKey, FilePeer>,
+    /// What is known of peers beside their sessions.
+    pub hints: HashMap<PublicKey, PeerHints>,
     /// The processes that use an interface without root.
     pub members: Arc<Mutex<Vec<u32>>>,
     /// Findings of the daemon itself, such as steps that failed without ending it.
@@ -69,6 +72,53 @@ pub struct FilePeer {
     pub settings: ReportSettings,
     /// Without an endpoint in the file only the peer's own packets show where it is, also after a restart.
     pub has_endpoint: bool,
+}
+
+/// What is known of a peer beside its sessions.
+#[derive(Clone, Debug, Default)]
+pub struct PeerHints {
+    pub refusal: Option<Refusal>,
+    pub alternation: Option<Alternation>,
+}
+
+/// What ICMP said of an endpoint.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub endpoint: SocketAddr,
+    /// A part of a sentence.
+    pub says: String,
+    pub at: Instant,
+}
+
+/// How the endpoint of a peer goes back and forth.
+#[derive(Clone, Debug)]
+pub struct Alternation {
+    pub endpoints: Vec<SocketAddr>,
+    pub returns: u32,
+    pub first: Instant,
+    pub latest: Instant,
+}
+
+impl PeerHints {
+    /// How long an alternation counts.
+    pub(crate) const RECENT: Duration = Duration::from_secs(600);
+
+    fn report(&self, now: Instant) -> (Option<RefusalReport>, Option<AlternationReport>) {
+        let refusal = self.refusal.as_ref().map(|Refusal { endpoint, says, at }| RefusalReport {
+            endpoint: endpoint.to_string(),
+            says: says.clone(),
+            age_ms: milliseconds(now, *at),
+        });
+        let recent =
+            self.alternation.as_ref().filter(|moves| now.duration_since(moves.latest) < Self::RECENT);
+        let alternation = recent.map(|moves| AlternationReport {
+            endpoints: moves.endpoints.iter().map(ToString::to_string).collect(),
+            returns: moves.returns,
+            first_ms: milliseconds(now, moves.first),
+            latest_ms: milliseconds(now, moves.latest),
+        });
+        (refusal, alternation)
+    }
 }
 
 impl Running {
@@ -90,6 +140,7 @@ impl Running {
             dns: Vec::new(),
             firewall: Vec::new(),
             file: HashMap::new(),
+            hints: HashMap::new(),
             members: Arc::default(),
             findings: Vec::new(),
         }
@@ -127,7 +178,11 @@ impl Running {
         let peer = |peer: &&PeerConfig| {
             let file = self.file.get(&peer.public_key);
             let live = live.get(&peer.public_key).copied();
+            let hints = self.hints.get(&peer.public_key);
+            let (refusal, alternation) = hints.map(|hints| hints.report(now)).unwrap_or_default();
             PeerReport {
+                refusal,
+                alternation,
                 packet_thread: live.and_then(|(_, thread)| thread),
                 settings: file.map(|file| file.settings.clone()).unwrap_or_default(),
                 has_configured_endpoint: peer.endpoint.is_some() && file.is_none_or(|file| file.has_endpoint),

@@ -20,6 +20,8 @@ const FIRST_ANSWER_MS: u64 = 10_000;
 const SEND_FAILURE_MS: u64 = 60_000;
 /// An allowance for the retries of a renewal.
 const RETRIES_MS: u64 = 15_000;
+/// The maximum age of what ICMP says: weft asks every 30 s while a peer does not answer.
+const REFUSAL_MS: u64 = 60_000;
 /// A clock that was set back by less harms handshakes for a short time only.
 const CLOCK_SHIFT_MS: i64 = 10_000;
 /// The share of its time from which a packet thread counts as full.
@@ -39,6 +41,7 @@ pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
     let mut findings = report.findings.clone();
     interface(report, &mut findings);
     peers(report, &mut findings);
+    shared_keys(report, &mut findings);
     sending(report, &mut findings);
     clock(report, &mut findings);
     mtu(report, &mut findings);
@@ -108,8 +111,9 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
                 "no_handshake",
                 level_of_silence(peer),
                 format!(
-                    "no handshake yet: {} were sent to {endpoint}, and nothing came back{}",
+                    "no handshake yet: {} were sent to {endpoint}, and {}{}",
                     bytes(peer.tx_bytes),
+                    refusal(peer).unwrap_or("nothing came back"),
                     waiting(peer),
                 ),
             )
@@ -125,7 +129,11 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
                 format!(
                     "the latest handshake was {} ago, and {}{}",
                     age(ms),
-                    if wants_session(peer) { "new ones get no answer" } else { "the peer is expected" },
+                    match refusal(peer) {
+                        Some(refusal) => refusal,
+                        None if wants_session(peer) => "new ones get no answer",
+                        None => "the peer is expected",
+                    },
                     waiting(peer),
                 ),
             )
@@ -138,6 +146,34 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
             }),
         ),
         _ => None,
+    }
+}
+
+/// Returns what ICMP says of the endpoint now.
+fn refusal(peer: &PeerReport) -> Option<&str> {
+    let refusal = peer.refusal.as_ref()?;
+    let is_current = refusal.age_ms <= REFUSAL_MS && peer.endpoint.as_ref() == Some(&refusal.endpoint);
+    is_current.then_some(&*refusal.says)
+}
+
+/// Two machines with one key take the session from each other, and the endpoint follows.
+fn shared_keys(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let alternating = report.peers.iter().filter_map(|peer| Some((peer, peer.alternation.as_ref()?)));
+    for (peer, alternation) in alternating.take(NAMED_PEERS) {
+        findings.push(
+            Finding::new(
+                "shared_key",
+                Level::Warning,
+                format!(
+                    "its endpoint went back and forth between {} ({} times in {}): two machines seem to have its key",
+                    alternation.endpoints.join(" and "),
+                    alternation.returns,
+                    age(alternation.first_ms.saturating_sub(alternation.latest_ms)),
+                ),
+            )
+            .about(peer.label())
+            .advise("give each machine a separate key and a separate [Peer]; one machine with two uplinks looks the same"),
+        );
     }
 }
 

@@ -21,7 +21,7 @@ pub use format::{age, bucket_label, bytes, rate, short_key};
 pub use recent::add_recent;
 pub use stage::stage_of;
 pub use status::{
-    DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport, Rates, Recent,
-    SendFailureReport, StageReport, StatusReport, ThreadReport, TimesReport, TunQueueReport, TunReport,
-    TunnelReport, UdpReport,
+    AlternationReport, DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport,
+    Rates, Recent, RefusalReport, SendFailureReport, StageReport, StatusReport, ThreadReport, TimesReport,
+    TunQueueReport, TunReport, TunnelReport, UdpReport,
 };

@@ -351,6 +351,38 @@ pub struct PeerReport {
     pub packet_thread: Option<usize>,
     /// The rates to and from the peer, if two reports could be compared.
     pub rates: Option<Rates>,
+    /// What ICMP says of the endpoint, while the peer does not answer. It may be forged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<RefusalReport>,
+    /// How the endpoint goes back and forth, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alternation: Option<AlternationReport>,
+}
+
+/// What ICMP says of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RefusalReport {
+    /// The endpoint, as address and port.
+    pub endpoint: String,
+    /// What it says, as a part of a sentence.
+    pub says: String,
+    /// Milliseconds since then.
+    pub age_ms: u64,
+}
+
+/// How an endpoint goes back and forth between the same addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AlternationReport {
+    /// The endpoints, as address and port, the oldest first.
+    pub endpoints: Vec<String>,
+    /// How often the peer came back to one of them.
+    pub returns: u32,
+    /// Milliseconds since the first return.
+    pub first_ms: u64,
+    /// Milliseconds since the last return.
+    pub latest_ms: u64,
 }
 
 /// The rate limit of a peer in one direction.

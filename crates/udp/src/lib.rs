@@ -25,6 +25,7 @@ mod linux;
 mod path_mtu;
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]
 mod portable;
+mod probe;
 mod recv_buffers;
 mod sockets;
 #[cfg_attr(windows, path = "sockopt/windows.rs")]
@@ -42,6 +43,7 @@ use linux as platform;
 pub use platform::{MAX_SHARDS, receiving_sockets};
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]
 use portable as platform;
+pub use probe::Probe;
 pub use recv_buffers::{Received, RecvBuffers};
 pub use sockets::{ShardSockets, UdpSockets, open_shards};
 

@@ -23,6 +23,7 @@ use weft_tunnel::{Event, PublicKey};
 use weft_uapi::{self as uapi, Control as _, ControlError};
 
 use self::end::End;
+use self::hints::Hints;
 use self::names::Names;
 use super::daemon::Daemon;
 use super::handover::Kept;
@@ -40,6 +41,7 @@ use crate::speedtest::SpeedTests;
 use crate::wiping_allocator;
 
 mod end;
+mod hints;
 pub(in crate::up) mod in_force;
 mod message;
 mod misrouted;
@@ -71,6 +73,7 @@ pub(super) struct Supervisor {
     watchdog: Option<Watchdog>,
     /// Whether the interface was changed over UAPI since this was last looked at.
     is_configured: Arc<AtomicBool>,
+    hints: Hints,
     /// Peers of which a user without root was told that they do not answer.
     silent: HashSet<PublicKey>,
     /// When to look next whether the packet filter has its tables.
@@ -115,6 +118,7 @@ impl Supervisor {
             status_line: StatusLine::new(Instant::now()),
             watchdog: None,
             is_configured,
+            hints: Hints::default(),
             silent: HashSet::new(),
             firewall_due: Instant::now(),
             misrouted: Vec::new(),
@@ -250,7 +254,12 @@ impl Supervisor {
 
     fn next(&mut self, messages: &Receiver<Message>) -> Option<Message> {
         loop {
-            let due = [self.look_after_firewall(), self.look_after_dns(), self.look_after_memory()];
+            let due = [
+                self.look_after_firewall(),
+                self.look_after_dns(),
+                self.look_after_memory(),
+                self.hear_answers(),
+            ];
             let due = due.into_iter().flatten().min();
             let Self { status_line, managed, .. } = self;
             match status_line.next_until(due, messages, || managed.status().ok()) {
@@ -370,7 +379,52 @@ impl Supervisor {
         }
     }
 
+    /// Learns what an event says of a peer beside its session, for reports and the log.
+    fn learn(&mut self, event: Event) {
+        let now = Instant::now();
+        match event {
+            Event::HandshakeUnanswered { peer, .. } if self.hints.may_ask(now) => {
+                let Ok(state) = self.controller.get() else { return };
+                let endpoint = state.peers.iter().find(|state| state.public_key == peer);
+                if let Some(endpoint) = endpoint.and_then(|peer| peer.endpoint) {
+                    self.hints.ask(peer, endpoint, state.settings.fw_mark, now);
+                }
+            }
+            Event::HandshakeComplete { peer } => {
+                if let Some(hints) = self.managed.running().hints.get_mut(&peer) {
+                    hints.refusal = None;
+                }
+            }
+            Event::EndpointChanged { peer, endpoint } => {
+                let Some(found) = self.hints.moved(peer, endpoint, now) else { return };
+                let mut running = self.managed.running();
+                let hints = running.hints.entry(peer).or_default();
+                let is_known = hints.alternation.replace(found);
+                if is_known.is_none_or(|known| now.duration_since(known.latest) >= hints::WINDOW) {
+                    tracing::warn!(%peer, "the peer's endpoint goes back and forth: two machines seem to have its key");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Records what ICMP says of endpoints. Returns when to look again.
+    fn hear_answers(&mut self) -> Option<Instant> {
+        let (answers, due) = self.hints.answers(Instant::now());
+        for (peer, refusal) in answers {
+            let mut running = self.managed.running();
+            let hints = running.hints.entry(peer).or_default();
+            let (endpoint, says) = (refusal.endpoint, refusal.says.clone());
+            let before = hints.refusal.replace(refusal);
+            if before.is_none_or(|before| before.endpoint != endpoint || before.says != says) {
+                tracing::warn!(%peer, %endpoint, "the peer does not answer: {says}");
+            }
+        }
+        due
+    }
+
     fn happened(&mut self, event: Event) {
+        self.learn(event);
         if self.overrides.is_rootless {
             self.tell_of_silence(event);
         }

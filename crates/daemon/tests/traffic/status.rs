@@ -72,6 +72,29 @@ fn status_tells_what_a_tunnel_does_and_that_none_runs() {
 }
 
 #[test]
+fn a_host_on_which_no_program_has_the_port_is_told_from_one_that_is_silent() {
+    let Some(ends) = Ends::new(1500) else { return };
+    for family in [Family::V4, Family::V6] {
+        let (mut conf, _) = Conf::pair(family);
+        // The first handshakes begin by themselves.
+        conf.peers[0].persistent_keepalive = Some(1);
+        let a = Running::up(&ends.a, &conf, &[]);
+        let says = || {
+            let status = a.status("0");
+            let findings = status["findings"].as_array().unwrap().clone();
+            let of_peer = findings.iter().find(|finding| finding["check"] == "no_handshake");
+            of_peer.map(|finding| finding["says"].as_str().unwrap().to_owned()).unwrap_or_default()
+        };
+        until("ICMP is heard", || {
+            says().contains("no program listens on this UDP port (ICMP port unreachable)")
+        });
+        let log = a.log();
+        assert!(log.contains("the peer does not answer: its host answers that no program"), "{log}");
+        a.stop();
+    }
+}
+
+#[test]
 fn status_tells_what_each_queue_moves() {
     let Some(ends) = Ends::new(1500) else { return };
     let (conf_a, conf_b) = Conf::pair(Family::V4);

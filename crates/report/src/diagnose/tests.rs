@@ -1,5 +1,5 @@
 use super::*;
-use crate::{DropReport, PacketThreadReport, Recent, SendFailureReport};
+use crate::{AlternationReport, DropReport, PacketThreadReport, Recent, RefusalReport, SendFailureReport};
 
 /// A healthy interface, with a peer that completed a handshake a minute ago.
 fn well() -> StatusReport {
@@ -68,6 +68,18 @@ fn a_peer_that_never_answers_is_a_problem_once_it_had_the_time() {
     let finding = only(&with(never), "no_handshake", Level::Problem);
     assert!(finding.says.contains("192.0.2.1:51820") && finding.says.contains("2.0 KiB wait"), "{finding:?}");
     assert_eq!(finding.about.as_deref(), Some("PEER"));
+    // ICMP says more, if it is about this endpoint and not old.
+    for (endpoint, age_ms, is_told) in
+        [("192.0.2.1:51820", 20_000, true), ("192.0.2.1:51820", 70_000, false), ("192.0.2.9:51820", 1, false)]
+    {
+        let refused = with(|report| {
+            never(report);
+            let (endpoint, says) = (endpoint.to_owned(), "its host says no".to_owned());
+            report.peers[0].refusal = Some(RefusalReport { endpoint, says, age_ms });
+        });
+        let says = only(&refused, "no_handshake", Level::Problem).says;
+        assert_eq!(says.contains("to 192.0.2.1:51820, and its host says no; 2.0 KiB"), is_told, "{says}");
+    }
     let early = with(|report| {
         never(report);
         report.uptime_ms = 2000;
@@ -417,4 +429,22 @@ fn a_load_of_handshakes_is_told_with_its_time_and_what_was_refused() {
     assert!(finding.says.contains("42 s") && finding.says.contains("700 were asked"), "{finding:?}");
     // A burst that is over is not reported.
     assert_eq!(with(|report| dropped(report, DropReason::CookieRequired, 9000, 700)), []);
+}
+
+#[test]
+fn an_endpoint_that_goes_back_and_forth_is_a_key_of_two_machines() {
+    let finding = only(
+        &with(|report| {
+            report.peers[0].alternation = Some(AlternationReport {
+                endpoints: vec!["192.0.2.1:1".to_owned(), "192.0.2.2:2".to_owned()],
+                returns: 6,
+                first_ms: 90_000,
+                latest_ms: 30_000,
+            });
+        }),
+        "shared_key",
+        Level::Warning,
+    );
+    assert_eq!(finding.about.as_deref(), Some("PEER"));
+    assert!(finding.says.contains("192.0.2.1:1 and 192.0.2.2:2 (6 times in 1 min"), "{finding:?}");
 }

@@ -11,6 +11,9 @@ use weft_tunnel::Transmit;
 use crate::sockopt::{get_option, set_option};
 use crate::{PathMtu, SEND_BUFFER_BYTES};
 
+/// Does nothing: the errors of a connected socket are told as they are.
+pub(crate) fn report_errors(_: &Socket, _: bool) {}
+
 /// The smallest buffer that is tried.
 const MIN_BUFFER_BYTES: usize = 64 << 10;
 

@@ -31,6 +31,14 @@ pub(crate) fn set_mark(socket: &Socket, mark: u32) -> Result<(), BindError> {
     socket.set_mark(mark).map_err(|source| BindError::Fwmark { mark, source })
 }
 
+/// Makes the errors of routers count as those of the host itself (ip(7), IP_RECVERR).
+pub(crate) fn report_errors(socket: &Socket, is_v6: bool) {
+    let (level, name) =
+        if is_v6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) } else { (libc::IPPROTO_IP, libc::IP_RECVERR) };
+    // Without it the most important one counts: that no program has the port.
+    let _ = set_option(socket, level, name, 1);
+}
+
 /// Sets whether datagrams may be fragmented on their way.
 pub(crate) fn set_fragmentation(socket: &Socket, is_v6: bool, path_mtu: PathMtu) -> io::Result<()> {
     let (level, name, value) = path_mtu.option(is_v6);

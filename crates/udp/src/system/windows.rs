@@ -21,6 +21,9 @@ pub(crate) fn set_mark(_: &Socket, mark: u32) -> Result<(), BindError> {
     if mark == 0 { Ok(()) } else { Err(BindError::FwmarkUnavailable { mark, system: "Windows" }) }
 }
 
+/// Does nothing: the errors of a socket are told as they are.
+pub(crate) fn report_errors(_: &Socket, _: bool) {}
+
 /// Sets whether datagrams may be fragmented on their way.
 pub(crate) fn set_fragmentation(socket: &impl AsRawSocket, is_v6: bool, path_mtu: PathMtu) -> io::Result<()> {
     let (level, name) = if is_v6 { (IPPROTO_IPV6, IPV6_DONTFRAG) } else { (IPPROTO_IP, IP_DONTFRAGMENT) };
