@@ -19,9 +19,7 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
     let name = match config::load(&args.target) {
         Ok(parsed) => parsed.config.interface.name,
         // The daemon may have the key as a credential.
-        Err(LoadError::Config(errors)) if errors.lacks_only_keys() => {
-            config::name_of(&config::path_of(&args.target))?
-        }
+        Err(LoadError::Config(errors)) if errors.lacks_only_keys() => config::interface_of(&args.target)?,
         Err(error) => return Err(error.into()),
     };
     let (file, text) = config::read_text(&args.target)?;

@@ -1,7 +1,7 @@
 //! `weft save`: writes the state of a running interface into its file.
 
 use weft_config::exit::{Code, Error};
-use weft_config::{name_of, path_of};
+use weft_config::interface_of;
 use weft_host as host;
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_uapi::client;
@@ -14,7 +14,7 @@ use crate::args::SaveArgs;
 /// When no daemon of `weft up` answers, when it does not report the private key, or when the file cannot be
 /// replaced.
 pub fn run(args: &SaveArgs) -> Result<(), Error> {
-    let interface = name_of(&path_of(&args.target))?;
+    let interface = interface_of(&args.target)?;
     let reported = client::get(&interface).map_err(|error| Error::new(error.exit_code(), error))?;
     if reported.state.settings.private_key.is_none() {
         let reason = format!("{interface}: its daemon does not reveal the private key, which the file needs");

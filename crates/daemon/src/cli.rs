@@ -246,6 +246,34 @@ mod tests {
     }
 
     #[test]
+    fn every_command_for_a_running_interface_takes_its_name_or_its_file() {
+        for words in [
+            "status @",
+            "top @",
+            "capture @ -w -",
+            "speedtest @ office",
+            "show @",
+            "show @ dump",
+            "showconf @",
+            "set @ fwmark 1",
+            "setconf @ -",
+            "addconf @ -",
+            "syncconf @ -",
+        ] {
+            let interfaces = ["wg0", "wg0.conf", "./wg0", "/etc/wireguard/wg0.conf"].map(|target| {
+                let words = words.replace('@', target);
+                let cli = Cli::try_parse_from(std::iter::once("weft").chain(words.split(' ')));
+                format!("{:?}", cli.unwrap_or_else(|error| panic!("{words}: {error}")).command)
+            });
+            assert!(interfaces[0].contains("InterfaceName(\"wg0\")"), "{}", interfaces[0]);
+            assert!(interfaces.iter().all(|interface| *interface == interfaces[0]), "{interfaces:#?}");
+        }
+        for words in ["status ./sixteen-letters0.conf", "showconf sixteen-letters0", "set /a/.. fwmark 1"] {
+            assert!(Cli::try_parse_from(std::iter::once("weft").chain(words.split(' '))).is_err(), "{words}");
+        }
+    }
+
+    #[test]
     fn a_ring_has_a_size_that_wintun_takes() {
         for (text, bytes) in [("1", 1 << 20), ("64", 64 << 20)] {
             let cli = Cli::try_parse_from(["weft", "up", "wg0", "--ring", text, "--join-segments"]).unwrap();

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use weft_commands::output;
 use weft_config::exit::{Code, Error};
-use weft_config::{InterfaceName, LoadError, name_of, path_of};
+use weft_config::{InterfaceName, interface_of};
 use weft_host::{COMMAND_OF, HostError, Keep, Owner, Process, Record, record_path, told_backwards};
 use weft_ipc::runtime_dir::{runtime_dir, user_dir};
 use weft_report::control_socket::{Client, ClientError};
 
 use crate::cli::DownArgs;
 use crate::control;
+use crate::foreign;
 use crate::service_manager;
 
 /// Commands of the configuration may take long; systemd allows a service the same time.
@@ -50,7 +51,10 @@ pub fn run(args: &DownArgs) -> Result<(), Error> {
             Ok(())
         }
         Down::NotUp if args.keep_kill_switch => Ok(()),
-        Down::NotUp => Err(not_up(&directory, &interface).into()),
+        Down::NotUp => Err(match foreign::runs(&interface) {
+            Some(runs) => Error::new(Code::Failure, format!("interface {interface} is not up by weft: {runs}")),
+            None => not_up(&directory, &interface).into(),
+        }),
         other => told_of(&interface, other),
     }
 }
@@ -223,9 +227,4 @@ fn is_left_for_a_restart(directory: &Path, interface: &InterfaceName) -> bool {
         },
         |job| job.is_restart,
     )
-}
-
-/// Returns the interface that the target names. The file need not exist any more.
-fn interface_of(target: &str) -> Result<InterfaceName, LoadError> {
-    name_of(&path_of(target))
 }

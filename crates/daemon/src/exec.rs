@@ -44,6 +44,13 @@ pub fn run(args: &ExecArgs) -> ExitCode {
 }
 
 fn run_command(args: &ExecArgs) -> Result<Ended, Error> {
+    // The command is to run in it, and no tunnel comes up in vain.
+    std::env::current_dir().map_err(|error| {
+        let message = format!(
+            "the working directory cannot be entered again ({error}): was it deleted? change to another one (`cd /`)"
+        );
+        Error::new(Code::Failure, message)
+    })?;
     // Until there is a command, a signal ends this process, and with it its membership.
     let (mut member, inside) = rootless::join(&args.rootless)?;
     if let Some(name) = &args.rootless.congestion {

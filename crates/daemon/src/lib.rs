@@ -13,6 +13,8 @@ pub mod down;
 pub mod drop_in;
 #[cfg(target_os = "linux")]
 pub mod exec;
+#[cfg(target_os = "linux")]
+mod foreign;
 pub mod interface;
 pub mod logging;
 pub mod metrics;
@@ -30,9 +32,11 @@ pub mod status;
 #[cfg(not(target_os = "linux"))]
 mod unsupported;
 #[cfg(not(target_os = "linux"))]
-use unsupported::speedtest;
+pub use unsupported::{exec, proxy, threads};
 #[cfg(not(target_os = "linux"))]
-pub use unsupported::{exec, proxy};
+use unsupported::{foreign, speedtest};
+#[cfg(target_os = "linux")]
+pub mod threads;
 pub mod up;
 pub mod wiping_allocator;
 

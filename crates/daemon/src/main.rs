@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use weft::cli::{self, Cli, Command};
 use weft::wiping_allocator::{self, WipingAllocator};
-use weft::{assets, demo, down, drop_in, exec, logging, proxy, service, service_manager, up};
+use weft::{assets, demo, down, drop_in, exec, logging, proxy, service, service_manager, threads, up};
 use weft_commands::{capture, check, doctor, keys, output, reload, save, speedtest, status, top, wg};
 use weft_config::exit::{Code, Error};
 
@@ -21,10 +21,22 @@ fn main() -> ExitCode {
     match cli.service.take() {
         Some(interface) => service_manager::host(&interface, move |log| run_to_end(cli, log)).into(),
         None => match start_log(&cli, None) {
+            Ok(()) if let Err(error) = threads_for(&cli.command) => ended(Err(error)).into(),
             // Its exit code is that of its command.
             Ok(()) if let Command::Exec(args) = &cli.command => exec::run(args),
             started => ended(started.and_then(|()| run(cli.command))).into(),
         },
+    }
+}
+
+/// Checks that threads can be started, for the commands that need them.
+fn threads_for(command: &Command) -> Result<(), Error> {
+    match command {
+        Command::Up(_) | Command::Run(_) | Command::Exec(_) | Command::Proxy(_) | Command::Demo(_) => {
+            threads::check()
+        }
+        Command::Top(_) | Command::Capture(_) | Command::Speedtest(_) => threads::check(),
+        _ => Ok(()),
     }
 }
 
@@ -46,13 +58,9 @@ fn ended(result: Result<(), Error>) -> Code {
 /// reports it later.
 fn interface_of(command: &Command) -> Option<String> {
     match command {
-        Command::Up(args) => weft_config::name_of(&weft_config::path_of(&args.target)).ok().map(String::from),
-        Command::Exec(args) => {
-            weft_config::name_of(&weft_config::path_of(&args.rootless.target)).ok().map(String::from)
-        }
-        Command::Proxy(args) => {
-            weft_config::name_of(&weft_config::path_of(&args.rootless.target)).ok().map(String::from)
-        }
+        Command::Up(args) => weft_config::interface_of(&args.target).ok().map(String::from),
+        Command::Exec(args) => weft_config::interface_of(&args.rootless.target).ok().map(String::from),
+        Command::Proxy(args) => weft_config::interface_of(&args.rootless.target).ok().map(String::from),
         Command::Run(args) => Some(args.name.clone()),
         _ => None,
     }

@@ -297,3 +297,22 @@ pub(crate) mod background {
         }
     }
 }
+
+/// Interfaces that another program runs are not known.
+pub(crate) mod foreign {
+    use weft_config::InterfaceName;
+
+    pub(crate) fn runs(_: &InterfaceName) -> Option<String> {
+        None
+    }
+}
+
+/// Threads can be started.
+pub mod threads {
+    use weft_config::exit::Error;
+
+    /// Never returns an error.
+    pub fn check() -> Result<(), Error> {
+        Ok(())
+    }
+}

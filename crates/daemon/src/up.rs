@@ -13,12 +13,14 @@ use weft_dataplane::DataplaneError;
 use weft_host::resolve::{Cancel, ResolveError, Retries};
 use weft_host::{self as host, HostError};
 use weft_ipc::runtime_dir::runtime_dir;
+use weft_tun::OpenError;
 use weft_uapi::ControlError;
 use weft_udp::PathMtu;
 
 use crate::background::{self, BackgroundError};
 use crate::carried_over::PeerAddress;
 use crate::cli::{MetricsArgs, UpArgs};
+use crate::foreign;
 use crate::interface::StartError;
 use crate::metrics;
 use crate::scheduling::Priority;
@@ -96,7 +98,24 @@ impl UpError {
 
 impl From<UpError> for exit::Error {
     fn from(error: UpError) -> Self {
-        Self::new(error.exit_code(), error)
+        let code = error.exit_code();
+        let in_the_way = match &error {
+            UpError::Start(StartError::Tun(OpenError::Exists { name })) => Some(name),
+            UpError::Start(StartError::Held { error, .. }) => match &**error {
+                StartError::Tun(OpenError::Exists { name }) => Some(name),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(name) = in_the_way
+            && let Some(runs) = name.parse().ok().and_then(|name| foreign::runs(&name))
+        {
+            return Self::new(
+                code,
+                format!("interface {name} already exists: {runs}; or choose another name"),
+            );
+        }
+        Self::new(code, error)
     }
 }
 

@@ -174,6 +174,7 @@ impl World<'_> {
         self.answers.lock().unwrap().clear();
         match result {
             Err(RouteError::NoLink(_)) => assert_eq!(reason, libc::ENODEV),
+            Err(RouteError::RouteExists { .. }) => assert_eq!(reason, libc::EEXIST),
             Err(RouteError::Ipv6Off { .. }) => assert_eq!(reason, libc::EACCES),
             // The kernel of this test gives every link the MTU that it likes.
             Err(RouteError::MtuForIpv6 { .. }) => assert!([libc::ENODEV, libc::EINVAL].contains(&reason)),

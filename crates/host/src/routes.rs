@@ -102,6 +102,18 @@ pub enum RouteError {
         error: io::Error,
         advice: &'static str,
     },
+    /// Another program has made a route to the prefix.
+    #[error(
+        "cannot {action}: {prefix} is already routed {way}; remove that route or take the prefix out of AllowedIPs, or \
+         have weft use another table (`Table = NUMBER`) or none (`Table = off`)"
+    )]
+    RouteExists {
+        /// The action that failed, with its route and interface.
+        action: String,
+        prefix: IpNet,
+        /// Where it is routed.
+        way: String,
+    },
     /// The address family is switched off.
     #[error(
         "cannot {action}: IPv6 is switched off for it{SWITCHED_OFF_BY}, or remove the IPv6 addresses from Address and \

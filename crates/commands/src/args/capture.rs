@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use weft_config::InterfaceName;
+use weft_config::{InterfaceName, interface_of};
 use weft_report::control_socket as socket;
 
 /// The arguments of `weft capture`.
@@ -22,8 +22,8 @@ the file, never packets in the tunnel; the last line tells how many.
 
 {}", super::EXIT_CODES))]
 pub struct CaptureArgs {
-    /// The interface; without it the one that runs.
-    #[arg(value_name = "NAME")]
+    /// The interface, or its configuration file; without it the one that runs.
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
     pub name: Option<InterfaceName>,
     /// The file to write, in the format pcapng; `-`: standard output. A file that is there is written over.
     #[arg(short, long = "write", value_name = "FILE")]

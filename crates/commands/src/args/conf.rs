@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
-use weft_config::InterfaceName;
+use weft_config::{InterfaceName, interface_of};
 
 use super::EXIT_CODES;
 
@@ -11,7 +11,8 @@ use super::EXIT_CODES;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct ConfArgs {
-    /// The interface.
+    /// The interface, or its configuration file.
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
     pub interface: InterfaceName,
     /// The file; `-` or /dev/stdin: standard input.
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -1,7 +1,7 @@
 //! The arguments of `weft set`.
 
 use clap::Args;
-use weft_config::InterfaceName;
+use weft_config::{InterfaceName, interface_of};
 
 use super::EXIT_CODES;
 
@@ -29,7 +29,8 @@ Examples:
 
 {EXIT_CODES}"))]
 pub struct SetArgs {
-    /// The interface.
+    /// The interface, or its configuration file.
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
     pub interface: InterfaceName,
     /// What to set; see below.
     #[arg(value_name = "SETTING", required = true, trailing_var_arg = true, allow_hyphen_values = true)]

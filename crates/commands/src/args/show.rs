@@ -1,7 +1,7 @@
 //! The arguments of `weft show` and `weft showconf`.
 
 use clap::{Args, ValueEnum};
-use weft_config::InterfaceName;
+use weft_config::{InterfaceName, interface_of};
 
 use super::EXIT_CODES;
 
@@ -21,8 +21,8 @@ Environment:
 
 {EXIT_CODES}"))]
 pub struct ShowArgs {
-    /// An interface; `all` (as without it); or `interfaces`, for the names only.
-    #[arg(value_name = "INTERFACE|all|interfaces", default_value = "all")]
+    /// An interface, or its configuration file; `all` (as without it); or `interfaces`, for the names only.
+    #[arg(value_name = "NAME|FILE|all|interfaces", default_value = "all")]
     pub what: Subject,
     /// One property only, tab-separated, as wg(8) prints it; `dump` is all of them.
     #[arg(value_name = "FIELD", value_enum)]
@@ -44,12 +44,12 @@ pub enum Subject {
 }
 
 impl std::str::FromStr for Subject {
-    type Err = weft_config::InvalidInterfaceName;
+    type Err = weft_config::LoadError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(match text {
             "all" => Self::All,
             "interfaces" => Self::Interfaces,
-            _ => Self::One(text.parse()?),
+            _ => Self::One(interface_of(text)?),
         })
     }
 }
@@ -101,6 +101,7 @@ Example:
 
 {EXIT_CODES}"))]
 pub struct ShowconfArgs {
-    /// The interface.
+    /// The interface, or its configuration file.
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
     pub interface: InterfaceName,
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use weft_config::InterfaceName;
 use weft_config::values::parse_rate;
+use weft_config::{InterfaceName, interface_of};
 use weft_tunnel::Rate;
 
 /// The arguments of `weft speedtest`.
@@ -24,8 +24,8 @@ are found.
 
 {}", super::EXIT_CODES))]
 pub struct SpeedtestArgs {
-    /// The interface; without it the one that has the peer.
-    #[arg(value_name = "NAME")]
+    /// The interface, or its configuration file; without it the one that has the peer.
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
     pub name: Option<InterfaceName>,
     /// The peer: its public key, or what its configuration calls it, if its allowed IPs have the address of a
     /// single host; or an address of it in the tunnel.

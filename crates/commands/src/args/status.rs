@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use weft_config::InterfaceName;
+use weft_config::{InterfaceName, interface_of};
 
 /// The arguments of `weft status`.
 #[derive(Clone, Debug, Args)]
@@ -14,8 +14,8 @@ Examples:
 
 {}", super::EXIT_CODES))]
 pub struct StatusArgs {
-    /// The interface; without it all that run.
-    #[arg(value_name = "NAME")]
+    /// The interface, or its configuration file; without it all that run.
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
     pub name: Option<InterfaceName>,
     /// Print everything as JSON on standard output.
     #[arg(long)]
@@ -36,8 +36,8 @@ Keys:
 
 {}", super::EXIT_CODES))]
 pub struct TopArgs {
-    /// The interface; without it the first that runs.
-    #[arg(value_name = "NAME")]
+    /// The interface, or its configuration file; without it the first that runs.
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
     pub name: Option<InterfaceName>,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]

@@ -1,6 +1,6 @@
 //! Wrong files: each error with its file, line and key, and no secrets.
 
-use crate::support::{KEY, PEER, check};
+use crate::support::{Ended, KEY, PEER, check, weft};
 
 /// Each wrong line, between a good [Interface] and a good [Peer] as `section` says; the key and a part of the
 /// advice that have to be in the message.
@@ -49,7 +49,12 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "# weft: RateToPeer = 50Mbit", "RateToPeer", "belongs into [Peer]"),
         ("interface", "# weft: DownloadLimit = 50Mbit", "DownloadLimit", "in [Peer] RateToPeer"),
         ("interface", "Adress = 10.0.0.1", "Adress", "did you mean `Address`?"),
-        ("interface", "Jc = 4", "Jc", "unknown key in [Interface]"),
+        ("interface", "Jc = 4", "Jc", "a file of AmneziaWG, which weft does not speak"),
+        ("interface", "ExcludedApplications = a.b", "ExcludedApplications", "WireGuard app for Android"),
+        ("interface", "DisallowedIPs = 10.0.0.0/8", "DisallowedIPs", "WireSock"),
+        ("interface", "[Socks5]", "[Socks5]", "weft proxy"),
+        ("interface", "[NetDev]", "[NetDev]", "systemd-networkd"),
+        ("interface", "[wireguard-peer.x]", "[wireguard-peer.x]", "keyfile of NetworkManager"),
         ("interface", "Endpoint = 192.0.2.1:1", "Endpoint", "belongs into [Peer]"),
         ("interface", "just words", "", "neither"),
         ("interface", "[Peers]", "[Peers]", "unknown section"),
@@ -143,4 +148,40 @@ fn a_key_in_the_wrong_place_is_never_repeated() {
         assert_eq!(ended.code, 78, "{line}");
         assert!(!ended.stderr.contains(&KEY[..20]), "{}", ended.stderr);
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_seccomp_profile_that_refuses_threads_is_named() {
+    use weft_lab::refusal::Refusal;
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("wg0.conf");
+    std::fs::write(&file, format!("[Interface]\nPrivateKey = {KEY}\n")).unwrap();
+    let file = file.to_str().unwrap();
+    let commands: [&[&str]; 7] = [
+        &["up", file],
+        &["wg0"],
+        &["exec", file, "--", "true"],
+        &["proxy", file, "--socks5", "1080"],
+        &["demo"],
+        &["top"],
+        &["capture", "-w", "-"],
+    ];
+    for words in commands {
+        let mut command = weft(words);
+        Refusal::new(libc::SYS_clone3, &[], libc::EPERM).apply_to(&mut command);
+        let ended: Ended = command.output().unwrap().into();
+        assert_eq!(ended.code, 77, "{words:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains("may not start threads: a seccomp profile refuses clone3"),
+            "{words:?}: {}",
+            ended.stderr
+        );
+    }
+    // The C library does without it.
+    let mut command = weft(&["top"]);
+    Refusal::new(libc::SYS_clone3, &[], libc::ENOSYS).apply_to(&mut command);
+    let ended: Ended = command.output().unwrap().into();
+    assert!(ended.stderr.contains("needs a terminal"), "{}", ended.stderr);
 }

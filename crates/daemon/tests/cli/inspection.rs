@@ -21,7 +21,7 @@ fn status_of_nothing_is_a_failure_that_names_the_directory() {
         assert_eq!((ended.code, ended.stdout.as_str()), (1, ""), "{arguments:?}");
         assert!(ended.stderr.contains(directory.path().to_str().unwrap()), "{}", ended.stderr);
     }
-    assert_eq!(run(&["status", "no/name"], "").code, 2);
+    assert_eq!(run(&["status", "no name"], "").code, 2);
     assert_eq!(run(&["status", "--sample", "x"], "").code, 2);
 }
 

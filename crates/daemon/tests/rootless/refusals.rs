@@ -1,5 +1,7 @@
 //! What makes a tunnel without root impossible, and what is said of it.
 
+use std::os::unix::process::CommandExt as _;
+
 use weft_lab::refusal::{Argument, Refusal};
 use weft_lab::{mounts, until};
 
@@ -49,6 +51,26 @@ fn the_restriction_of_apparmor_is_named_with_the_ways_out() {
         assert!(world.processes().is_empty());
     };
     mounts::run_separate(prepare, work);
+}
+
+#[test]
+fn a_working_directory_that_was_deleted_is_named() {
+    let Some(world) = World::new() else { return };
+    let directory = world.directory.path().join("gone");
+    std::fs::create_dir(&directory).unwrap();
+    let mut command = world.exec(&world.file(""), &[], &["true"]);
+    let path = std::ffi::CString::new(directory.as_os_str().as_encoded_bytes()).unwrap();
+    // It is in the directory then.
+    let delete = move || {
+        // SAFETY: the path ends with a byte 0.
+        Ok(nix::errno::Errno::result(unsafe { libc::rmdir(path.as_ptr()) }).map(drop)?)
+    };
+    // SAFETY: between fork and exec the closure makes a system call.
+    unsafe { command.current_dir(&directory).pre_exec(delete) };
+    let ended: Ended = command.output().unwrap().into();
+    assert_eq!(ended.code, Some(125), "{ended:?}");
+    assert!(ended.stderr.contains("the working directory cannot be entered again"), "{ended:?}");
+    assert!(world.processes().is_empty());
 }
 
 /// Refuses a command a system call, with this first argument alone if one is given.

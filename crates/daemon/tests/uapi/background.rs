@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use weft_lab::{PATIENCE, link, until};
 
-use crate::support::{Daemon, Kind, Machine, NAME, daemon_of, socket_of};
+use crate::support::{Daemon, Kind, Machine, NAME, daemon_of, key, socket_of};
 
 /// Whether a process that is not our child runs, and is not a zombie.
 fn is_running(pid: Pid) -> bool {
@@ -89,6 +89,14 @@ fn weft_down_leaves_wireguard_go_alone() {
     let Some(machine) = Machine::new(&["wg", "wireguard-go"]) else { return };
     let daemon = Daemon::start_kind(&machine, Kind::WireguardGo);
     assert_not_up(&machine);
+    let text = format!("[Interface]\nPrivateKey = {}\n", *key(1).to_base64());
+    let file = machine.file(&format!("{NAME}.conf"), &text);
+    let runs = format!("(process {}) runs it; `wg-quick down {NAME}` ends it", daemon.pid());
+    for command in ["up", "down"] {
+        let output = machine.output("weft", &[command, &file]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && error.contains(&runs), "{error}");
+    }
     assert!(daemon.is_running() && machine.has_link(NAME) && machine.has_socket(NAME));
 }
 

@@ -26,6 +26,8 @@ use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, USUAL_M
 mod lists;
 #[path = "linux/mtu.rs"]
 mod mtu;
+#[path = "linux/others.rs"]
+mod others;
 #[path = "linux/rules.rs"]
 mod rules;
 #[path = "linux/settle.rs"]
@@ -202,8 +204,12 @@ impl Netlink {
             Ok(()) => Ok(true),
             Err(failure) if failure.is(libc::EEXIST) && self.has_route(link, prefix, table) => Ok(false),
             Err(failure) => {
+                let way = failure.is(libc::EEXIST).then(|| self.way_of(prefix, table)).flatten();
                 let action = route_name("add", link, prefix, table);
-                Err(self.why_not_on(link, prefix, failure, action))
+                Err(match way {
+                    Some(way) => RouteError::RouteExists { action, prefix, way },
+                    None => self.why_not_on(link, prefix, failure, action),
+                })
             }
         }
     }

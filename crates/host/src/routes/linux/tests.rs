@@ -134,7 +134,14 @@ fn a_route_of_another_program_is_named() {
         assert!(netlink.add_route(&other, prefix, MAIN_TABLE).unwrap());
         let error = netlink.add_route(&link, prefix, MAIN_TABLE).unwrap_err().to_string();
         assert!(error.starts_with("cannot add route 10.5.0.0/16 dev dummy0: "), "{error}");
-        assert!(error.contains("it is there already"), "{error}");
+        assert!(error.contains("10.5.0.0/16 is already routed through veth0; remove"), "{error}");
+        let nowhere = "fd05::/64".parse().unwrap();
+        let mut message = route_message(&other, nowhere, MAIN_TABLE);
+        message.header.kind = RouteType::BlackHole;
+        message.attributes.retain(|attribute| !matches!(attribute, RouteAttribute::Oif(_)));
+        netlink.wait(netlink.handle().route().add(message).execute()).unwrap();
+        let error = netlink.add_route(&link, nowhere, MAIN_TABLE).unwrap_err().to_string();
+        assert!(error.contains("fd05::/64 is already routed to nowhere (blackhole)"), "{error}");
         // Another table has room for it.
         assert!(netlink.add_route(&link, prefix, 51_820).unwrap());
         assert!(netlink.tables_in_use().unwrap().contains(&51_820));

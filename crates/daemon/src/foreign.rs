@@ -1,0 +1,20 @@
+//! Interfaces that another program runs: who it is, and how to end it.
+
+use std::path::Path;
+
+use weft_config::InterfaceName;
+use weft_host::routes::Netlink;
+use weft_ipc::holder::{Held, Holder};
+
+/// Returns which other WireGuard runs an interface and how to end it; `None` if none does.
+pub(crate) fn runs(interface: &InterfaceName) -> Option<String> {
+    let wg_quick = format!("`wg-quick down {interface}` ends it if wg-quick brought it up");
+    let socket = Path::new(weft_uapi::SOCKET_DIRECTORY).join(format!("{interface}.sock"));
+    if let Holder::Process { id, program } = Holder::of(Held::Socket(&socket)) {
+        return Some(format!("{program} (process {id}) runs it; {wg_quick}, else end that process"));
+    }
+    let is_kernels = Netlink::open().is_ok_and(|netlink| netlink.is_of_kernel_wireguard(interface));
+    is_kernels.then(|| {
+        format!("the WireGuard of the kernel runs it; {wg_quick}, else `ip link delete {interface}`")
+    })
+}
