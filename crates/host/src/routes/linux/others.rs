@@ -10,13 +10,12 @@ use super::{Netlink, device_of, family, net_of, table_of};
 impl Netlink {
     /// Returns where a prefix is routed already, in words.
     pub(super) fn way_of(&self, prefix: IpNet, table: u32) -> Option<String> {
-        let mut found = None;
-        let listed = self.each_route(family(prefix.addr()), None, |route| {
+        let find = |found: &mut Option<RouteMessage>, route: RouteMessage| {
             if found.is_none() && table_of(&route) == table && net_of(&route) == prefix {
-                found = Some(route);
+                *found = Some(route);
             }
-        });
-        let route = found.filter(|_| listed.is_ok())?;
+        };
+        let route = self.routes(family(prefix.addr()), None, find).ok()??;
         Some(match device_of(&route).or_else(|| first_hop_of(&route)) {
             Some(index) => {
                 format!("through {}", self.name_of(index).unwrap_or_else(|| format!("device {index}")))
