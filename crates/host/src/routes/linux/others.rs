@@ -18,21 +18,14 @@ impl Netlink {
         let route = self.routes(family(prefix.addr()), None, find).ok()??;
         Some(match device_of(&route).or_else(|| first_hop_of(&route)) {
             Some(index) => {
-                format!("through {}", self.name_of(index).unwrap_or_else(|| format!("device {index}")))
+                let name = self.name_of(index).ok().flatten();
+                format!("through {}", name.unwrap_or_else(|| format!("device {index}")))
             }
             None => match route.header.kind {
                 RouteType::BlackHole => "to nowhere (blackhole)".to_owned(),
                 RouteType::Unreachable | RouteType::Prohibit => "to an error (unreachable)".to_owned(),
                 _ => "elsewhere".to_owned(),
             },
-        })
-    }
-
-    fn name_of(&self, index: u32) -> Option<String> {
-        let links = self.list(self.handle().link().get().match_index(index).execute()).ok()?;
-        links.first()?.attributes.iter().find_map(|attribute| match attribute {
-            LinkAttribute::IfName(name) => Some(name.clone()),
-            _ => None,
         })
     }
 

@@ -85,7 +85,7 @@ impl Netlink {
         Ok(answer.into_iter().next())
     }
 
-    fn name_of(&self, index: u32) -> Result<Option<String>, Failure> {
+    pub(super) fn name_of(&self, index: u32) -> Result<Option<String>, Failure> {
         let links = self.list(self.handle().link().get().match_index(index).execute())?;
         Ok(links.into_iter().flat_map(|link| link.attributes).find_map(|attribute| match attribute {
             LinkAttribute::IfName(name) => Some(name),
