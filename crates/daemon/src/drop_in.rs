@@ -143,6 +143,18 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     secrecy::forbid_core_dumps();
     weft_confine::enable();
     let _log = logging::queue::start();
+    let directory = runtime_dir();
+    let Environment { name, queues, socket, name_file, output, .. } = environment;
+    if choice == NameChoice::Given {
+        weft_host::wait_for_predecessor(&directory, &name)?;
+    }
+    if queues.is_empty() {
+        weft_host::wait_for_release(&directory, Held::Device(name.as_str()));
+    }
+    if let Some(path) = uapi::path_of(&name).filter(|_| socket.is_none()) {
+        weft_host::wait_for_release(&directory, Held::Socket(&path));
+    }
+    // A signal that comes earlier ends the process: nothing is set up yet.
     let (end, ended) = mpsc::channel();
     let (signal, network) = (end.clone(), end.clone());
     signals::watch(move |received| drop(signal.send(End::Signal(received)))).map_err(RunError::Signals)?;
@@ -155,14 +167,6 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let mut watched = MetricsConfig::default();
     args.metrics.apply(&mut watched);
     let metrics = metrics::open(watched.address.as_ref())?;
-    let directory = runtime_dir();
-    let Environment { name, queues, socket, name_file, output, .. } = environment;
-    if queues.is_empty() {
-        weft_host::wait_for_release(&directory, Held::Device(name.as_str()));
-    }
-    if let Some(path) = uapi::path_of(&name).filter(|_| socket.is_none()) {
-        weft_host::wait_for_release(&directory, Held::Socket(&path));
-    }
     let listener = match socket {
         Some(descriptor) => Some(Listener::adopt(descriptor)?),
         None if choice == NameChoice::Given => Some(Listener::open(&name)?),

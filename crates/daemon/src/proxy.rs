@@ -10,9 +10,11 @@ use weft_commands::output;
 use weft_commands::signals;
 use weft_config::exit::{Code, Error};
 use weft_ipc::ServerThread;
+use weft_ipc::holder::Held;
+use weft_ipc::runtime_dir::runtime_dir;
 use weft_proxy::{
-    Destination, Kernel, MakeSocket, Network, Options, Reach, Resolver, Server, StartError, Users,
-    UsersError, connect_stdio,
+    Destination, Kernel, LocalAddress, MakeSocket, Network, Options, Reach, Resolver, Server, StartError,
+    Transport, Users, UsersError, connect_stdio,
 };
 use weft_rootless::{Names, News, Sockets, TunnelState};
 
@@ -141,6 +143,7 @@ fn serve(
     host: &Arc<dyn Network>,
 ) -> Result<ServerThread, Error> {
     options.clients = clients()?;
+    wait_for_release(&options);
     let server = {
         let _inside = runtime.enter();
         Server::bind(options, reach, host).map_err(start_error)?
@@ -153,6 +156,20 @@ fn serve(
         server.serve().await;
     };
     Ok(ServerThread::start(THREAD, runtime, serve)?)
+}
+
+/// Waits for a proxy that is ending and has an address of this one.
+fn wait_for_release(options: &Options) {
+    let forwards = options.forwards.iter().map(|forward| (&forward.local, forward.transport));
+    let proxies = options.socks5.iter().chain(&options.http).map(|local| (local, Transport::Tcp));
+    for (local, transport) in proxies.chain(forwards) {
+        let held = match (local, transport) {
+            (LocalAddress::Ip(address), Transport::Tcp) => Held::Tcp(*address),
+            (LocalAddress::Ip(address), Transport::Udp) => Held::Udp(address.port()),
+            (LocalAddress::Unix(path), _) => Held::Socket(path),
+        };
+        weft_host::wait_for_release(&runtime_dir(), held);
+    }
 }
 
 /// Relays standard input and output, and reports the end.

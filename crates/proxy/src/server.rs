@@ -219,10 +219,13 @@ impl Server {
         kind: Kind,
     ) -> Result<(), StartError> {
         let listener = match address {
-            LocalAddress::Ip(at) => host.listen(*at).map_err(|error| failed(kind.name(), at, error))?,
-            LocalAddress::Unix(path) => {
-                system::listen(path).map_err(|error| failed(kind.name(), &path.display(), error))?
+            LocalAddress::Ip(at) => {
+                // That of a reverse forward is of the tunnel, where other processes are.
+                let held = (!matches!(kind, Kind::Reverse(..))).then_some(Held::Tcp(*at));
+                host.listen(*at).map_err(|error| failed(kind.name(), at, held, error))?
             }
+            LocalAddress::Unix(path) => system::listen(path)
+                .map_err(|error| failed(kind.name(), &path.display(), Some(Held::Socket(path)), error))?,
         };
         let shown = listener.local_addr().map_or_else(|| address.to_string(), |address| address.to_string());
         self.addresses.push((kind.name(), shown));
@@ -232,7 +235,8 @@ impl Server {
 
     fn receive(&mut self, network: &dyn Network, at: SocketAddr, target: Target) -> Result<(), StartError> {
         let service = "datagrams";
-        let socket = network.udp(at).map_err(|error| failed(service, &at, error))?;
+        let held = (!matches!(target, Target::Host(..))).then_some(Held::Udp(at.port()));
+        let socket = network.udp(at).map_err(|error| failed(service, &at, held, error))?;
         let shown = socket.local_addr().unwrap_or(at).to_string();
         self.addresses.push((service, shown));
         self.datagrams.push((socket, Arc::new(target)));
@@ -357,13 +361,15 @@ async fn forward(
     }
 }
 
-fn failed(service: &'static str, address: &dyn fmt::Display, source: io::Error) -> StartError {
-    let address = address.to_string();
-    let holder = match address.parse() {
-        Ok(tcp) if source.kind() == io::ErrorKind::AddrInUse => Holder::of(Held::Tcp(tcp)),
-        _ => Holder::Unknown,
-    };
-    StartError::Listen { service, address, holder, source }
+fn failed(
+    service: &'static str,
+    address: &dyn fmt::Display,
+    held: Option<Held<'_>>,
+    source: io::Error,
+) -> StartError {
+    let held = held.filter(|_| source.kind() == io::ErrorKind::AddrInUse);
+    let holder = held.map_or(Holder::Unknown, Holder::of);
+    StartError::Listen { service, address: address.to_string(), holder, source }
 }
 
 fn reason(error: &io::Error) -> String {

@@ -84,6 +84,8 @@ struct State {
     phase: Phase,
     /// The oldest one first: standard error of this process is that of the first.
     members: Vec<Arc<Guest>>,
+    /// Commands that came while it ends. They hear nothing but the end of their connection.
+    late: Vec<Arc<Guest>>,
     /// Their processes.
     processes: Arc<Mutex<Vec<u32>>>,
 }
@@ -111,6 +113,7 @@ impl Members {
             phase: Phase::Starting,
             processes: Arc::new(Mutex::new(vec![first.process])),
             members: vec![Arc::new(first)],
+            late: Vec::new(),
         };
         Ok(Self { state: Arc::new(Mutex::new(state)), door })
     }
@@ -166,6 +169,13 @@ impl Members {
             }
             Ok(())
         }
+    }
+
+    /// Returns what is to be called as soon as the tunnel ends, for whatever reason: no command joins it from
+    /// then on.
+    pub fn ending(&self) -> impl FnOnce() + Send + 'static {
+        let state = Arc::clone(&self.state);
+        move || lock(&state).phase = Phase::Ending
     }
 
     /// Tells the members how the tunnel ended. Their connections end with this process.
@@ -243,6 +253,10 @@ fn accept(door: &UnixListener) -> io::Result<Guest> {
 
 impl State {
     fn add(&mut self, guest: Arc<Guest>) {
+        if let Phase::Ending = self.phase {
+            self.late.push(guest);
+            return;
+        }
         self.welcome(&guest);
         self.members.push(guest);
         self.show();
@@ -315,4 +329,36 @@ pub(crate) fn knock(stream: UnixStream, channel: Channel) -> io::Result<()> {
     let channel = OwnedFd::from(channel);
     let stream = Channel::from(OwnedFd::from(stream));
     stream.send(&Hello {}, &[channel.as_fd(), io::stderr().as_fd()])
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_ipc::listener;
+
+    use super::*;
+
+    #[test]
+    fn a_command_that_comes_while_the_tunnel_ends_hears_nothing_and_waits_for_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("join.sock");
+        let (socket, file) = listener::listen(&path, 0o700).unwrap();
+        let (first, of_first) = Channel::pair().unwrap();
+        let members = Members::new(of_first, Some(Door { socket, file })).unwrap();
+        members.serve(|| {}).unwrap();
+        members.ending()();
+        let (late, of_late) = Channel::pair().unwrap();
+        knock(UnixStream::connect(&path).unwrap(), of_late).unwrap();
+        while lock(&members.state).late.is_empty() {
+            assert_eq!(lock(&members.state).members.len(), 1, "it has joined");
+            std::thread::yield_now();
+        }
+        members.end(Ok(()));
+        assert!(matches!(first.receive(), Ok((Word::Down, _))));
+        let mut polled = [PollFd::new(late.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(
+            poll(&mut polled, PollTimeout::ZERO).unwrap(),
+            0,
+            "the end of this process is what it hears"
+        );
+    }
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use tokio::runtime::Builder;
 use weft_config::exit::{Code, Error};
 use weft_ipc::ServerThread;
+use weft_ipc::holder::Held;
+use weft_ipc::runtime_dir::runtime_dir;
 use weft_proxy::{
     Connection, Datagrams, Kernel, Later, Listener, LocalAddress, LookUpError, Network, Options, Reach,
     Reverse, Server, Stats, Transport, TunnelAddress,
@@ -62,6 +64,9 @@ pub(super) fn serve(
         let at = SocketAddr::new(*inside, DNS);
         [Transport::Udp, Transport::Tcp].map(|transport| carry(transport, at, (*host, DNS)))
     });
+    for publish in &args.publish {
+        weft_host::wait_for_release(&runtime_dir(), Held::Tcp(publish.at));
+    }
     let mut threads = Vec::new();
     threads.extend(start("--publish", published.collect(), &host, &inside)?);
     threads.extend(start("--host-port", of_host.collect(), &inside, &host)?);

@@ -141,6 +141,7 @@ fn run(args: &RootlessArgs, file: &Path, members: &Members) -> Result<(), Error>
             tracing::warn!("the commands that use the tunnel do not know of the change: {error}");
         }
     }));
+    supervisor.on_ending = Some(Box::new(members.ending()));
     Ok(supervisor.work(messages, file)?)
 }
 

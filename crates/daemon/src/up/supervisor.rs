@@ -84,6 +84,8 @@ pub(super) struct Supervisor {
     memory_due: Option<Instant>,
     /// Called with a configuration that was loaded, and its text.
     pub(super) on_loaded: Option<Box<OnLoaded>>,
+    /// Called as soon as the interface ends.
+    pub(super) on_ending: Option<Box<dyn FnOnce()>>,
 }
 
 type OnLoaded = dyn Fn(&Config, &str);
@@ -124,6 +126,7 @@ impl Supervisor {
             misrouted: Vec::new(),
             memory_due: None,
             on_loaded: None,
+            on_ending: None,
         };
         supervisor.remember();
         supervisor.show();

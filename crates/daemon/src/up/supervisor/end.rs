@@ -29,6 +29,9 @@ impl Supervisor {
         service_manager::stopping();
         // Dropped last of all: the next daemon then finds nothing in its way.
         let _claim = self.daemon.host().and_then(Host::note_end);
+        if let Some(on_ending) = self.on_ending {
+            on_ending();
+        }
         let Self {
             mut daemon,
             config,
@@ -85,7 +88,8 @@ impl Supervisor {
         tracing::info!(%interface, "interface is down");
         let incomplete = UpError::Incomplete { interface: interface.clone(), failures: failures.len() };
         let is_told = failures.is_empty() || end == End::Asked;
-        // Behind everything else: a client that waits for the end of its connection then knows that everything is undone.
+        // Behind everything else: a client that waits for the end of its connection then knows that everything
+        // is undone.
         if let Some(socket) = socket {
             socket.end(failures);
         }
