@@ -10,7 +10,7 @@ use weft_commands::output;
 use weft_config::exit;
 use weft_config::{self as config, Config, Endpoint, InterfaceName, LoadError};
 use weft_dataplane::DataplaneError;
-use weft_host::resolve::{Cancel, ResolveError, Retries};
+use weft_host::resolve::{Cancel, LookUp, ResolveError, Retries};
 use weft_host::{self as host, HostError};
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_tun::OpenError;
@@ -211,12 +211,14 @@ fn dry_run(config: &Config) -> Result<(), exit::Error> {
     output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
 }
 
-/// Returns the endpoints of the peers of an adopted interface, as far as they are known. Names are looked up
-/// once here, and again in the background. If the name servers are only reachable through this tunnel, which
-/// forwards nothing at this point, the peers keep their last addresses; the tunnel that comes up with these
-/// leads to the name servers.
+/// Returns the endpoints of the peers of an interface that is adopted, or started behind the kill switch of
+/// one, as far as they are known. Names are looked up once here, past what was left of the tunnel, and again
+/// in the background. If the name servers are only reachable through this tunnel, which forwards nothing at
+/// this point, the peers keep their last addresses; the tunnel that comes up with these leads to the name
+/// servers.
 fn known_endpoints(config: &Config, addresses: &[PeerAddress]) -> Found {
-    let found = Found::of(config, addresses, PATIENCE_WHILE_PACKETS_WAIT);
+    let look_up = LookUp::past(host::tunnel_left_behind(&runtime_dir(), &config.interface.name));
+    let found = Found::of(config, addresses, PATIENCE_WHILE_PACKETS_WAIT, &look_up);
     for InVain { peer, last, error } in &found.in_vain {
         match last {
             Some(last) => {
@@ -234,7 +236,7 @@ fn known_endpoints(config: &Config, addresses: &[PeerAddress]) -> Found {
 
 /// Returns the endpoints of the peers at the start. Names are looked up with the name servers from before any
 /// DNS setup that a crashed daemon left behind. If such a daemon left a kill switch in force, which blocks
-/// look-ups, a name that is not found keeps its last address.
+/// what the system looks up, a name that is not found keeps its last address.
 fn resolve_endpoints(config: &Config) -> Result<Found, ResolveError> {
     let (directory, interface) = (runtime_dir(), &config.interface.name);
     let remembered = host::remembered(&directory, interface);

@@ -38,10 +38,15 @@ mod registry;
 #[cfg(any(all(test, unix), target_os = "macos"))]
 mod scutil;
 
+#[cfg(target_os = "linux")]
+mod upstream;
+
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 use crate::unsupported::dns as platform;
 
 pub use error::DnsError;
+#[cfg(target_os = "linux")]
+pub use upstream::Upstream;
 
 /// Says what the settings do.
 fn effect(settings: &Dns) -> String {
@@ -124,6 +129,8 @@ pub struct Places {
     pub state: PathBuf,
     /// The file of Debian's resolvconf that names the prefix for tunnel interfaces.
     pub interface_order: PathBuf,
+    /// The file in which NetworkManager names its servers if it runs a resolver on this machine.
+    pub no_stub: PathBuf,
     /// The directory of macOS with a file for each domain that has separate servers (resolver(5)).
     pub resolvers: PathBuf,
     /// The directories that are searched for resolvconf and scutil.
@@ -143,6 +150,7 @@ impl Default for Places {
             nsswitch: "/etc/nsswitch.conf".into(),
             state: "/var/lib/weft/dns".into(),
             interface_order: "/etc/resolvconf/interface-order".into(),
+            no_stub: "/run/NetworkManager/no-stub-resolv.conf".into(),
             resolvers: "/etc/resolver".into(),
             programs: std::env::split_paths(&path).chain(usual.map(PathBuf::from)).collect(),
             bus: None,
@@ -217,6 +225,14 @@ impl System {
     /// Looks whether settings are still in force that were applied to an interface. Starts nothing.
     pub fn look(&self, interface: &InterfaceName, record: &Record) -> Result<Seen, DnsError> {
         platform::look(&self.places, interface.as_str(), record)
+    }
+
+    /// Returns the servers that this machine asks for a name without the settings of an interface, which has
+    /// this index if it is there: those from before, or those that other links got since. No server: there is
+    /// none, or it cannot be found out, which is logged.
+    #[cfg(target_os = "linux")]
+    pub fn upstream(&self, interface: &str, index: Option<u32>, name: &str) -> Upstream {
+        platform::upstream(&self.places, interface, index, name)
     }
 
     /// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left

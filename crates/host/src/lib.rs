@@ -39,6 +39,7 @@ use weft_config::device::DeviceState;
 use weft_config::{Config, Hook, HookPhase, InterfaceName, Location, Notice, Saved, Warning, exit};
 use weft_ipc::runtime_dir::{self, runtime_dir};
 
+use crate::resolve::Tunnel;
 use crate::routes::{Family, Link, Netlink};
 
 mod adopt;
@@ -270,6 +271,14 @@ impl Host {
         self.applied.note_mtu(mtu);
         self.plan.mtu = mtu;
         self.mtu_by_hand = stays.then_some(mtu);
+    }
+
+    /// Returns the tunnel that look-ups of its peers' names must not depend on; `None`: names are looked up
+    /// outside the namespace of the device.
+    pub fn tunnel(&self) -> Option<Tunnel> {
+        let index = self.link().map(|link| link.index);
+        let own = || Tunnel::new(&self.plan.interface, index, self.plan.mark, self.applied.steps());
+        self.kernel.outside.is_none().then(own)
     }
 
     /// Returns the connection to the kernel's network configuration.
@@ -568,6 +577,12 @@ pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<Strin
     let left = Record::read(directory, interface).ok().flatten();
     left.filter(|record| record.steps.iter().any(clean_up::has_kill_switch))
         .map_or_else(BTreeMap::new, |record| record.endpoints)
+}
+
+/// Returns the tunnel that a daemon left behind, or handed over, and that may be in the way of look-ups.
+pub fn tunnel_left_behind(directory: &Path, interface: &InterfaceName) -> Option<Tunnel> {
+    let left = Record::read(directory, interface).ok().flatten()?;
+    Some(Tunnel::new(interface, left.index, left.mark, &left.steps))
 }
 
 /// Returns the plan for a configuration in the present state of the system. Nothing is claimed or recorded.

@@ -1,17 +1,26 @@
 //! Resolves the host names of endpoints, with retries: a machine that starts has no name servers at first.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use weft_config::{Endpoint, mapped};
+use weft_config::Endpoint;
 
+mod look_up;
 mod names;
+#[cfg(target_os = "linux")]
+mod outside;
+#[cfg(not(target_os = "linux"))]
+#[path = "resolve/not_outside.rs"]
+mod outside;
 mod service;
+mod tunnel;
 
+pub use look_up::LookUp;
 pub use names::{Name, Names, Watched};
 pub use service::Resolver;
+pub use tunnel::Tunnel;
 
 /// The environment variable with the number of retries, or `infinity`.
 pub const RETRIES_VARIABLE: &str = "WG_ENDPOINT_RESOLUTION_RETRIES";
@@ -119,7 +128,8 @@ pub enum ResolveError {
 ///
 /// A lookup under way cannot be interrupted; run this on a separate thread where that matters.
 pub fn resolve(endpoint: &Endpoint, retries: Retries, cancel: &Cancel) -> Result<SocketAddr, ResolveError> {
-    resolve_with(endpoint, retries, look_up, |pause| cancel.wait(pause))
+    let look_up = LookUp::by_system();
+    resolve_with(endpoint, retries, |host, port| look_up.first(host, port), |pause| cancel.wait(pause))
 }
 
 fn resolve_with(
@@ -152,11 +162,8 @@ fn resolve_with(
     }
 }
 
-/// Returns the first address from the system, which orders them by preference (RFC 6724).
-fn look_up(host: &str, port: u16) -> io::Result<SocketAddr> {
-    let mut addresses = (host, port).to_socket_addrs()?;
-    let address = addresses.next().map(mapped::endpoint);
-    address.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
+fn no_address() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the name has no address")
 }
 
 #[cfg(test)]

@@ -10,12 +10,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 use weft_config::Domain;
+use weft_dns_message::{Answer, Kind, Query};
 
 use crate::datagram;
 use crate::network::{LookUpError, Network};
-use message::{Answer, Kind, Query};
-
-mod message;
 
 /// How long each server has for an answer, in rounds over all servers. The first query of a session may have
 /// to wait for a handshake, which is tried again after 5 s.
@@ -85,12 +83,9 @@ impl Resolver {
 
     /// A name with a dot is complete; a short one may be meant in each of the search domains.
     fn candidates(&self, name: &str) -> Vec<String> {
-        let whole = name.strip_suffix('.').unwrap_or(name).to_owned();
-        if name.contains('.') {
-            return vec![whole];
-        }
-        let domains = self.search.iter().filter(|domain| !domain.is_root());
-        domains.map(|domain| format!("{name}.{}", domain.as_str())).chain([whole]).collect()
+        let is_complete = name.contains('.');
+        let domains = self.search.iter().filter(|domain| !is_complete && !domain.is_root());
+        weft_dns_message::candidates(name, domains.map(Domain::as_str), 1)
     }
 
     async fn look_up_one(&self, network: &dyn Network, name: &str) -> Result<Vec<IpAddr>, LookUpError> {
@@ -183,7 +178,7 @@ async fn ask(
             .find(|(query, answer)| answer.is_none() && query.is_answered_by(&bytes));
         let Some((query, answer)) = answered else { continue };
         missing -= 1;
-        let whole = if message::is_truncated(&bytes) {
+        let whole = if weft_dns_message::is_truncated(&bytes) {
             let patience = deadline.saturating_duration_since(Instant::now());
             timeout(patience, ask_by_tcp(network, server, query))
                 .await
@@ -217,5 +212,5 @@ async fn ask_by_tcp(network: &dyn Network, server: SocketAddr, query: &Query) ->
     stream.write_all(&[&len.to_be_bytes(), query.bytes()].concat()).await?;
     let mut bytes = vec![0; usize::from(stream.read_u16().await?)];
     stream.read_exact(&mut bytes).await?;
-    if query.is_answered_by(&bytes) { query.read(&bytes) } else { Err(message::unusable()) }
+    if query.is_answered_by(&bytes) { query.read(&bytes) } else { Err(weft_dns_message::unusable()) }
 }

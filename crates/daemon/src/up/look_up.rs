@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use weft_config::{Config, Endpoint, KillSwitch, Peer};
 use weft_confine::EndProcessOnPanic;
-use weft_host::resolve::{self, Cancel, ResolveError, Retries};
+use weft_host::resolve::{Cancel, LookUp, ResolveError, Retries};
 use weft_tunnel::PublicKey;
 
 use crate::carried_over::PeerAddress;
@@ -44,10 +44,10 @@ fn closes_the_way_to_name_servers(config: &Config) -> bool {
         || prefixes.any(|prefix| prefix.prefix_len() <= 1)
 }
 
-/// Asks the system for the address of an endpoint.
-trait LookUp: Fn(&Endpoint) -> Answer + Clone + Send + 'static {}
+/// Asks for the address of an endpoint.
+trait AskFor: Fn(&Endpoint) -> Answer + Clone + Send + 'static {}
 
-impl<T: Fn(&Endpoint) -> Answer + Clone + Send + 'static> LookUp for T {}
+impl<T: Fn(&Endpoint) -> Answer + Clone + Send + 'static> AskFor for T {}
 
 /// Endpoints of the peers of a configuration.
 #[derive(Debug, Default)]
@@ -69,9 +69,9 @@ pub(super) struct InVain {
 }
 
 impl Found {
-    /// Looks up all names, with one attempt each.
+    /// Looks up all names by the system, with one attempt each.
     pub(super) fn once(config: &Config) -> Self {
-        Self::of(config, &all(config), PATIENCE)
+        Self::of(config, &all(config), PATIENCE, &LookUp::by_system())
     }
 
     /// Looks up all names for a start, which waits and tries again until all resolve, if look-ups may need
@@ -113,12 +113,17 @@ impl Found {
     }
 
     /// Looks up the names that `addresses` asks for, with one attempt each and all within `patience`.
-    pub(super) fn of(config: &Config, addresses: &[PeerAddress], patience: Duration) -> Self {
-        let once = |endpoint: &Endpoint| resolve::resolve(endpoint, Retries::Limited(0), &Cancel::default());
-        Self::with(config, addresses, patience, once)
+    pub(super) fn of(
+        config: &Config,
+        addresses: &[PeerAddress],
+        patience: Duration,
+        look_up: &LookUp,
+    ) -> Self {
+        let look_up = look_up.clone();
+        Self::with(config, addresses, patience, move |endpoint: &Endpoint| look_up.endpoint(endpoint))
     }
 
-    fn with(config: &Config, addresses: &[PeerAddress], patience: Duration, by: impl LookUp) -> Self {
+    fn with(config: &Config, addresses: &[PeerAddress], patience: Duration, by: impl AskFor) -> Self {
         let peers = || config.peers.iter().zip(addresses);
         let wanted = peers().map(|(peer, place)| match place {
             PeerAddress::LookUp { .. } => peer.endpoint.clone(),
@@ -145,7 +150,7 @@ impl Found {
 
 /// Returns the answers in the order of `endpoints`. Look-ups that run longer than `patience` end later, with
 /// no effect.
-fn look_up(endpoints: Vec<Option<Endpoint>>, patience: Duration, by: impl LookUp) -> Vec<Option<Answer>> {
+fn look_up(endpoints: Vec<Option<Endpoint>>, patience: Duration, by: impl AskFor) -> Vec<Option<Answer>> {
     let end = Instant::now() + patience;
     let mut answers: Vec<Option<Answer>> = endpoints.iter().map(|_| None).collect();
     let mut names = VecDeque::new();

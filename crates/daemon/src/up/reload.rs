@@ -8,7 +8,8 @@ use weft_config::exit::Code;
 use weft_config::settings::{PeerSettingsChange, ReportSettingsChange};
 use weft_config::{self as config, Config, Endpoint, Peer};
 use weft_dataplane::Controller;
-use weft_host::{Difference, HostError, StepChange};
+use weft_host::resolve::LookUp;
+use weft_host::{Difference, Host, HostError, StepChange};
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_tunnel::PublicKey;
 use weft_uapi::{Control as _, ControlError};
@@ -38,7 +39,9 @@ pub(super) fn reload(
         ..ReloadReport::default()
     };
     let state = controller.get().map_err(control_failed)?;
-    let Found { endpoints, in_vain } = Found::of(&wanted, &addresses(config, &wanted, &state), PATIENCE);
+    let look_up = LookUp::past(daemon.host().and_then(Host::tunnel));
+    let addresses = addresses(config, &wanted, &state);
+    let Found { endpoints, in_vain } = Found::of(&wanted, &addresses, PATIENCE, &look_up);
     let warnings = in_vain.iter().map(|name| format!("{}; it is tried again in the background", name.error));
     report.warnings.extend(warnings);
     let mut device = difference(config, &wanted, &state, &endpoints);

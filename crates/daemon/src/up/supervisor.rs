@@ -206,7 +206,8 @@ impl Supervisor {
     }
 
     fn watch_names(&self, in_vain: &[InVain], current: impl Fn(usize, &PublicKey) -> Option<SocketAddr>) {
-        self.names.watch(&self.config.peers, in_vain, current);
+        let tunnel = self.daemon.host().and_then(Host::tunnel);
+        self.names.watch(&self.config.peers, tunnel, in_vain, current);
     }
 
     /// Updates what the control socket reports as in force.

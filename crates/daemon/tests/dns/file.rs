@@ -275,3 +275,56 @@ fn a_damaged_state_is_named_and_nothing_is_touched() {
     assert!(error.to_string().contains(layers.to_str().unwrap()), "{error}");
     assert_eq!(machine.text(), before);
 }
+
+/// The servers without those of an interface.
+fn beneath(machine: &Machine, interface: &str) -> Vec<String> {
+    let upstream = machine.system().upstream(interface, None, "vpn.example");
+    upstream.servers.iter().map(|server| server.ip().to_string()).collect()
+}
+
+#[test]
+fn what_is_beneath_an_interface_is_what_was_there_before_it_or_what_others_wrote_since() {
+    let machine = Machine::with_file();
+    let set = |name: &str, server: &str| {
+        machine.system().apply(Method::File, &link(name, 7), &settings(&[server], &[], &[])).unwrap()
+    };
+    assert_eq!(beneath(&machine, "wg0"), ["192.0.2.53"]);
+    let mut lower = set("wg0", "10.0.0.1");
+    let mut upper = set("wg1", "10.1.0.1");
+    assert_eq!(machine.servers(), ["10.1.0.1"]);
+    assert_eq!(beneath(&machine, "wg0"), ["192.0.2.53"]);
+    assert_eq!(beneath(&machine, "wg1"), ["10.0.0.1", "192.0.2.53"]);
+    assert_eq!(beneath(&machine, "wg2"), ["10.1.0.1", "10.0.0.1", "192.0.2.53"]);
+    let upstream = machine.system().upstream("wg0", None, "vpn.example");
+    assert_eq!((upstream.search, upstream.timeout.unwrap().as_secs()), (vec!["home.example".to_owned()], 1));
+    // DHCP on another network.
+    fs::write(machine.resolv_conf(), "nameserver 198.51.100.1\n").unwrap();
+    assert_eq!(beneath(&machine, "wg0"), ["198.51.100.1"]);
+    fs::remove_file(machine.resolv_conf()).unwrap();
+    assert_eq!(beneath(&machine, "wg0"), [] as [&str; 0]);
+    upper.undo().unwrap();
+    lower.undo().unwrap();
+}
+
+#[test]
+fn beneath_a_link_is_the_file_that_it_leads_to() {
+    let machine = Machine::new();
+    fs::write(machine.path("run/resolv.conf"), "nameserver 192.0.2.1\n").unwrap();
+    std::os::unix::fs::symlink("../run/resolv.conf", machine.resolv_conf()).unwrap();
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let mut applied = machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap();
+    assert_eq!(machine.servers(), ["10.0.0.1"]);
+    // Its owner has other servers by now.
+    fs::write(machine.path("run/resolv.conf"), "nameserver 192.0.2.2\n").unwrap();
+    assert_eq!(beneath(&machine, "wg0"), ["192.0.2.2"]);
+    applied.undo().unwrap();
+}
+
+#[test]
+fn behind_a_resolver_of_network_manager_are_its_servers() {
+    let machine = Machine::new();
+    fs::write(machine.resolv_conf(), "nameserver 127.0.1.1\n").unwrap();
+    assert_eq!(beneath(&machine, "wg0"), ["127.0.1.1"]);
+    fs::write(machine.path("run/no-stub-resolv.conf"), "nameserver 192.0.2.3\n").unwrap();
+    assert_eq!(beneath(&machine, "wg0"), ["192.0.2.3"]);
+}

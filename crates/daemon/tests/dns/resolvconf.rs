@@ -158,3 +158,23 @@ fn a_file_that_another_program_wrote_is_seen() {
         assert_eq!(seen != Seen::InForce, is_replaced, "{text}");
     }
 }
+
+#[test]
+fn servers_of_other_interfaces_are_asked_past_the_tunnel() {
+    let machine = Machine::new();
+    fs::write(machine.resolv_conf(), "nameserver 10.0.0.1\n").unwrap();
+    // Both kinds list in this way.
+    machine.program(
+        "resolvconf",
+        "#!/bin/sh\n[ \"$1\" = -l ] && printf '# resolv.conf from %s\\nnameserver %s\\nsearch %s\\n' \
+         tun.wg0 10.0.0.1 corp.example eth0.dhclient 192.0.2.1 home.example\n",
+    );
+    fs::write(machine.path("etc/interface-order"), "lo.*\ntun*\n").unwrap();
+    let upstream = machine.system().upstream("wg0", None, "vpn.example");
+    assert_eq!(upstream.servers, ["192.0.2.1:53".parse().unwrap()]);
+    assert_eq!(upstream.search, ["home.example"]);
+    // One that has nothing of others: the file is all there is.
+    machine.program("resolvconf", "#!/bin/sh\nexit 1\n");
+    let upstream = machine.system().upstream("wg0", None, "vpn.example");
+    assert_eq!(upstream.servers, ["10.0.0.1:53".parse().unwrap()]);
+}

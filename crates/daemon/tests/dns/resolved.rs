@@ -10,7 +10,7 @@ use weft_config::exit;
 use weft_host::dns::{Choice, Method, Seen};
 use weft_lab::bus::{self, Bus};
 use weft_lab::{Namespace, here};
-use zbus::{Connection, Message};
+use zbus::{Connection, Message, Variant};
 
 use crate::support::{Machine, link, settings};
 
@@ -53,8 +53,12 @@ impl Resolved {
             let header = message.header();
             let method = header.member().unwrap().to_string();
             if method == "Get" {
-                let servers = shared.lock().unwrap().servers.clone();
-                return connection.reply(&header, &zbus::Variant::from(servers)).await.unwrap();
+                let (interface, name): (String, String) = message.body().deserialize().unwrap();
+                let value = match interface.ends_with("Link") {
+                    true => Variant::from(shared.lock().unwrap().servers.clone()),
+                    false => property(&name),
+                };
+                return connection.reply(&header, &value).await.unwrap();
             }
             let error = shared.lock().unwrap().hear(&method, describe(&method, message));
             match error {
@@ -77,6 +81,18 @@ impl Resolved {
     /// What was called since this was last asked.
     fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.heard.lock().unwrap().calls)
+    }
+}
+
+/// What the links 2 and 7 and the global configuration have.
+fn property(name: &str) -> Variant<'static> {
+    match name {
+        "DNS" => {
+            let servers = [(7, [10_u8, 0, 0, 1]), (2, [192, 0, 2, 2]), (0, [192, 0, 2, 1])];
+            Variant::from(servers.map(|(link, bytes)| (link, libc::AF_INET, bytes.to_vec())).to_vec())
+        }
+        "Domains" => Variant::from(vec![(7, ".".to_owned(), true), (2, "home.example".to_owned(), false)]),
+        _ => Variant::from(Vec::<(i32, i32, Vec<u8>)>::new()),
     }
 }
 
@@ -156,6 +172,23 @@ fn servers_that_it_has_forgotten_are_seen_and_so_is_another_resolver() {
     symlink("../run/systemd/resolve/stub-resolv.conf", machine.resolv_conf()).unwrap();
     drop(resolved);
     assert_eq!(look(), Seen::InForce);
+}
+
+#[test]
+fn servers_of_other_links_are_asked_past_the_tunnel() {
+    let machine = machine();
+    let Some(_bus) = start_bus(&machine) else { return };
+    let resolved = Resolved::start(&machine);
+    let asked = |index, name: &str| {
+        let upstream = machine.system().upstream("wg0", index, name);
+        upstream.servers.iter().map(|server| server.ip().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(Some(7), "vpn.example"), ["192.0.2.2", "192.0.2.1"]);
+    // Without an interface, the one for every name comes first.
+    assert_eq!(asked(None, "vpn.example"), ["10.0.0.1", "192.0.2.2", "192.0.2.1"]);
+    assert_eq!(machine.system().upstream("wg0", Some(7), "vpn").search, ["home.example"]);
+    drop(resolved);
+    assert_eq!(asked(Some(7), "vpn.example"), [] as [&str; 0]);
 }
 
 #[test]

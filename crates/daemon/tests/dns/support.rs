@@ -104,6 +104,7 @@ pub(crate) fn places(root: &Path) -> Places {
         nsswitch: root.join("etc/nsswitch.conf"),
         state: root.join("state"),
         interface_order: root.join("etc/interface-order"),
+        no_stub: root.join("run/no-stub-resolv.conf"),
         resolvers: root.join("etc/resolver"),
         programs: vec![root.join("none"), root.join("bin")],
         bus: Some(format!("unix:path={}", root.join("run/bus").display())),

@@ -96,6 +96,7 @@ pub(crate) fn allowed() -> Vec<Case> {
     vec![
         (Attempt::udp("203.0.113.20", 51820).mark(MARK), "internet: udp 203.0.113.20 51820"),
         (Attempt::udp("2001:db8:ffff::20", 51821).mark(MARK), "internet: udp 2001:db8:ffff::20 51821"),
+        (Attempt::tcp("203.0.113.24", 53).mark(MARK), "internet: tcp 203.0.113.24 53"),
         (Attempt::udp("10.77.0.9", 53), "tunnel: udp 10.77.0.9 53"),
         (Attempt::tcp("fd77::9", 443), "tunnel: tcp fd77::9 443"),
         (

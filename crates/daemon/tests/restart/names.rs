@@ -122,3 +122,68 @@ fn a_peer_whose_name_is_found_through_the_tunnel_alone_is_spoken_to_where_it_was
     until("the name is found through the tunnel", || at("192.0.2.3:51820"));
     world.stream(1).end();
 }
+
+/// What stands between a look-up by the system and a name server outside: lines of `[Interface]` and of the
+/// peer. The server in the tunnel never answers.
+const IN_THE_WAY: [(&str, &str, &str); 5] = [
+    ("nothing", "", ""),
+    ("name servers in the tunnel", "DNS = 10.77.0.2", ""),
+    ("a default route and name servers in the tunnel", "DNS = 10.77.0.2", "AllowedIPs = 0.0.0.0/0"),
+    ("a kill switch", "DNS = 10.77.0.2\n# weft: KillSwitch = on", "AllowedIPs = 0.0.0.0/0"),
+    ("a route to the name server, without a mark", "", "AllowedIPs = 203.0.113.0/24"),
+];
+
+/// A name server behind B, which weft at A reaches without the tunnel.
+const OUTSIDE: &str = "203.0.113.53";
+
+fn with_a_name(interface: &str, peer: &str) -> Option<(World, Records)> {
+    let mut world = World::with_empty(&["/etc", "/var/lib"])?;
+    let resolv_conf = format!("nameserver {OUTSIDE}\noptions timeout:1 attempts:1\n");
+    world.inside(|| fs::write("/etc/resolv.conf", resolv_conf)).unwrap();
+    world.inside(|| fs::write("/etc/nsswitch.conf", "hosts: dns\n")).unwrap();
+    link::add_address(&world.b, "eth0", format!("{OUTSIDE}/32").parse().unwrap()).unwrap();
+    link::add_address(&world.b, "eth0", "192.0.2.3/24".parse().unwrap()).unwrap();
+    link::add_route(&world.a, "0.0.0.0/0".parse().unwrap(), "192.0.2.2".parse().unwrap()).unwrap();
+    let records = Records::default();
+    set(&records, &[2]);
+    world.b.run(|| serve((OUTSIDE, 53), &records));
+    world.start_both(&file_with_name(interface, peer, "vpn"), &file_of_b());
+    Some((world, records))
+}
+
+fn file_with_name(interface: &str, peer: &str, host: &str) -> String {
+    file_of(1, interface, &format!("{peer}\nEndpoint = {host}.weft.example:51820"))
+}
+
+#[test]
+fn a_name_is_looked_up_past_the_tunnel_that_it_is_for() {
+    for (what, interface, peer) in IN_THE_WAY {
+        let Some((mut world, records)) = with_a_name(interface, peer) else { return };
+        let is_at = |world: &World, address: &str| world.status()["peers"][0]["endpoint"] == address;
+        assert!(is_at(&world, "192.0.2.2:51820"), "{what}");
+        // Another network: the name is looked up again.
+        set(&records, &[3]);
+        link::add_address(&world.a, "eth0", "192.0.2.9/24".parse().unwrap()).unwrap();
+        until("the name is followed", || is_at(&world, "192.0.2.3:51820"));
+        // A name that the file did not have is looked up by the restart.
+        set(&records, &[4]);
+        world.write(&file_with_name(interface, peer, "gw"));
+        world.restart();
+        assert!(is_at(&world, "192.0.2.4:51820"), "{what}: {}", world.status());
+        world.stop();
+    }
+}
+
+#[test]
+fn a_name_is_looked_up_behind_the_kill_switch_that_a_crash_has_left() {
+    let (_, interface, peer) = IN_THE_WAY[3];
+    let Some((mut world, records)) = with_a_name(interface, peer) else { return };
+    world.signal(Signal::SIGKILL);
+    world.wait();
+    world.empty_the_store();
+    set(&records, &[3]);
+    world.start();
+    let endpoint = world.status()["peers"][0]["endpoint"].clone();
+    assert_eq!(endpoint, "192.0.2.3:51820");
+    world.stop();
+}

@@ -95,6 +95,27 @@ pub(super) fn repair(places: &Places) -> Result<Vec<String>, DnsError> {
     update(&file, places, |_| false)
 }
 
+/// Returns what the file says without the settings of an interface: the servers of the layers below its
+/// layer, and what was there before the first layer. If another program has rewritten the file, that is what
+/// it says. Takes no lock: the file may change at any time.
+pub(super) fn beneath(places: &Places, interface: &str) -> Result<String, DnsError> {
+    let file = ResolvConf::find(places)?;
+    let text = |state: &FileState| String::from_utf8_lossy(state.content()).into_owned();
+    let present = file.read()?;
+    if !present.is_marked() {
+        return Ok(text(&present));
+    }
+    let Some(layers) = Layers::load(&file)? else { return Ok(text(&present.without_mark())) };
+    let servers = layers.below(interface).flat_map(|layer| &layer.settings.servers);
+    let servers: String = servers.map(|server| format!("nameserver {server}\n")).collect();
+    Ok(servers + &text(&file.read_backup()?))
+}
+
+/// Reports whether the file is one that weft wrote.
+pub(super) fn is_ours(places: &Places) -> bool {
+    ResolvConf::find(places).and_then(|file| file.read()).is_ok_and(|state| state.is_marked())
+}
+
 fn is_untouched(file: &ResolvConf<'_>) -> Result<bool, DnsError> {
     Ok(Layers::load(file)?.is_none() && !file.read()?.is_marked())
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use weft_config::Dns;
 
-use super::{Choice, DnsError, Method, Places, Record, Seen, list};
+use super::{Choice, DnsError, Method, Places, Record, Seen, Upstream, list};
 use crate::netns;
 
 mod file;
@@ -144,6 +144,39 @@ fn names_a_server(resolv_conf: &str, is_wanted: impl Fn(IpAddr) -> bool) -> bool
 
 pub(super) fn repair(places: &Places) -> Result<Vec<String>, DnsError> {
     file::repair(places)
+}
+
+pub(super) fn upstream(places: &Places, interface: &str, index: Option<u32>, name: &str) -> Upstream {
+    let text = file::beneath(places, interface).unwrap_or_else(|error| {
+        tracing::debug!("{error}");
+        String::new()
+    });
+    let mut found = Upstream::parse(&text);
+    let program = resolvconf::find(places).ok();
+    let is_resolvectl = program.as_deref().is_some_and(resolvconf::is_resolvectl);
+    if is_resolvectl || asks_resolved(places) || names_a_stub(&text) {
+        let asked = resolved::Session::open(places).and_then(|session| session.upstream(index, name));
+        match asked {
+            Ok((servers, search)) if !servers.is_empty() => found.replace(servers, search),
+            Ok(_) => {}
+            Err(error) => tracing::debug!("not using systemd-resolved: {error}"),
+        }
+    } else if program.is_some() && !file::is_ours(places) {
+        let others = resolvconf::others(places, interface).map(|text| Upstream::parse(&text));
+        if let Some(others) = others.filter(|others| !others.servers.is_empty()) {
+            found.replace(others.servers, others.search);
+        }
+    }
+    // What a resolver on this machine asks has no mark, and goes through the tunnel.
+    if !found.servers.is_empty() && found.servers.iter().all(|server| server.ip().is_loopback()) {
+        let behind = fs::read_to_string(&places.no_stub).unwrap_or_default();
+        let mut behind = Upstream::parse(&behind).servers;
+        behind.retain(|server| !server.ip().is_loopback());
+        if !behind.is_empty() {
+            found.servers = behind;
+        }
+    }
+    found
 }
 
 fn index_of(interface: &str) -> Option<u32> {

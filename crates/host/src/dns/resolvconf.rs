@@ -61,6 +61,27 @@ pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
     run(&find(places)?, &arguments, "")
 }
 
+/// Returns the lines of all other interfaces; `None`: there is no resolvconf, or it has none.
+#[cfg(target_os = "linux")]
+pub(super) fn others(places: &Places, interface: &str) -> Option<String> {
+    let listed = program::output(&find(places).ok()?, &["-l".to_owned()], "").ok()?;
+    Some(without(&listed, &entry(places, interface))).filter(|lines| !lines.is_empty())
+}
+
+/// Returns the lines of a list of entries without those of one entry.
+#[cfg(target_os = "linux")]
+fn without(listed: &str, entry: &str) -> String {
+    const HEADER: &str = "# resolv.conf from ";
+    let mut is_own = false;
+    let others = listed.lines().filter(|line| {
+        if let Some(name) = line.strip_prefix(HEADER) {
+            is_own = name.trim() == entry;
+        }
+        !is_own
+    });
+    others.flat_map(|line| [line, "\n"]).collect()
+}
+
 /// Returns the name of the interface's entry in resolvconf. Debian's resolvconf sorts entries by the patterns
 /// of a file, in which a prefix with a star stands for tunnels (`tun*`): `tun.wg0` is then sorted like a
 /// tunnel.
@@ -99,6 +120,17 @@ fn is_openresolv(program: &std::path::Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn entries_of_others_are_told_from_ones_own() {
+        let listed = "# resolv.conf from eth0.dhclient\nnameserver 192.0.2.1\n\n# resolv.conf from wg0\nnameserver \
+                      10.0.0.1\nsearch a\n# resolv.conf from wg01\nnameserver 10.0.0.2\n";
+        assert_eq!(
+            without(listed, "wg0"),
+            "# resolv.conf from eth0.dhclient\nnameserver 192.0.2.1\n\n# resolv.conf from wg01\nnameserver 10.0.0.2\n"
+        );
+    }
 
     #[test]
     fn the_first_pattern_of_a_prefix_and_a_star_gives_the_prefix() {

@@ -1,20 +1,22 @@
 //! Sets DNS in systemd-resolved, over D-Bus (org.freedesktop.resolve1(5)).
 
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 use weft_config::Dns;
-use zbus::{Connection, fdo};
+use zbus::{Connection, OwnedVariant, fdo};
 
+use super::super::upstream::PORT;
 use super::super::{DnsError, Places};
 use crate::netns;
 
 const SERVICE: &str = "org.freedesktop.resolve1";
 const OBJECT: &str = "/org/freedesktop/resolve1";
 const MANAGER: &str = "org.freedesktop.resolve1.Manager";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const BUS: &str = "org.freedesktop.DBus";
 const BUS_OBJECT: &str = "/org/freedesktop/DBus";
 const ACTION: &str = "connect to systemd-resolved over the system bus";
@@ -27,6 +29,10 @@ const NEW_LINK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Servers as systemd-resolved has them: address family and bytes.
 type Servers = Vec<(i32, Vec<u8>)>;
+/// A server with the index of its link, 0 for the global configuration: index, address family, address.
+type Server = (i32, i32, Vec<u8>);
+/// A domain: the index of its link, the domain, and whether it is for routing only.
+type Routed = (i32, String, bool);
 
 /// A connection to systemd-resolved, with a separate runtime. No thread is started.
 pub(super) struct Session {
@@ -88,13 +94,13 @@ impl Session {
         let get = self.connection.call_method(
             Some(SERVICE),
             link.as_str(),
-            Some("org.freedesktop.DBus.Properties"),
+            Some(PROPERTIES),
             "Get",
             &("org.freedesktop.resolve1.Link", "DNS"),
         );
         let answer = within(&self.runtime, self.end, "read the DNS servers of an interface", get)?;
         let found = answer.and_then(|answer| {
-            let value: zbus::OwnedVariant = answer.body().deserialize()?;
+            let value: OwnedVariant = answer.body().deserialize()?;
             Servers::try_from(value)
         });
         Ok(found
@@ -150,6 +156,42 @@ impl Session {
         Ok(())
     }
 
+    /// Returns the servers and search domains that a name has without an interface: those of the links that
+    /// its longest matching domain is routed to, then those of the links for every name and of the global
+    /// configuration.
+    pub(super) fn upstream(
+        &self,
+        without: Option<u32>,
+        name: &str,
+    ) -> Result<(Vec<SocketAddr>, Vec<String>), DnsError> {
+        let mut servers: Vec<Server> = self.property("DNS")?;
+        let mut domains: Vec<Routed> = self.property("Domains")?;
+        let is_other = |link: i32| without.is_none_or(|own| own.cast_signed() != link);
+        servers.retain(|server| is_other(server.0));
+        domains.retain(|domain| is_other(domain.0));
+        let mut addresses = in_order(&servers, &domains, name);
+        if addresses.is_empty() {
+            addresses.extend(self.property::<Vec<Server>>("FallbackDNS")?.iter().filter_map(address));
+        }
+        let search = domains.into_iter().filter(|domain| !domain.2).map(|domain| domain.1);
+        Ok((addresses, search.collect()))
+    }
+
+    fn property<T>(&self, name: &str) -> Result<T, DnsError>
+    where
+        T: TryFrom<OwnedVariant>,
+        T::Error: std::fmt::Display,
+    {
+        let action = format!("read {name}");
+        let body = (MANAGER, name);
+        let call = self.connection.call_method(Some(SERVICE), OBJECT, Some(PROPERTIES), "Get", &body);
+        let answer = within(&self.runtime, self.end, &action, call)?;
+        let answer = answer.map_err(|error| DnsError::from(failure(&action, &error)))?;
+        let unusable = |reason: String| DnsError::Bus { action: action.clone(), reason };
+        let value: OwnedVariant = answer.body().deserialize().map_err(|error| unusable(error.to_string()))?;
+        T::try_from(value).map_err(|error| unusable(error.to_string()))
+    }
+
     /// Flushes the DNS cache: the answers may have changed. A failure is ignored: the new answers come
     /// later then.
     fn flush(&self) {
@@ -194,6 +236,39 @@ async fn owner(connection: &Connection, is_to_start: bool) -> zbus::Result<Optio
         connection.call_method(Some(BUS), BUS_OBJECT, Some(BUS), "StartServiceByName", &start).await?;
     }
     bus("GetConnectionUnixProcessID").await?.body().deserialize().map(Some)
+}
+
+/// Returns the servers in the order in which a name is to be asked for.
+fn in_order(servers: &[Server], domains: &[Routed], name: &str) -> Vec<SocketAddr> {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    let matches = |domain: &str| {
+        let domain = domain.trim_matches('.').to_ascii_lowercase();
+        let is_below =
+            name.strip_suffix(&domain).is_some_and(|front| front.is_empty() || front.ends_with('.'));
+        (domain.is_empty() || is_below).then_some(domain.len())
+    };
+    let of = |link: i32| domains.iter().filter(move |domain| domain.0 == link);
+    let best = |link: i32| of(link).filter_map(|domain| matches(&domain.1)).max();
+    // resolved.conf(5), systemd.network(5): DNSDefaultRoute=.
+    let is_for_every_name = |link: i32| link == 0 || !of(link).any(|domain| domain.2);
+    let mut ranked: Vec<(Option<usize>, SocketAddr)> = Vec::new();
+    for server in servers {
+        let rank = best(server.0);
+        if let Some(address) = address(server).filter(|_| rank.is_some() || is_for_every_name(server.0)) {
+            ranked.push((rank, address));
+        }
+    }
+    ranked.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
+    ranked.into_iter().map(|(_, address)| address).collect()
+}
+
+fn address((link, family, bytes): &Server) -> Option<SocketAddr> {
+    if *family == libc::AF_INET {
+        return Some((<[u8; 4]>::try_from(bytes.as_slice()).ok()?, PORT).into());
+    }
+    let ip = Ipv6Addr::from(<[u8; 16]>::try_from(bytes.as_slice()).ok()?);
+    let scope = if ip.is_unicast_link_local() { u32::try_from(*link).unwrap_or(0) } else { 0 };
+    Some(SocketAddrV6::new(ip, PORT, 0, scope).into())
 }
 
 /// Returns the servers as SetLinkDNS expects them: address family and bytes.
@@ -294,5 +369,23 @@ mod tests {
         assert_eq!(domains(&settings(&["10.0.0.1"], &["a"], &["b"])), [("a", false), ("b", true)]);
         assert_eq!(domains(&settings(&["10.0.0.1"], &[], &["b", "."])), [("b", true), (".", true)]);
         assert_eq!(domains(&settings(&[], &["a"], &[])), [("a", false)]);
+    }
+
+    #[test]
+    fn a_name_goes_to_the_servers_of_its_longest_domain_first() {
+        let server = |link: i32, last: u8| (link, libc::AF_INET, vec![192, 0, 2, last]);
+        let servers =
+            [server(0, 1), server(2, 2), server(3, 3), server(4, 4), (2, libc::AF_INET6, vec![0xfe; 16])];
+        let domains = [(3, "corp.example".to_owned(), true), (2, "home.example".to_owned(), false)];
+        let asked = |name| -> Vec<String> {
+            in_order(&servers[..4], &domains, name).iter().map(|server| server.ip().to_string()).collect()
+        };
+        assert_eq!(asked("vpn.example.org"), ["192.0.2.1", "192.0.2.2", "192.0.2.4"]);
+        assert_eq!(asked("gw.CORP.example."), ["192.0.2.3", "192.0.2.1", "192.0.2.2", "192.0.2.4"]);
+        assert_eq!(asked("gw.home.example")[0], "192.0.2.2");
+        assert_eq!(asked("notcorp.example"), ["192.0.2.1", "192.0.2.2", "192.0.2.4"]);
+        let link_local = [&[0xfe, 0x80][..], &[0; 13], &[1]].concat();
+        assert_eq!(address(&(2, libc::AF_INET6, link_local)).unwrap().to_string(), "[fe80::1%2]:53");
+        assert_eq!(address(&(2, libc::AF_INET, vec![1, 2, 3])), None);
     }
 }

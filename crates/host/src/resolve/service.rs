@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -10,6 +10,7 @@ use std::time::Instant;
 use weft_confine::EndProcessOnPanic;
 use weft_tunnel::PublicKey;
 
+use super::look_up::LookUp;
 use super::names::{Name, Names, Watched};
 
 /// Maximum number of concurrent look-ups: a name without an answer takes some 10 s, and does not delay the
@@ -27,12 +28,12 @@ pub struct Resolver {
 struct Desk {
     state: Mutex<State>,
     changed: Condvar,
-    look_up: Box<LookUp>,
+    look_up: Box<AskFor>,
     /// It is locked before the state, so that the changes of a peer are reported in their order.
     on_change: Mutex<Box<OnChange>>,
 }
 
-type LookUp = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+type AskFor = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 type OnChange = dyn FnMut(PublicKey, SocketAddr) + Send;
 
 struct State {
@@ -44,13 +45,18 @@ struct State {
 }
 
 impl Resolver {
-    /// Makes one without peers. A thread calls `on_change` with each peer and its new address.
+    /// Makes one without peers, which looks names up by the system. A thread calls `on_change` with each peer
+    /// and its new address.
     pub fn new(on_change: impl FnMut(PublicKey, SocketAddr) + Send + 'static) -> Self {
-        Self::with(look_up, on_change)
+        Self::by(LookUp::by_system(), on_change)
     }
 
-    /// Makes one like [`Self::new`], with another function that looks up addresses.
-    pub fn with(
+    /// Makes one like [`Self::new`], which looks names up in this way.
+    pub fn by(look_up: LookUp, on_change: impl FnMut(PublicKey, SocketAddr) + Send + 'static) -> Self {
+        Self::with(move |host, port| look_up.addresses(host, port), on_change)
+    }
+
+    fn with(
         look_up: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
         on_change: impl FnMut(PublicKey, SocketAddr) + Send + 'static,
     ) -> Self {
@@ -206,17 +212,6 @@ impl State {
         }
         Vec::new()
     }
-}
-
-/// Returns all addresses in the system's order (RFC 6724), without duplicates.
-fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let mut addresses = Vec::new();
-    for address in (host, port).to_socket_addrs()?.map(weft_config::mapped::endpoint) {
-        if !addresses.contains(&address) {
-            addresses.push(address);
-        }
-    }
-    Ok(addresses)
 }
 
 #[cfg(test)]

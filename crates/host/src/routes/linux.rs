@@ -28,6 +28,8 @@ mod lists;
 mod mtu;
 #[path = "linux/others.rs"]
 mod others;
+#[path = "linux/past.rs"]
+mod past;
 #[path = "linux/rules.rs"]
 mod rules;
 #[path = "linux/settle.rs"]

@@ -4,26 +4,31 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use weft_config::{Endpoint, Peer};
-use weft_host::resolve::{Resolver, Watched};
+use weft_host::resolve::{LookUp, Resolver, Tunnel, Watched};
 use weft_tunnel::{Event, PublicKey};
 
 use super::message::{Inbox, Message};
 use crate::up::look_up::InVain;
 
-/// Looks names up on threads.
-pub(super) struct Names(Resolver);
+/// Looks names up on threads, past the tunnel.
+pub(super) struct Names {
+    resolver: Resolver,
+    look_up: LookUp,
+}
 
 impl Names {
     pub(super) fn new(inbox: &Inbox) -> Self {
-        let resolved = inbox.clone();
-        Self(Resolver::new(move |peer, address| drop(resolved.send(Message::Resolved(peer, address)))))
+        let (resolved, look_up) = (inbox.clone(), LookUp::by_system());
+        let on_change = move |peer, address| drop(resolved.send(Message::Resolved(peer, address)));
+        Self { resolver: Resolver::by(look_up.clone(), on_change), look_up }
     }
 
-    /// Watches the names of peers with their current addresses. A name that was not found is looked up
-    /// until it resolves, whatever the peer's current address.
+    /// Watches the names of a tunnel's peers with their current addresses. A name that was not found is
+    /// looked up until it resolves, whatever the peer's current address.
     pub(super) fn watch(
         &self,
         peers: &[Peer],
+        tunnel: Option<Tunnel>,
         in_vain: &[InVain],
         current: impl Fn(usize, &PublicKey) -> Option<SocketAddr>,
     ) {
@@ -35,21 +40,23 @@ impl Names {
                 peer.endpoint.clone().filter(|endpoint| matches!(endpoint, Endpoint::Name { .. }))?;
             Some(Watched { peer: peer.public_key, endpoint, current: current(place, &peer.public_key) })
         });
-        self.0.set_peers(watched.collect());
+        let watched: Vec<Watched> = watched.collect();
+        self.look_up.lead_past(tunnel.filter(|_| !watched.is_empty()));
+        self.resolver.set_peers(watched);
     }
 
     /// Looks names up again because the ways to the peers may have changed.
     pub(super) fn network_changed(&self) {
-        self.0.network_changed();
+        self.resolver.network_changed();
     }
 
     /// Follows what happened to a peer: a peer that does not answer may have another address.
     pub(super) fn happened(&self, event: Event) {
         match event {
-            Event::HandshakeComplete { peer } => self.0.handshake(peer),
-            Event::HandshakeUnanswered { peer, initiations } => self.0.unanswered(peer, initiations),
-            Event::HandshakeFailed { peer } => self.0.stale(peer),
-            Event::EndpointChanged { peer, endpoint } => self.0.moved(peer, endpoint),
+            Event::HandshakeComplete { peer } => self.resolver.handshake(peer),
+            Event::HandshakeUnanswered { peer, initiations } => self.resolver.unanswered(peer, initiations),
+            Event::HandshakeFailed { peer } => self.resolver.stale(peer),
+            Event::EndpointChanged { peer, endpoint } => self.resolver.moved(peer, endpoint),
         }
     }
 }

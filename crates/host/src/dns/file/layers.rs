@@ -68,6 +68,14 @@ impl Layers {
         self.layers.iter().rev()
     }
 
+    /// Returns the layers below that of an interface, from the latest to the first; all if it has none. Those
+    /// of processes that have ended do not count.
+    pub(super) fn below(&self, interface: &str) -> impl Iterator<Item = &Layer> {
+        let own = self.layers.iter().position(|layer| layer.interface == interface);
+        let below = &self.layers[..own.unwrap_or(self.layers.len())];
+        below.iter().rev().filter(|layer| layer.owner.is_alive())
+    }
+
     /// Replaces the layer of the same interface at its position, or adds a layer on top.
     pub(super) fn put(&mut self, layer: Layer) {
         match self.layers.iter_mut().find(|other| other.interface == layer.interface) {

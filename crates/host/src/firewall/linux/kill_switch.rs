@@ -83,6 +83,8 @@ fn add_sent(script: &mut Script, table: &Table, interface: &InterfaceName, switc
     allow("loopback and tunnel", &format!("oifname {{ \"lo\", \"{interface}\" }}"));
     if let OwnPackets::Marked(mark) = &switch.own {
         allow("the tunnel's own packets", &format!("meta l4proto udp meta mark {mark:#x}"));
+        // Of the names of its peers; over UDP the rule above lets them through.
+        allow("its own look-ups", &format!("tcp dport 53 meta mark {mark:#x}"));
     }
     allow("DHCP", "udp sport 68 udp dport 67");
     // RFC 8415, section 7.1: all relay agents and servers; section 13: from a link-local address.

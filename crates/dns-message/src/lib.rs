@@ -1,4 +1,6 @@
-//! Queries for addresses and their answers (RFC 1035).
+//! Messages of DNS: queries for addresses, and their answers (RFC 1035). No I/O here.
+
+#![forbid(unsafe_code)]
 
 use std::io;
 use std::net::IpAddr;
@@ -9,6 +11,10 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, RCODE, TYPE};
 
 /// The length of a header.
 const HEADER: usize = 12;
+/// The last byte of the number of additional records in a header.
+const ADDITIONAL: usize = 11;
+/// The longest answer that a query with EDNS asks for, as the DNS flag day 2020 recommends.
+const EDNS_BYTES: u16 = 1232;
 /// In the third byte of a header: the answer did not fit.
 const TRUNCATED: u8 = 0x02;
 /// In the third byte of a header: the message is an answer.
@@ -16,47 +22,76 @@ const RESPONSE: u8 = 0x80;
 
 /// The family of addresses that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// IPv4.
     A,
+    /// IPv6.
     Aaaa,
 }
 
 /// A query with its random identifier.
 #[derive(Debug)]
-pub(super) struct Query {
+pub struct Query {
     bytes: Vec<u8>,
+    /// Where the question ends.
+    end: usize,
 }
 
 /// What a server says about a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) addresses: Vec<IpAddr>,
+pub struct Answer {
+    /// The addresses, in the order of the server; empty: the name has none of this family.
+    pub addresses: Vec<IpAddr>,
     /// The shortest time for which an address is valid.
-    pub(super) ttl: Duration,
+    pub ttl: Duration,
     /// False: there is no such name.
-    pub(super) exists: bool,
+    pub exists: bool,
 }
 
 impl Answer {
     /// Returns both answers as one, the addresses of `self` first.
-    pub(super) fn and(mut self, other: Self) -> Self {
+    pub fn and(mut self, other: Self) -> Self {
         self.addresses.extend(other.addresses);
         Self { ttl: self.ttl.min(other.ttl), exists: self.exists | other.exists, ..self }
     }
 }
 
 /// The server sent what is no usable answer.
-pub(super) fn unusable() -> io::Error {
+pub fn unusable() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "its answer cannot be read")
 }
 
+/// Reports whether the server could not read the query, as one that knows no EDNS.
+pub fn is_format_error(answer: &[u8]) -> bool {
+    const FORMAT_ERROR: u8 = 1;
+    answer.get(3).is_some_and(|flags| flags & 0x0f == FORMAT_ERROR)
+}
+
 /// Reports whether the answer did not fit into the datagram.
-pub(super) fn is_truncated(answer: &[u8]) -> bool {
+pub fn is_truncated(answer: &[u8]) -> bool {
     answer.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
 }
 
+/// Returns the names that a name may stand for, in the order in which they are looked up (resolv.conf(5)). A
+/// name with a dot at its end is complete. One with at least `ndots` dots is tried as it is before the search
+/// domains, another one after them.
+pub fn candidates<'a>(name: &str, search: impl Iterator<Item = &'a str>, ndots: usize) -> Vec<String> {
+    let whole = name.strip_suffix('.').unwrap_or(name).to_owned();
+    if name.ends_with('.') {
+        return vec![whole];
+    }
+    let mut all: Vec<String> = search.map(|domain| format!("{name}.{domain}")).collect();
+    let place = if name.matches('.').count() >= ndots { 0 } else { all.len() };
+    all.insert(place, whole);
+    all
+}
+
 impl Query {
-    pub(super) fn new(name: &str, kind: Kind) -> io::Result<Self> {
+    /// Makes a query for the addresses of one family.
+    ///
+    /// # Errors
+    /// The name is not one of DNS.
+    pub fn new(name: &str, kind: Kind) -> io::Result<Self> {
         let invalid = |_| io::Error::new(io::ErrorKind::InvalidInput, "the name is not one of DNS");
         let kind = match kind {
             Kind::A => TYPE::A,
@@ -66,18 +101,31 @@ impl Query {
         packet.set_flags(PacketFlag::RECURSION_DESIRED);
         let name = Name::new(name).map_err(invalid)?;
         packet.questions.push(Question::new(name, QTYPE::TYPE(kind), CLASS::IN.into(), false));
-        Ok(Self { bytes: packet.build_bytes_vec().map_err(invalid)? })
+        let bytes = packet.build_bytes_vec().map_err(invalid)?;
+        Ok(Self { end: bytes.len(), bytes })
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// Returns the query with the announcement that a datagram may have more than 512 bytes (EDNS, RFC 6891).
+    #[must_use]
+    pub fn with_edns(mut self) -> Self {
+        // The root, the type OPT, the size of a datagram that needs no fragments, no flags, no options.
+        self.bytes.extend([0, 0, 41]);
+        self.bytes.extend(EDNS_BYTES.to_be_bytes());
+        self.bytes.extend([0; 6]);
+        self.bytes[ADDITIONAL] = 1;
+        self
+    }
+
+    /// Returns the message.
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Reports whether a message answers this query: it has its identifier and its question. The letters of
     /// the name may be of another case.
-    pub(super) fn is_answered_by(&self, message: &[u8]) -> bool {
-        let (question, header) = (&self.bytes[HEADER..], &self.bytes[..HEADER]);
-        let answered = message.get(HEADER..self.bytes.len());
+    pub fn is_answered_by(&self, message: &[u8]) -> bool {
+        let (question, header) = (&self.bytes[HEADER..self.end], &self.bytes[..HEADER]);
+        let answered = message.get(HEADER..self.end);
         answered.is_some_and(|answered| answered.eq_ignore_ascii_case(question))
             && message[..2] == header[..2]
             && message[2] & RESPONSE != 0
@@ -87,7 +135,7 @@ impl Query {
     ///
     /// # Errors
     /// When the server failed or refused, and when the message cannot be read.
-    pub(super) fn read(&self, message: &[u8]) -> io::Result<Answer> {
+    pub fn read(&self, message: &[u8]) -> io::Result<Answer> {
         let packet = Packet::parse(message).map_err(|_| unusable())?;
         let exists = match packet.rcode() {
             RCODE::NoError => true,
@@ -157,6 +205,31 @@ mod tests {
         assert!(!query.is_answered_by(&answer(&other_kind, |packet| {
             packet.set_id(u16::from_be_bytes([query.bytes()[0], query.bytes()[1]]));
         })));
+    }
+
+    #[test]
+    fn a_query_with_edns_asks_the_same_question() {
+        let query = Query::new("www.example.com", Kind::A).unwrap();
+        let plain = query.bytes().to_vec();
+        let query = query.with_edns();
+        let packet = Packet::parse(query.bytes()).unwrap();
+        assert_eq!(packet.opt().unwrap().udp_packet_size, EDNS_BYTES);
+        assert_eq!(
+            (packet.questions.len(), packet.questions[0].qname.to_string().as_str()),
+            (1, "www.example.com")
+        );
+        let plain = answer(&Query { end: plain.len(), bytes: plain }, |_| ());
+        assert!(query.is_answered_by(&plain), "a server that knows no EDNS");
+        assert!(query.is_answered_by(&answer(&query, |_| ())));
+    }
+
+    #[test]
+    fn a_name_may_be_meant_in_each_search_domain() {
+        let found = |name, ndots| candidates(name, ["a.example", "b.example"].into_iter(), ndots);
+        assert_eq!(found("gw", 1), ["gw.a.example", "gw.b.example", "gw"]);
+        assert_eq!(found("gw.x", 1), ["gw.x", "gw.x.a.example", "gw.x.b.example"]);
+        assert_eq!(found("gw.x", 2).last().unwrap(), "gw.x");
+        assert_eq!(found("gw.x.", 5), ["gw.x"]);
     }
 
     #[test]
