@@ -262,7 +262,11 @@ impl<R: Routes> Meant<'_, R> {
 
     fn prefixes(&self) -> Option<Misrouted> {
         let mut captured: Vec<(IpNet, String)> = Vec::new();
-        for prefix in self.allowed_ips().filter(|net| net.prefix_len() > 0).take(PREFIXES) {
+        // The way of a name server is told by itself.
+        let servers = &self.config.interface.host.dns.servers;
+        let is_server = |net: &&IpNet| servers.iter().any(|server| IpNet::from(*server) == **net);
+        let prefixes = self.allowed_ips().filter(|net| net.prefix_len() > 0 && !is_server(net));
+        for prefix in prefixes.take(PREFIXES) {
             // A route to a part of a prefix is usual: that of the local network.
             let elsewhere: Option<Vec<String>> =
                 probes(*prefix).into_iter().map(|address| self.elsewhere(address)).collect();
