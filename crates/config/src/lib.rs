@@ -52,7 +52,9 @@ pub use finish::parse;
 pub use host::without_keys;
 pub use host::{Dns, Hook, HookPhase, HostConfig, KillSwitch};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
-pub use load::{LoadError, interface_of, load, load_as_service, name_of, path_of, read_text};
+pub use load::{
+    LoadError, interface_of, load, load_as_service, name_of, path_of, read_text, read_text_as_service,
+};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 pub use suggest::shown_key;
 pub use threads::{InvalidThreads, MAX_THREADS, PacketThreads, Threads, TunThreads};

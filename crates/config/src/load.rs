@@ -113,11 +113,15 @@ pub fn load(target: &str) -> Result<Parsed, LoadError> {
 /// manager passed the file as the credential `NAME.conf`, reads the credential, since the daemon itself may
 /// not be allowed to read the file. Errors and warnings about its content name the file, not the credential.
 pub fn load_as_service(target: &str) -> Result<Parsed, LoadError> {
+    load_from(target, credential_of(target).as_deref())
+}
+
+/// Returns the credential that takes the place of the file that `target` names.
+fn credential_of(target: &str) -> Option<PathBuf> {
     let path = path_of(target);
     let is_name = path.starts_with(directory()) && !target.contains(std::path::is_separator);
     let credential = key_file::credentials().zip(path.file_name().filter(|_| is_name));
-    let credential = credential.map(|(directory, name)| directory.join(name)).filter(|file| file.exists());
-    load_from(target, credential.as_deref())
+    credential.map(|(directory, name)| directory.join(name)).filter(|file| file.exists())
 }
 
 fn load_from(target: &str, credential: Option<&Path>) -> Result<Parsed, LoadError> {
@@ -139,8 +143,21 @@ fn load_from(target: &str, credential: Option<&Path>) -> Result<Parsed, LoadErro
 
 /// Returns the path of the file that `target` names, and its text, unparsed.
 pub fn read_text(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
+    read_text_from(target, None)
+}
+
+/// Returns the same, of the credential if there is one, see [`load_as_service`].
+pub fn read_text_as_service(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
+    read_text_from(target, credential_of(target))
+}
+
+fn read_text_from(
+    target: &str,
+    credential: Option<PathBuf>,
+) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
     let path = path_of(target);
-    let (bytes, _) = read(&path).map_err(|error| LoadError::Read { file: path.clone(), error })?;
+    let place = credential.unwrap_or_else(|| path.clone());
+    let (bytes, _) = read(&place).map_err(|error| LoadError::Read { file: place.clone(), error })?;
     let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
     let text = Zeroizing::new(text.to_owned());
     Ok((path, text))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weft_commands::output;
 use weft_config::exit::{Code, Error};
 use weft_config::{InterfaceName, interface_of};
-use weft_host::{COMMAND_OF, HostError, Keep, Owner, Process, Record, record_path, told_backwards};
+use weft_host::{COMMAND_OF, HostError, Keep, Owner, Process, Record, Unsaved, record_path, told_backwards};
 use weft_ipc::runtime_dir::{runtime_dir, user_dir};
 use weft_report::control_socket::{Client, ClientError};
 
@@ -14,6 +14,7 @@ use crate::cli::DownArgs;
 use crate::control;
 use crate::foreign;
 use crate::service_manager;
+use crate::up::edited;
 
 /// Commands of the configuration may take long; systemd allows a service the same time.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -45,7 +46,14 @@ pub fn run(args: &DownArgs) -> Result<(), Error> {
         return Ok(());
     }
     let keep = if args.keep_kill_switch { Keep::KillSwitch } else { Keep::Nothing };
-    match down(&directory, &interface, keep)? {
+    let outcome = down(&directory, &interface, keep)?;
+    let was_saved = match outcome {
+        // What a daemon has just told of need not be told again, and a service may not write its file.
+        Down::NotUp | Down::CleanedUp if keep == Keep::Nothing => save_at_last(&directory, &interface)?,
+        _ => false,
+    };
+    match outcome {
+        Down::NotUp if was_saved => Ok(()),
         Down::LeftAlone(pid) => {
             tracing::info!(%interface, "left alone: weft runs it as process {pid}, which is not the service's");
             Ok(())
@@ -59,6 +67,23 @@ pub fn run(args: &DownArgs) -> Result<(), Error> {
         }),
         other => told_of(&interface, other),
     }
+}
+
+/// Saves what could not be saved when the interface went down. Returns whether there was something.
+fn save_at_last(directory: &Path, interface: &InterfaceName) -> Result<bool, Error> {
+    let message = match weft_host::settle_unsaved(directory, interface, None, None) {
+        Unsaved::Nothing => return Ok(false),
+        Unsaved::Saved { file } => {
+            tracing::info!(%interface, file = %file.display(), "saved what could not be saved at the last end");
+            return Ok(true);
+        }
+        Unsaved::Kept { file, kept, error, .. } => {
+            let (file, kept) = (file.display(), kept.display());
+            format!("{file}: cannot save the state of {interface}: {error}; it is kept in {kept}")
+        }
+        Unsaved::Edited { file, kept } => edited(&file, &kept),
+    };
+    Err(Error::new(Code::Failure, message))
 }
 
 /// Reports how an interface went down.

@@ -4,6 +4,7 @@
 //! control thread that keeps it running.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use weft_commands::output;
@@ -11,11 +12,12 @@ use weft_config::exit;
 use weft_config::{self as config, Config, Endpoint, InterfaceName, LoadError};
 use weft_dataplane::DataplaneError;
 use weft_host::resolve::{Cancel, LookUp, ResolveError, Retries};
-use weft_host::{self as host, HostError};
+use weft_host::{self as host, HostError, Unsaved};
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_tun::OpenError;
 use weft_uapi::ControlError;
 use weft_udp::PathMtu;
+use zeroize::Zeroizing;
 
 use crate::background::{self, BackgroundError};
 use crate::carried_over::PeerAddress;
@@ -144,7 +146,7 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
         metrics: args.metrics.clone(),
         is_rootless: false,
     };
-    let config = load(args, &overrides)?;
+    let (config, text) = load(args, &overrides)?;
     let options = Options {
         packet_threads: args.tun.packet_threads,
         peers: Some(config.peers.len()),
@@ -166,7 +168,7 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
     let file = std::path::absolute(&file).unwrap_or(file);
     // Forks, so it has to come before the first thread.
     let notifier = if args.host.daemon { Some(background::begin().map_err(UpError::from)?) } else { None };
-    Ok(start::run(config, overrides, &file, &options, notifier)?)
+    Ok(start::run(config, text, overrides, &file, &options, notifier)?)
 }
 
 /// Settings from the command line, which override the file, also after a reload of the file.
@@ -190,18 +192,69 @@ impl Overrides {
     }
 }
 
-/// Loads the configuration, applies the overrides of the command line, and logs warnings.
-fn load(args: &UpArgs, overrides: &Overrides) -> Result<Config, LoadError> {
+/// Loads the configuration, applies the overrides of the command line, and logs warnings. Also returns the
+/// text, if the state of the interface is saved into its file.
+fn load(args: &UpArgs, overrides: &Overrides) -> Result<(Config, Option<Zeroizing<String>>), LoadError> {
     secrecy::forbid_core_dumps();
     weft_confine::enable();
-    let mut parsed = config::load_as_service(&args.target)?;
+    let unsaved = if args.host.dry_run { None } else { unsaved(&args.target)? };
+    let (mut parsed, text) = match unsaved {
+        Some(text) => {
+            let path = config::path_of(&args.target);
+            (config::parse(&text, &path, config::name_of(&path)?)?, Some(text))
+        }
+        None => (config::load_as_service(&args.target)?, None),
+    };
     weft_host::warn_of_readers(&args.target, &mut parsed.warnings);
     for warning in &parsed.warnings {
         tracing::warn!("{warning}");
     }
     let mut config = parsed.config;
     overrides.apply(&mut config);
-    Ok(config)
+    if !config.interface.host.save_config {
+        return Ok((config, None));
+    }
+    let in_file = || config::read_text_as_service(&args.target).ok().map(|(_, text)| text);
+    Ok((config, text.or_else(in_file)))
+}
+
+/// Saves what could not be saved when the interface went down. If it still cannot be, returns the text that
+/// takes the place of the file.
+fn unsaved(target: &str) -> Result<Option<Zeroizing<String>>, LoadError> {
+    let path = config::path_of(target);
+    let interface = config::name_of(&path)?;
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let now = config::read_text_as_service(target).ok().map(|(_, text)| text);
+    let now = now.as_ref().map(|text| text.as_str());
+    Ok(match host::settle_unsaved(&runtime_dir(), &interface, Some(&path), now) {
+        Unsaved::Nothing => None,
+        Unsaved::Saved { file } => {
+            tracing::info!(%interface, file = %file.display(), "saved what could not be saved at the last end");
+            None
+        }
+        Unsaved::Kept { text, file, kept, error } => {
+            tracing::warn!(
+                "{}: cannot save what the last end could not save: {error}; the interface starts with it, from {}",
+                file.display(),
+                kept.display()
+            );
+            Some(text)
+        }
+        Unsaved::Edited { file, kept } => {
+            tracing::warn!("{}", edited(&file, &kept));
+            None
+        }
+    })
+}
+
+/// Says what to do with a state that was not saved, and whose file was edited since.
+pub(crate) fn edited(file: &Path, kept: &Path) -> String {
+    format!(
+        "{} was edited since the interface went down and its state could not be saved: take what is missing from {1}, and \
+         remove {1}",
+        file.display(),
+        kept.display()
+    )
 }
 
 /// Prints what would be done.

@@ -38,6 +38,7 @@ use ipnet::IpNet;
 use weft_config::device::DeviceState;
 use weft_config::{Config, Hook, HookPhase, InterfaceName, Location, Notice, Saved, Warning, exit};
 use weft_ipc::runtime_dir::{self, runtime_dir};
+use zeroize::Zeroizing;
 
 use crate::resolve::Tunnel;
 use crate::routes::{Family, Link, Netlink};
@@ -75,6 +76,7 @@ mod save;
 mod step;
 mod sysctl;
 mod system_state;
+mod unsaved;
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 mod unsupported;
 
@@ -91,6 +93,7 @@ pub use predecessor::{wait_for_predecessor, wait_for_release};
 pub use record::{Owner, Record, record_path};
 pub use save::{SaveError, save};
 pub use step::{Firewall, FullTunnel, Step};
+pub use unsaved::{Unsaved, settle as settle_unsaved};
 
 use adopt::Continued;
 use kernel::Kernel;
@@ -482,10 +485,19 @@ impl Host {
         run_hooks(&self.plan.down, HookPhase::PostDown, &self.kernel)
     }
 
-    /// Writes the state of the interface into its file, see [`save()`]. Returns whether the file was changed.
-    pub fn save(&self, config: &Config, file: &Path, device: &DeviceState) -> Result<bool, SaveError> {
+    /// Writes the state of the interface into its file, see [`save()`]. If the file cannot be read or written,
+    /// the state is kept beside the record; `text` is what the file had when it was last read. Returns
+    /// whether the file was changed.
+    pub fn save(
+        &self,
+        config: &Config,
+        file: &Path,
+        text: Option<&str>,
+        device: &DeviceState,
+    ) -> Result<bool, SaveError> {
         let chosen_mark = if config.interface.settings.fw_mark == 0 { self.plan.mark } else { 0 };
-        save_with(&self.kernel.netlink, &self.plan.interface, file, device, chosen_mark)
+        let place = self.owner.as_ref().map(|owner| owner.directory());
+        save_with(&self.kernel.netlink, place, &self.plan.interface, (file, text), device, chosen_mark)
     }
 
     fn write(&self) -> Result<(), HostError> {
@@ -550,14 +562,22 @@ pub fn save_running(
     let file = record.file.ok_or_else(not_up)?;
     let netlink = Netlink::open().map_err(HostError::from)?;
     // If the file has a mark, it is this one, and it stays in the file.
-    save_with(&netlink, interface, &file, device, record.mark)?;
+    // What cannot be written is still in the daemon, and need not be kept.
+    let superseded = unsaved::is_kept_for(directory, interface, &file);
+    save_with(&netlink, None, interface, (&file, None), device, record.mark)?;
+    if superseded {
+        unsaved::forget(directory, interface);
+    }
     Ok(file)
 }
 
+/// Writes the state of an interface into its file, which had `text` when it was last read. In `place`, the
+/// runtime directory, the state is kept if that fails.
 fn save_with(
     netlink: &Netlink,
+    place: Option<&Path>,
     interface: &InterfaceName,
-    file: &Path,
+    (file, text): (&Path, Option<&str>),
     device: &DeviceState,
     chosen_mark: u32,
 ) -> Result<bool, SaveError> {
@@ -568,7 +588,34 @@ fn save_with(
     let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
     let saved =
         Saved { file, device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
-    save::save(file, interface, &saved)
+    let superseded = place.is_some_and(|place| unsaved::is_kept_for(place, interface, file));
+    let mut result = save::save(file, interface, &saved);
+    if let Err(SaveError::File { kept, .. }) = &mut result
+        && let Some(place) = place
+    {
+        let now = std::fs::read_to_string(file).ok().map(Zeroizing::new);
+        if let Some(before) = now.as_ref().map(|now| now.as_str()).or(text) {
+            *kept = match save::edit(before, file, interface, &saved)? {
+                Some(edited) => unsaved::keep(place, interface, file, before, &edited)
+                    .inspect_err(|error| {
+                        tracing::warn!("the state of {interface} cannot be kept either: {error}");
+                    })
+                    .ok(),
+                None => match unsaved::kept_for(place, interface, file) {
+                    // A file that cannot be read is fine if there is nothing to save.
+                    None => return Ok(false),
+                    kept => kept,
+                },
+            };
+        }
+    }
+    if result.is_ok()
+        && superseded
+        && let Some(place) = place
+    {
+        unsaved::forget(place, interface);
+    }
+    result
 }
 
 /// Returns the last addresses of endpoints, by `host:port`, if a daemon crashed and its kill switch is still

@@ -13,7 +13,7 @@ use super::platform;
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
     /// The file cannot be read or replaced.
-    #[error("{}: cannot {action} it to save the state of {interface}: {error}; the file is as it was", file.display())]
+    #[error("{}: cannot {action} it to save the state of {interface}: {error}; {}", file.display(), outcome(interface, kept.as_deref()))]
     File {
         /// The action that failed, as a verb.
         action: &'static str,
@@ -23,10 +23,24 @@ pub enum SaveError {
         interface: InterfaceName,
         /// The error of the system.
         error: io::Error,
+        /// Where the state is now, if it was kept.
+        kept: Option<PathBuf>,
     },
     /// The file would not be a valid configuration with the state.
     #[error("the state was not saved, because the file would not be valid with it:\n{0}")]
     Invalid(#[source] ConfigErrors),
+}
+
+fn outcome(interface: &InterfaceName, kept: Option<&Path>) -> String {
+    kept.map_or_else(
+        || "the file is as it was".to_owned(),
+        |kept| {
+            format!(
+                "the state is kept in {}: when the file can be written, `weft down {interface}` or the next start saves it",
+                kept.display()
+            )
+        },
+    )
 }
 
 impl From<SaveError> for exit::Error {
@@ -45,34 +59,57 @@ impl From<SaveError> for exit::Error {
 /// which then replaces it. Returns whether the file was changed.
 pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result<bool, SaveError> {
     let failed = |action| {
-        move |error| SaveError::File { action, file: file.to_owned(), interface: interface.clone(), error }
+        move |error| SaveError::File {
+            action,
+            file: file.to_owned(),
+            interface: interface.clone(),
+            error,
+            kept: None,
+        }
     };
-    // The target of a symbolic link is replaced, and the link stays.
-    let target = file.canonicalize().map_err(failed("find"))?;
-    let text = Zeroizing::new(std::fs::read_to_string(&target).map_err(failed("read"))?);
-    let edited = config::edit(&text, saved);
+    let text = Zeroizing::new(std::fs::read_to_string(file).map_err(failed("read"))?);
+    let Some(edited) = edit(&text, file, interface, saved)? else { return Ok(false) };
+    replace(file, &edited).map_err(failed("replace"))?;
+    Ok(true)
+}
+
+/// Returns the text with what `saved` says; `None` if nothing differs.
+pub(super) fn edit(
+    text: &str,
+    file: &Path,
+    interface: &InterfaceName,
+    saved: &Saved<'_>,
+) -> Result<Option<Zeroizing<String>>, SaveError> {
+    let edited = config::edit(text, saved);
     if *edited == *text {
-        return Ok(false);
+        return Ok(None);
     }
     match config::parse(&edited, file, interface.clone()) {
         // The service may have the missing key as a credential.
         Err(errors) if errors.lacks_only_keys() => {}
         parsed => drop(parsed.map_err(SaveError::Invalid)?),
     }
+    Ok(Some(edited))
+}
+
+/// Replaces a file whole or not at all by a new one of mode 0600. The target of a symbolic link is replaced,
+/// and the link stays.
+pub(super) fn replace(file: &Path, text: &str) -> io::Result<()> {
+    let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     let mut temporary = target.clone().into_os_string();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
-    let replaced = platform::write_private(&temporary, edited.as_bytes())
+    let replaced = platform::write_private(&temporary, text.as_bytes())
         .and_then(|()| std::fs::rename(&temporary, &target));
     if let Err(error) = replaced {
         let _ = std::fs::remove_file(&temporary);
-        return Err(failed("replace")(error));
+        return Err(error);
     }
     if let Some(directory) = target.parent() {
         // A failure is ignored: the new text is in place, though a power failure may bring back the old text.
         let _ = platform::sync_directory(directory);
     }
-    Ok(true)
+    Ok(())
 }
 
 #[cfg(test)]

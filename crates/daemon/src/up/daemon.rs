@@ -262,12 +262,13 @@ impl Daemon {
         ended.map(|()| failures)
     }
 
-    /// Writes the state of the interface into its file. Returns what failed, which is logged too.
-    pub fn save(&self, config: &Config, file: &Path) -> Option<String> {
+    /// Writes the state of the interface into its file, which had `text` when it was last read. Returns what
+    /// failed, which is logged too.
+    pub fn save(&self, config: &Config, file: &Path, text: Option<&str>) -> Option<String> {
         let (host, controller) = (self.host.as_ref()?, self.controller()?);
         let interface = &config.interface.name;
         let device = controller.get().map_err(|error| exit::Error::new(exit::Code::Failure, error));
-        match device.and_then(|device| Ok(host.save(config, file, &device)?)) {
+        match device.and_then(|device| Ok(host.save(config, file, text, &device)?)) {
             Ok(true) => {
                 tracing::info!(%interface, file = %file.display(), "saved the state of the interface");
             }

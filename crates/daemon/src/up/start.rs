@@ -15,6 +15,7 @@ use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_report::control_socket::Client;
 use weft_uapi as uapi;
+use zeroize::Zeroizing;
 
 use super::daemon::{Beginning, Daemon, Resumed, known};
 use super::handover::{Adopted, Handover, Kept};
@@ -25,9 +26,10 @@ use crate::background::{Notifier, Output};
 use crate::interface::Interface;
 use crate::{logging, metrics};
 
-/// Runs an interface until something ends it.
+/// Runs an interface until something ends it. `text` is that of its file, if its state is saved into it.
 pub(super) fn run(
     config: Config,
+    text: Option<Zeroizing<String>>,
     overrides: Overrides,
     file: &Path,
     options: &Options,
@@ -96,6 +98,7 @@ pub(super) fn run(
         Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
     let mut supervisor =
         Supervisor::start(daemon, served, config, overrides, &found, &inbox, Arc::clone(&is_configured))?;
+    supervisor.text = text;
     if let Some(kept) = kept {
         supervisor.keep_for_the_next(kept, began);
     }

@@ -21,6 +21,7 @@ use weft_report::control_socket::{ManageError, Reload, ReloadReport};
 use weft_report::finding::Finding;
 use weft_tunnel::{Event, PublicKey};
 use weft_uapi::{self as uapi, Control as _, ControlError};
+use zeroize::Zeroizing;
 
 use self::end::End;
 use self::hints::Hints;
@@ -82,6 +83,8 @@ pub(super) struct Supervisor {
     misrouted: Vec<Finding>,
     /// When to write down addresses that names have now.
     memory_due: Option<Instant>,
+    /// The text of the file as it was loaded last, if the state is saved into it.
+    pub(super) text: Option<Zeroizing<String>>,
     /// Called with a configuration that was loaded, and its text.
     pub(super) on_loaded: Option<Box<OnLoaded>>,
     /// Called as soon as the interface ends.
@@ -125,6 +128,7 @@ impl Supervisor {
             firewall_due: Instant::now(),
             misrouted: Vec::new(),
             memory_due: None,
+            text: None,
             on_loaded: None,
             on_ending: None,
         };
@@ -489,6 +493,7 @@ impl Supervisor {
             self.remember();
             self.show();
             self.look_for_misrouted();
+            self.text = self.config.interface.host.save_config.then(|| reload.text.clone());
             if let Some(on_loaded) = &self.on_loaded {
                 on_loaded(&self.config, &reload.text);
             }

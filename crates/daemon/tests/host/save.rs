@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use crate::beside::weft;
 use crate::support::{End, NAME, Network, peer};
 
 #[test]
@@ -30,4 +31,45 @@ fn what_changed_is_in_the_file_after_down_and_the_rest_is_as_it_was() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
     network.assert_as(&before);
+}
+
+/// Brings the interface up from a file in a directory that can be broken, and adds a peer.
+const BEGIN: &str = r#"
+mkdir "$HERE/etc"; mount -t tmpfs -o size=64k none "$HERE/etc"; mkdir "$HERE/etc/wireguard"
+cp "$FILE" "$HERE/etc/wireguard"; FILE=$HERE/etc/wireguard/weft0.conf; KEPT=$WEFT_RUNTIME_DIR/weft0/weft0.conf
+peers() { grep -c '^\[Peer\]' "$1"; }
+up; wg set weft0 peer $(wg genkey | wg pubkey) allowed-ips 10.89.0.0/16
+"#;
+
+#[test]
+fn what_cannot_be_saved_is_told_and_kept_until_it_can_be() {
+    let table = [
+        ("mount -o remount,ro \"$HERE/etc\"", "mount -o remount,rw \"$HERE/etc\""),
+        ("cat /dev/zero > \"$HERE/etc/big\" 2> /dev/null", "rm \"$HERE/etc/big\""),
+        ("mv \"$HERE/etc/wireguard\" \"$HERE/etc/gone\"", "mv \"$HERE/etc/gone\" \"$HERE/etc/wireguard\""),
+    ];
+    for (break_it, mend_it) in table {
+        let script = format!(
+            "{BEGIN}{break_it}; down; echo \"down $?\"; ip -o link show weft0 2> /dev/null | wc -l; peers \"$KEPT\"; \
+             down; echo \"again $?\"; up; echo \"up $?\"; wg show weft0 peers | wc -l; down; echo \"down $?\"; \
+             {mend_it}; down; echo \"mended $?\"; peers \"$FILE\"; ls \"$WEFT_RUNTIME_DIR\" | wc -l; cat \"$HERE/said\""
+        );
+        let Some(ended) = weft("SaveConfig = true", &script) else { return };
+        let expected = "down 1\n0\n2\nagain 1\nup 0\n2\ndown 1\nmended 0\n2\n0\n";
+        assert!(ended.stdout.starts_with(expected), "{break_it}: {}", ended.stdout);
+        assert!(ended.stdout.contains("weft0.conf: cannot "), "{}", ended.stdout);
+        assert!(ended.stdout.contains("the state is kept in "), "{}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_file_that_was_edited_since_is_not_overwritten_by_what_was_kept() {
+    let script = format!(
+        "{BEGIN}mount -o remount,ro \"$HERE/etc\"; down; mount -o remount,rw \"$HERE/etc\"; echo '# mine' >> \"$FILE\"; \
+         up; echo \"up $?\"; wg show weft0 peers | wc -l; down; echo \"down $?\"; down; echo \"down $?\"; \
+         peers \"$FILE\"; grep -c mine \"$FILE\"; peers \"$KEPT\"; cat \"$HERE/said\""
+    );
+    let Some(ended) = weft("SaveConfig = true", &script) else { return };
+    assert!(ended.stdout.starts_with("up 0\n1\ndown 0\ndown 1\n1\n1\n2\n"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("weft0.conf was edited since"), "{}", ended.stdout);
 }

@@ -59,7 +59,7 @@ fn a_fifo_or_a_giant_in_place_of_a_file_holds_no_command_up_and_is_named() {
 #[test]
 fn a_record_under_the_name_of_another_interface_takes_nothing_back() {
     let Some(network) = Network::new() else { return };
-    let file = network.file("weft0.conf", &End::new(1).interface("PostDown = touch /nowhere/to/be/found"));
+    let file = network.file("weft0.conf", &End::new(1).interface("PostDown = true"));
     let daemon = network.up(&file);
     let record = network.records().join(NAME).join("record.json");
     let renamed = instance(&network, "other").join("record.json");

@@ -43,14 +43,21 @@ impl Supervisor {
             watchdog,
             metrics,
             speed_tests,
+            text,
             ..
         } = self;
         // All of this works while PreDown runs. The messages go first: from then on senders fail at once
         // instead of waiting for room.
         let mut around = Some((messages, watchdog, watch, names, uapi, metrics, speed_tests));
         let interface = &config.interface.name;
-        let save =
-            |daemon: &Daemon| config.interface.host.save_config.then(|| daemon.save(&config, file)).flatten();
+        let save = |daemon: &Daemon| {
+            config
+                .interface
+                .host
+                .save_config
+                .then(|| daemon.save(&config, file, text.as_ref().map(|text| text.as_str())))
+                .flatten()
+        };
         if let Some(mut writer) = leaving.and_then(Leaving::finish) {
             if end == End::Terminated
                 && let Some(invocation) = invocation_to_leave_for(&daemon, &mut writer)
