@@ -16,15 +16,16 @@ impl Netlink {
             }
         };
         let route = self.routes(family(prefix.addr()), None, find).ok()??;
-        Some(match device_of(&route).or_else(|| first_hop_of(&route)) {
-            Some(index) => {
-                let name = self.name_of(index).ok().flatten();
-                format!("through {}", name.unwrap_or_else(|| format!("device {index}")))
-            }
-            None => match route.header.kind {
-                RouteType::BlackHole => "to nowhere (blackhole)".to_owned(),
-                RouteType::Unreachable | RouteType::Prohibit => "to an error (unreachable)".to_owned(),
-                _ => "elsewhere".to_owned(),
+        Some(match route.header.kind {
+            // In IPv6 these have the loopback as their device.
+            RouteType::BlackHole => "to nowhere (blackhole)".to_owned(),
+            RouteType::Unreachable | RouteType::Prohibit => "to an error (unreachable)".to_owned(),
+            _ => match device_of(&route).or_else(|| first_hop_of(&route)) {
+                Some(index) => {
+                    let name = self.name_of(index).ok().flatten();
+                    format!("through {}", name.unwrap_or_else(|| format!("device {index}")))
+                }
+                None => "elsewhere".to_owned(),
             },
         })
     }
