@@ -1,12 +1,9 @@
 //! Files of other programs that look like one of WireGuard. They get one message that says what they are,
-//! instead of one for each line, and lines of other WireGuard programs get a message that says whose they are.
+//! instead of one for each line. Keys of other WireGuard programs get a message that names the program.
 
 use std::fmt;
-use std::path::Path;
-use std::sync::Arc;
 
 use super::lexer::{self, Header, Section};
-use super::problem::{ConfigError, Location, Problem};
 
 /// A format that is not WireGuard's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +58,8 @@ pub fn is_of_amnezia_wg(written: &str) -> bool {
     AMNEZIA.iter().any(|key| key.eq_ignore_ascii_case(written))
 }
 
-/// Returns the error that a text has another format, if it has.
-pub fn foreign(text: &str, source: &Arc<Path>) -> Option<ConfigError> {
-    let (line, key, dialect) = find(text)?;
-    let at = Location { file: source.clone(), line, key: Some(key) };
-    Some(ConfigError { at, problem: Problem::Foreign(dialect) })
-}
-
 /// Returns the other format, with the first line and key that show it.
-fn find(text: &str) -> Option<(usize, String, Dialect)> {
+pub(super) fn find(text: &str) -> Option<(usize, String, Dialect)> {
     let mut amnezia = None;
     let mut changes_messages = false;
     let mut is_interface = false;

@@ -45,7 +45,7 @@ mod wg_quick;
 #[cfg(not(unix))]
 use unsupported as permissions;
 
-pub use dialect::{Dialect, foreign, is_of_amnezia_wg};
+pub use dialect::{Dialect, is_of_amnezia_wg};
 pub use domain::{Domain, InvalidDomain};
 pub use edit::{Saved, edit};
 pub use finish::parse;
@@ -55,7 +55,7 @@ pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{
     LoadError, interface_of, load, load_as_service, name_of, path_of, read_text, read_text_as_service,
 };
-pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
+pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning, foreign};
 pub use suggest::shown_key;
 pub use threads::{InvalidThreads, MAX_THREADS, PacketThreads, Threads, TunThreads};
 pub use wg::{add_allowed_ips, parse_change};

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use weft_tunnel::{InvalidKey, PublicKey};
 
 use super::Endpoint;
-use super::dialect::Dialect;
+use super::dialect::{self, Dialect};
 use super::keys::{InterfaceSetting, PeerSetting};
 
 /// A place in a configuration file. Prints as `FILE:LINE: KEY`.
@@ -80,6 +80,13 @@ pub struct ConfigError {
     pub at: Location,
     /// The error; its message says what to do.
     pub problem: Problem,
+}
+
+/// Returns the error that a text has another format, if it has.
+pub fn foreign(text: &str, source: &Arc<Path>) -> Option<ConfigError> {
+    let (line, key, dialect) = dialect::find(text)?;
+    let at = Location { file: source.clone(), line, key: Some(key) };
+    Some(ConfigError { at, problem: Problem::Foreign(dialect) })
 }
 
 /// An error that makes a configuration unusable. The message says what to do about it.

@@ -12,7 +12,7 @@ use super::dialect;
 use super::key_file::{self, FileKey};
 use super::keys::{InterfaceKey, InterfaceSetting, Origin, PeerKey, PeerSetting};
 use super::lexer::{self, Header, Line, Section, compact};
-use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
+use super::problem::{self, ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::suggest::{closest, shown_key};
 use super::{Dns, Endpoint, Hook, HookPhase, HostConfig, KillSwitch, Table, values};
 use crate::device::AllowedIpChange;
@@ -54,7 +54,7 @@ pub(super) fn read(text: &str, format: Format, reports: &mut Reports) -> Drafts 
     let mut drafts = Drafts { format, interface: None, peers: Vec::new() };
     let mut position = Position::Above;
     let has_settings = format == Format::WgQuick;
-    reports.foreign = dialect::foreign(text, &reports.file);
+    reports.foreign = problem::foreign(text, &reports.file);
     for line in lexer::lines(text) {
         if let Some(setting) = line.weft_setting().filter(|_| has_settings) {
             drafts.read_setting(position, line.number, setting, reports);
