@@ -26,6 +26,9 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
     let text = config::with_keys_in_place(&text, &file);
     let failed = |error: weft_report::control_socket::ClientError| Error::new(error.exit_code(), error);
     let mut client = Client::connect(&name).map_err(failed)?;
+    if client.is_of_runtime_directory() {
+        weft_host::refuse_elsewhere(&name, client.server_process())?;
+    }
     let file = std::path::absolute(&file).unwrap_or(file);
     let report = client.reload(&Reload { text, file, dry_run: args.dry_run }).map_err(failed)?;
     if args.json {

@@ -128,8 +128,14 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
         if keep == Keep::KillSwitch {
             return Ok(Down::LeftAlone(process.id));
         }
+        if process.is_elsewhere() {
+            // It is another interface of that name. A daemon may have left something here.
+            weft_host::clean_up(directory, interface, keep)?;
+            return Ok(Down::CleanedUp);
+        }
         ended = Some(end_process(process, directory, interface)?);
     } else if keep == Keep::Nothing {
+        weft_host::refuse_elsewhere(interface, served_by(directory, interface))?;
         ended = end_over_socket(directory, interface)?;
     }
     // If the daemon crashed while it ended, or could not undo everything, the rest is cleaned up here.
@@ -160,6 +166,11 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     let had_dns = weft_host::repair_dns().iter().any(|name| name == interface.as_str());
     let had_kill_switch = keep == Keep::Nothing && weft_host::remove_unrecorded_firewall(interface)?;
     Ok(if had_socket || had_dns || had_kill_switch { Down::CleanedUp } else { Down::NotUp })
+}
+
+/// Returns the process that serves the control socket of an interface.
+fn served_by(directory: &Path, interface: &InterfaceName) -> Option<u32> {
+    Client::connect_in(directory, interface).ok()?.server_process()
 }
 
 /// Ends a daemon that runs an interface with a configuration, and waits for the end of its process. Returns

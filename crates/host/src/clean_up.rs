@@ -7,7 +7,7 @@ use weft_config::{HookPhase, InterfaceName, KillSwitch};
 use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
-use super::record::{Owner, Record};
+use super::record::{Apart, Owner, Record};
 use super::{Applied, HostError, Step, dns, outside, run_hooks};
 use crate::routes::Netlink;
 
@@ -26,18 +26,34 @@ pub enum Keep {
 /// A daemon runs the interface, a step cannot be undone, or a command fails. A record of steps that remain
 /// stays, without the commands, which have run.
 pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(), HostError> {
-    let owner = Owner::claim(directory, interface)?;
+    let owner = match Owner::claim(directory, interface) {
+        Err(error @ HostError::Elsewhere { .. }) => {
+            let apart = Apart::open(directory, interface)?.ok_or(error)?;
+            // Another process may have cleaned up meanwhile.
+            return apart.read()?.map_or(Ok(()), |record| undo(record, keep, |left| apart.write(left)));
+        }
+        claimed => claimed?,
+    };
     owner.note_end();
-    // Another process may have cleaned up meanwhile.
+    // As above.
     let Some(record) = owner.left_behind()? else { return Ok(()) };
-    let mut kernel = Kernel::new(Netlink::open()?, interface.clone());
+    undo(record, keep, |left| left.map_or_else(|| owner.forget(), |left| owner.write(left)))
+}
+
+/// Undoes what a record says. `write` gets the record of what is left, if something is.
+fn undo(
+    record: Record,
+    keep: Keep,
+    write: impl FnOnce(Option<&Record>) -> Result<(), HostError>,
+) -> Result<(), HostError> {
+    let mut kernel = Kernel::new(Netlink::open()?, record.interface.clone());
     let (mut failures, kept, stuck) = take_back(&record, &mut kernel, keep);
     match kept {
-        None if stuck.is_empty() => owner.forget()?,
-        Some(step) if stuck.is_empty() => owner.write(&record.of_kill_switch(step))?,
+        None if stuck.is_empty() => write(None)?,
+        Some(step) if stuck.is_empty() => write(Some(&record.of_kill_switch(step)))?,
         kept => {
             let steps = kept.into_iter().chain(stuck).collect();
-            owner.write(&Record { steps, down: Vec::new(), ..record })?;
+            write(Some(&Record { steps, down: Vec::new(), ..record }))?;
         }
     }
     let last = failures.pop();

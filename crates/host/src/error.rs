@@ -47,6 +47,18 @@ pub enum HostError {
         /// Its process id.
         pid: u32,
     },
+    /// A process in another network namespace runs the interface.
+    #[error(
+        "interface {interface} runs in another network namespace (weft, process {pid}), which has the directories in \
+         common that it is found in by its name, such as /run/weft and /run/wireguard; manage it from there (`nsenter \
+         -t {pid} -n weft …`), or give the one here another name"
+    )]
+    Elsewhere {
+        /// The name of the interface.
+        interface: String,
+        /// Its process id.
+        pid: u32,
+    },
     /// A process takes the interface down, and has not come to an end in time.
     #[error(
         "interface {interface} is still being taken down after {seconds} s: weft (process {pid}) holds {}; see what it \

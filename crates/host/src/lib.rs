@@ -61,7 +61,7 @@ pub mod memory;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, unreachable_pub, reason = "only tests use it here"))]
 pub mod misrouted;
 mod namespace;
-#[cfg(target_os = "linux")]
+#[cfg_attr(not(target_os = "linux"), path = "netns/none.rs")]
 mod netns;
 pub mod network;
 mod outside;
@@ -90,7 +90,7 @@ pub use outside::{remove_unrecorded_firewall, repair_dns};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;
 pub use predecessor::{wait_for_predecessor, wait_for_release};
-pub use record::{Owner, Record, record_path};
+pub use record::{Owner, Record, record_path, refuse_elsewhere};
 pub use save::{SaveError, save};
 pub use step::{Firewall, FullTunnel, Step};
 pub use unsaved::{Unsaved, settle as settle_unsaved};

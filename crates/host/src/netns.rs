@@ -2,7 +2,56 @@
 //! by their names, is often common to several network namespaces.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// A network namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkNamespace {
+    /// The boot id of the machine.
+    boot: String,
+    /// Its inode, which a later namespace may have too.
+    inode: u64,
+    /// The number that no other namespace has until the machine restarts (Linux 5.14).
+    cookie: Option<u64>,
+}
+
+impl NetworkNamespace {
+    /// Returns the namespace of this thread, if the system reports it.
+    pub(crate) fn ours() -> Option<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
+        Some(Self { boot, inode: inode_of(&link_of("thread-self")?)?, cookie: cookie() })
+    }
+
+    /// Reports whether it is seen to be another namespace. Of the time before a restart of the machine nothing
+    /// is left, and nothing can be told.
+    pub(crate) fn is_another_than(&self, other: &Self) -> bool {
+        self.boot == other.boot
+            && match (self.cookie, other.cookie) {
+                (Some(own), Some(theirs)) => own != theirs,
+                _ => self.inode != other.inode,
+            }
+    }
+
+    /// Reports whether it still exists: it is mounted, as `ip netns` does, or a process is in it.
+    pub(crate) fn exists(&self) -> bool {
+        let link = format!("net:[{}]", self.inode);
+        // proc_pid_mountinfo(5): the fourth field is what is mounted.
+        let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+        let has_process = |entry: fs::DirEntry| {
+            entry.file_name().to_str().and_then(link_of).as_deref() == Some(Path::new(&link))
+        };
+        mounts.lines().any(|line| line.split(' ').nth(3) == Some(&link))
+            || fs::read_dir("/proc").into_iter().flatten().flatten().any(has_process)
+    }
+
+    /// Returns a number for names of files.
+    pub(crate) fn id(&self) -> u64 {
+        self.cookie.unwrap_or(self.inode)
+    }
+}
 
 /// Returns the processes among the ancestors of this process that are in another network namespace than this
 /// thread, the nearest first.
@@ -19,8 +68,35 @@ pub(crate) fn is_elsewhere(process: u32) -> bool {
     }
 }
 
+/// Reports whether there is a device of this name in the network namespace of this thread.
+pub(crate) fn has_device(name: &str) -> bool {
+    nix::net::if_::if_nametoindex(name).is_ok()
+}
+
 fn link_of(process: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/net")).ok()
+}
+
+/// Reads the inode from `net:[4026531840]`.
+fn inode_of(link: &Path) -> Option<u64> {
+    link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+fn cookie() -> Option<u64> {
+    let socket = std::os::unix::net::UnixDatagram::unbound().ok()?;
+    let mut cookie = 0_u64;
+    let mut length = libc::socklen_t::try_from(size_of_val(&cookie)).ok()?;
+    // SAFETY: the kernel writes at most `length` bytes to the number.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    (result == 0).then_some(cookie)
 }
 
 /// Returns the parent of a process (proc_pid_stat(5), field 4).

@@ -56,6 +56,11 @@ impl Process {
         Self { id, started: process::started(id).unwrap_or_default() }
     }
 
+    /// Reports whether it is seen to be in another network namespace than this thread.
+    pub fn is_elsewhere(&self) -> bool {
+        crate::netns::is_elsewhere(self.id)
+    }
+
     /// Reports whether it belongs to this user; true if the system does not report its user.
     pub(super) fn is_of(&self, user: u32) -> bool {
         process::user(self.id).is_none_or(|is| is == user)

@@ -24,7 +24,12 @@ use super::plan::{Plan, SRC_VALID_MARK};
 use super::platform::{self, Process};
 use super::step::Step;
 use crate::dns;
+use crate::netns::{self, NetworkNamespace};
 use crate::routes::Rule;
+
+mod apart;
+
+pub(super) use apart::Apart;
 
 const VERSION: u32 = 1;
 /// The record of 50,000 peers, each with two routes and an endpoint by name of some 70 bytes each, has 10 MB;
@@ -72,6 +77,9 @@ pub struct Record {
     /// Whether the device was made silent; what another program changed of that later stays.
     #[serde(default)]
     pub is_silent: bool,
+    /// The network namespace in which it was made, where there are such.
+    #[serde(default)]
+    pub network: Option<NetworkNamespace>,
     /// The run of the service (`INVOCATION_ID`) that left everything in force, for the next run to take over.
     #[serde(default)]
     pub handed_over: Option<String>,
@@ -92,6 +100,7 @@ impl Record {
             endpoints: BTreeMap::new(),
             ran: Vec::new(),
             is_silent: false,
+            network: NetworkNamespace::ours(),
             handed_over: None,
         }
     }
@@ -108,22 +117,30 @@ impl Record {
         }
     }
 
-    /// Reads the record of an interface in a directory, if there is one. Only the trusted part of another
+    /// Reads the record of an interface in a directory, if there is one that was made in this network
+    /// namespace. Only the trusted part of another
     /// user's record is returned.
     pub fn read(directory: &Path, interface: &InterfaceName) -> Result<Option<Self>, HostError> {
-        let believed =
-            |(record, is_others): (Self, bool)| if is_others { record.of_another_user() } else { record };
-        Ok(Self::read_from(directory, interface)?.map(believed))
+        let found = Self::read_file(&record_path(directory, interface), interface)?;
+        let ours = match found.filter(|(record, _)| !record.is_elsewhere()) {
+            None => apart::path_of_ours(directory, interface)
+                .map_or(Ok(None), |path| Self::read_file(&path, interface))?,
+            found => found,
+        };
+        Ok(ours.map(Self::believed))
     }
 
-    /// Reads the record as it stands there. Also returns whether it belongs to another user.
-    fn read_from(directory: &Path, interface: &InterfaceName) -> Result<Option<(Self, bool)>, HostError> {
-        let file = record_path(directory, interface);
+    fn believed((record, is_others): (Self, bool)) -> Self {
+        if is_others { record.of_another_user() } else { record }
+    }
+
+    /// Reads a record as it stands there. Also returns whether it belongs to another user.
+    fn read_file(file: &Path, interface: &InterfaceName) -> Result<Option<(Self, bool)>, HostError> {
         let advice =
             "see what it holds; if it is of no use, remove it, and the routes, rules and tables by hand";
-        let failed = |error| HostError::State { action: "read", file: file.clone(), error, advice };
+        let failed = |error| HostError::State { action: "read", file: file.to_owned(), error, advice };
         let Some((text, opened)) =
-            read_untrusted(&file, MAX_RECORD_BYTES).map_err(|error| untrusted("read", error))?
+            read_untrusted(file, MAX_RECORD_BYTES).map_err(|error| untrusted("read", error))?
         else {
             return Ok(None);
         };
@@ -178,8 +195,30 @@ impl Record {
         let entries = std::fs::read_dir(directory).into_iter().flatten();
         entries.filter_map(move |entry| {
             let name = entry.ok()?.file_name().to_str()?.parse().ok().filter(|name| name != interface)?;
-            let looked = Self::read_from(directory, &name);
-            looked.inspect_err(|error| tracing::debug!("{error}")).ok()?.map(|(record, _)| record)
+            let looked = Self::read_file(&record_path(directory, &name), &name);
+            let (record, _) = looked.inspect_err(|error| tracing::debug!("{error}")).ok()??;
+            // Another network namespace has other rules.
+            Some(record).filter(|record| !record.is_elsewhere())
+        })
+    }
+
+    /// Writes it, whole or not at all.
+    fn write_file(&self, path: &Path) -> Result<(), HostError> {
+        let text = serde_json::to_vec(self).map_err(|error| refused("write", path, error.into()))?;
+        if text.len() as u64 > MAX_RECORD_BYTES {
+            let error =
+                format!("it would have {} bytes, and {MAX_RECORD_BYTES} are read at most", text.len());
+            return Err(refused("write", path, io::Error::other(error)));
+        }
+        let temporary = path.with_extension("json.new");
+        let write = || {
+            platform::write_private(&temporary, &text)?;
+            std::fs::rename(&temporary, path)
+        };
+        write().map_err(|error| {
+            // On a full disk it would take room.
+            let _ = std::fs::remove_file(&temporary);
+            refused("write", path, error)
         })
     }
 
@@ -328,6 +367,7 @@ impl Owner {
 
     /// Returns the record of the daemon that ran the interface before, if it left a record.
     pub fn left_behind(&self) -> Result<Option<Record>, HostError> {
+        apart::make_room(&self.directory, &self.interface)?;
         Record::read(&self.directory, &self.interface)
     }
 
@@ -345,22 +385,7 @@ impl Owner {
             let error = "its lock was removed, and another process has claimed the interface";
             return Err(refused("write", &path, io::Error::other(error)));
         }
-        let text = serde_json::to_vec(record).map_err(|error| refused("write", &path, error.into()))?;
-        if text.len() as u64 > MAX_RECORD_BYTES {
-            let error =
-                format!("it would have {} bytes, and {MAX_RECORD_BYTES} are read at most", text.len());
-            return Err(refused("write", &path, io::Error::other(error)));
-        }
-        let temporary = path.with_extension("json.new");
-        let write = || {
-            platform::write_private(&temporary, &text)?;
-            std::fs::rename(&temporary, &path)
-        };
-        write().map_err(|error| {
-            // On a full disk it would take room.
-            let _ = std::fs::remove_file(&temporary);
-            refused("write", &path, error)
-        })
+        record.write_file(&path)
     }
 
     /// Removes the record: nothing is left to undo.
@@ -453,7 +478,26 @@ impl WaitForHolder {
     }
 }
 
+/// Refuses an interface of another network namespace, by the process that runs it. A process may have moved
+/// its device to this namespace; then there is one of that name.
+///
+/// # Errors
+/// [`HostError::Elsewhere`]
+pub fn refuse_elsewhere(interface: &InterfaceName, process: Option<u32>) -> Result<(), HostError> {
+    match process.filter(|process| netns::is_elsewhere(*process)) {
+        Some(pid) if !netns::has_device(interface.as_str()) => Err(elsewhere(interface, pid)),
+        _ => Ok(()),
+    }
+}
+
+fn elsewhere(interface: &InterfaceName, pid: u32) -> HostError {
+    HostError::Elsewhere { interface: interface.to_string(), pid }
+}
+
 fn running(interface: &InterfaceName, process: Process) -> HostError {
+    if process.is_elsewhere() {
+        return elsewhere(interface, process.id);
+    }
     HostError::Running { interface: interface.to_string(), pid: process.id }
 }
 

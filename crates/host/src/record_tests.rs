@@ -229,3 +229,74 @@ fn a_link_in_place_of_a_lock_is_not_followed() {
     assert!(matches!(error, HostError::Untrusted(UntrustedError::Kind { .. })), "{error}");
     assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
 }
+
+/// A daemon of one network namespace crashes, another one starts in another namespace that has the directory
+/// in common, and both are undone from where they ran.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_a_crash_left_in_another_network_namespace_is_kept_for_that() {
+    use weft_lab::{Namespace, here};
+
+    use crate::{Keep, clean_up};
+
+    if !here::namespaces_permitted() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let [first, second, third] = ["first", "second", "third"].map(|name| Namespace::new(name).unwrap());
+    // A namespace is there as long as a process is in it.
+    let mut processes =
+        [&first, &second, &third].map(|namespace| namespace.command("sleep").arg("600").spawn().unwrap());
+    let crash = |mark| {
+        let owner = Owner::claim(at, &name()).unwrap();
+        assert_eq!(owner.left_behind().unwrap(), None);
+        owner.write(&Record { mark, ..Record::new(&name()) }).unwrap();
+        owner
+    };
+    let mark = || Record::read(at, &name()).unwrap().map(|record| record.mark);
+    first.run(|| drop(crash(1)));
+    second.run(|| {
+        assert_eq!(mark(), None, "it is not this namespace's");
+        assert_eq!(Record::marks_of_others(at, &"wg1".parse().unwrap()), BTreeSet::new());
+        let running = crash(2);
+        assert_eq!(mark(), Some(2));
+        first.run(|| {
+            let error = Owner::claim(at, &name()).unwrap_err();
+            assert!(
+                matches!(error, HostError::Elsewhere { pid, .. } if pid == std::process::id()),
+                "{error}"
+            );
+            assert_eq!(mark(), Some(1));
+            clean_up(at, &name(), Keep::Nothing).unwrap();
+            assert_eq!(mark(), None);
+            clean_up(at, &name(), Keep::Nothing).unwrap_err();
+        });
+        third.run(|| {
+            clean_up(at, &name(), Keep::Nothing).unwrap_err();
+        });
+        drop(running);
+        assert_eq!(mark(), Some(2), "it is left");
+    });
+    // A record that was put aside is in its place again once its namespace has the name.
+    third.run(|| drop(crash(3)));
+    second.run(|| {
+        let owner = Owner::claim(at, &name()).unwrap();
+        assert_eq!(owner.left_behind().unwrap().map(|record| record.mark), Some(2));
+        owner.forget().unwrap();
+    });
+    // With a namespace goes what was in it.
+    third.run(|| {
+        let owner = Owner::claim(at, &name()).unwrap();
+        assert_eq!(owner.left_behind().unwrap().map(|record| record.mark), Some(3));
+    });
+    for process in &mut processes {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    drop(third);
+    second.run(|| {
+        let owner = Owner::claim(at, &name()).unwrap();
+        assert_eq!(owner.left_behind().unwrap(), None);
+    });
+}

@@ -28,6 +28,7 @@ mod hooks;
 mod many_peers;
 mod many_routes;
 mod misrouted;
+mod namespaces;
 mod reload;
 mod save;
 mod silent;

@@ -118,6 +118,19 @@ impl Network {
         until_up(namespace, self.weft_in(namespace, &["up", file.to_str().unwrap()]))
     }
 
+    /// A command of weft in a namespace that has the client's directory of records.
+    pub(crate) fn weft_beside(&self, namespace: &Namespace, arguments: &[&str]) -> Command {
+        let mut command = self.weft_in(namespace, arguments);
+        command.env(DIRECTORY_VARIABLE, self.records());
+        command
+    }
+
+    /// `weft up` there, once it is up.
+    #[track_caller]
+    pub(crate) fn up_beside(&self, namespace: &Namespace, file: &Path) -> Process {
+        until_up(namespace, self.weft_beside(namespace, &["up", file.to_str().unwrap()]))
+    }
+
     /// The client as it is.
     pub(crate) fn picture(&self) -> Picture {
         Picture::of(&self.client)

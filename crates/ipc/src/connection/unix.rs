@@ -41,6 +41,16 @@ impl Connection {
         runtime_dir::server_of(&self.stream).map(Some)
     }
 
+    /// Returns the process that listens, if the system tells: its id at the time of listen(2).
+    pub fn server_process(&self) -> Option<u32> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        return nix::sys::socket::getsockopt(&self.stream, nix::sys::socket::sockopt::PeerCredentials)
+            .ok()
+            .and_then(|peer| u32::try_from(peer.pid()).ok());
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        None
+    }
+
     /// Reads what has arrived, or waits for it. Returns 0 at the end of the connection.
     ///
     /// # Errors

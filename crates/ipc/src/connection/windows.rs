@@ -67,6 +67,12 @@ impl Connection {
         Ok(None)
     }
 
+    /// Returns nothing: what is asked of it differs on Linux only.
+    #[allow(clippy::unused_self, reason = "on other systems it is the connection's")]
+    pub fn server_process(&self) -> Option<u32> {
+        None
+    }
+
     /// Reads what has arrived, or waits for it. Returns 0 at the end of the connection.
     ///
     /// # Errors

@@ -114,6 +114,16 @@ impl Client {
         }
     }
 
+    /// Reports whether the interface is one of the runtime directory: not one that this user runs without root.
+    pub fn is_of_runtime_directory(&self) -> bool {
+        self.path == Self::path_of(&self.name)
+    }
+
+    /// Returns the process that runs the interface, if the system tells.
+    pub fn server_process(&self) -> Option<u32> {
+        self.connection.server_process()
+    }
+
     pub fn name(&self) -> &InterfaceName {
         &self.name
     }

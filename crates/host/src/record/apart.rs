@@ -1,0 +1,108 @@
+//! The record of an interface whose name is used in another network namespace too.
+//!
+//! The namespaces of `ip netns` have /run in common. What a daemon left in one of them when it crashed does
+//! not concern the others, and is undone from there. As soon as another namespace needs the place of its
+//! record, it stands in `NAME/netns-ID/record.json`.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+#[cfg(unix)]
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use weft_config::InterfaceName;
+use weft_ipc::runtime_dir;
+
+use super::{Record, record_path, refused};
+use crate::HostError;
+use crate::netns::NetworkNamespace;
+
+impl Record {
+    /// Reports whether it was made in another network namespace than that of this thread.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        let ours = NetworkNamespace::ours();
+        self.network.as_ref().zip(ours).is_some_and(|(theirs, ours)| theirs.is_another_than(&ours))
+    }
+}
+
+/// The record of this network namespace, while another one uses the name of its interface.
+#[derive(Debug)]
+pub(crate) struct Apart {
+    path: PathBuf,
+    interface: InterfaceName,
+    /// Its directory, which is locked.
+    _lock: File,
+}
+
+impl Apart {
+    /// Opens the record; `None` if there is none.
+    pub(crate) fn open(directory: &Path, interface: &InterfaceName) -> Result<Option<Self>, HostError> {
+        let Some(path) = path_of_ours(directory, interface) else { return Ok(None) };
+        let aside = path.parent().unwrap_or(directory);
+        let lock = runtime_dir::lock(aside).map_err(|error| refused("open", aside, error))?;
+        lock.lock().map_err(|error| refused("lock", aside, error))?;
+        Ok(Some(Self { path, interface: interface.clone(), _lock: lock }))
+    }
+
+    /// Reads it. Another process may have removed it meanwhile.
+    pub(crate) fn read(&self) -> Result<Option<Record>, HostError> {
+        Ok(Record::read_file(&self.path, &self.interface)?.map(Record::believed))
+    }
+
+    /// Replaces it, or removes it.
+    pub(crate) fn write(&self, record: Option<&Record>) -> Result<(), HostError> {
+        let Some(record) = record else {
+            fs::remove_file(&self.path).map_err(|error| refused("remove", &self.path, error))?;
+            forget_directory(&self.path);
+            return Ok(());
+        };
+        record.write_file(&self.path)
+    }
+}
+
+/// Returns the place of this network namespace's record, if it stands apart.
+pub(super) fn path_of_ours(directory: &Path, interface: &InterfaceName) -> Option<PathBuf> {
+    Some(path_of(directory, interface, &NetworkNamespace::ours()?)).filter(|path| path.exists())
+}
+
+fn path_of(directory: &Path, interface: &InterfaceName, network: &NetworkNamespace) -> PathBuf {
+    runtime_dir::instance(directory, interface).join(format!("netns-{}", network.id())).join("record.json")
+}
+
+/// Puts the record of another network namespace aside, and that of this one, which was put aside, in its
+/// place. The caller has claimed the interface.
+pub(super) fn make_room(directory: &Path, interface: &InterfaceName) -> Result<(), HostError> {
+    let place = record_path(directory, interface);
+    if let Some((record, _)) = Record::read_file(&place, interface)? {
+        let Some(theirs) = record.network.as_ref().filter(|_| record.is_elsewhere()) else { return Ok(()) };
+        if theirs.exists() {
+            tracing::info!(
+                %interface,
+                "what a daemon left in another network namespace stays: `weft down {interface}` there takes it back"
+            );
+            let aside = path_of(directory, interface, theirs);
+            let made = aside.parent().map_or(Ok(()), make_directory);
+            made.and_then(|()| fs::rename(&place, &aside))
+                .map_err(|error| refused("write", &aside, error))?;
+        } else {
+            tracing::info!(%interface, "what a daemon left in another network namespace is gone with that");
+            fs::remove_file(&place).map_err(|error| refused("remove", &place, error))?;
+        }
+    }
+    let Some(ours) = path_of_ours(directory, interface) else { return Ok(()) };
+    fs::rename(&ours, &place).map_err(|error| refused("write", &place, error))?;
+    forget_directory(&ours);
+    Ok(())
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    builder.mode(0o700);
+    builder.recursive(true).create(path)
+}
+
+fn forget_directory(record: &Path) {
+    // On a failure an empty directory is left.
+    let _ = record.parent().map(fs::remove_dir);
+}
