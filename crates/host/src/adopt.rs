@@ -100,6 +100,9 @@ impl Host {
             continued: Some(continued),
             mtu_by_hand: None,
             dns_watch: DnsWatch::default(),
+            undone: Vec::new(),
+            undone_firewall: Vec::new(),
+            device_has_left: false,
         };
         host.write()?;
         drop(alone);

@@ -42,7 +42,7 @@ use wfp::system as platform;
 pub use error::FirewallError;
 pub(crate) use local::is_local;
 #[cfg(target_os = "linux")]
-pub use platform::is_in_force;
+pub use platform::{Contents, contents, is_in_force};
 pub(crate) use platform::{RECOGNISES, removing_command};
 pub use platform::{apply, check, present, remove};
 
@@ -196,12 +196,26 @@ impl Rules {
     }
 }
 
+/// What the packet filter has of the rules of an interface; it is not looked at here.
+#[cfg(not(target_os = "linux"))]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents;
+
+/// Returns what the packet filter has of these rules.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub fn contents(_: &Rules) -> Result<Contents, FirewallError> {
+    Ok(Contents)
+}
+
 /// Reports whether there are any rules of the interface, if these are wanted.
 ///
 /// # Errors
 /// Those of [`FirewallError`].
 #[cfg(not(target_os = "linux"))]
-pub fn is_in_force(rules: &Rules) -> Result<bool, FirewallError> {
+pub fn is_in_force(rules: &Rules, _: &Contents) -> Result<bool, FirewallError> {
     Ok(rules.is_empty() || !present(&rules.interface)?.is_empty())
 }
 

@@ -11,8 +11,8 @@ use super::plan::SRC_VALID_MARK;
 use super::step::{Firewall, Step};
 use super::{HostError, hooks, outside, sysctl};
 use crate::dns;
-use crate::network::NetworkChange;
-use crate::routes::{Family, FoundRule, Link, Netlink, RouteError, Rule, RuleKind};
+use crate::firewall::Contents;
+use crate::routes::{Family, FoundRule, Link, Netlink, RouteError, Rule};
 
 /// The system around one interface.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(super) struct Kernel {
     /// A kill switch that stays in force while other steps are undone: when other firewall rules are undone,
     /// it replaces them without a gap.
     pub(super) kept: Option<Step>,
+    /// What the packet filter had when its rules were set.
+    firewall: Contents,
     /// Rules that could not be removed, and still have to be.
     rules_left: Vec<Rule>,
 }
@@ -44,6 +46,7 @@ impl Kernel {
             resolver: dns::System::default(),
             dns: None,
             kept: None,
+            firewall: Contents::default(),
             rules_left: Vec::new(),
         }
     }
@@ -90,7 +93,8 @@ impl Kernel {
         Ok(if is_new { Outcome::Done } else { Outcome::Left })
     }
 
-    fn not_in_force(&self, mut steps: Vec<Step>) -> Result<Vec<Step>, RouteError> {
+    /// Returns those of the steps that are not in force.
+    pub(super) fn not_in_force(&self, mut steps: Vec<Step>) -> Result<Vec<Step>, RouteError> {
         if steps.is_empty() {
             return Ok(steps);
         }
@@ -122,30 +126,9 @@ impl Kernel {
         Ok(steps.iter().filter(is_in_force).cloned().collect())
     }
 
-    /// Returns those of the steps that another program has undone and that weft does again: of rules, and of
-    /// the default routes that they lead to. If the device was down, also of its addresses and routes, which
-    /// the system removed then.
-    pub(super) fn undone(&self, steps: &[Step], change: &NetworkChange) -> Result<Vec<Step>, RouteError> {
-        let NetworkChange { device_up, rules_removed, .. } = *change;
-        let led_to: HashSet<u32> = steps
-            .iter()
-            .filter_map(|step| match step.as_rule()?.kind {
-                RuleKind::Unmarked { table, .. } => Some(table),
-                RuleKind::MainWithoutDefault => None,
-            })
-            .collect();
-        let counts = |step: &&Step| match step {
-            Step::Rule(_) => rules_removed,
-            Step::Route { table, .. } => device_up || (rules_removed && led_to.contains(table)),
-            Step::Address(_) => device_up,
-            _ => false,
-        };
-        self.not_in_force(steps.iter().filter(counts).cloned().collect())
-    }
-
-    /// Reports whether the tables of the packet filter are there, whatever is in them.
+    /// Reports whether the tables of the packet filter are there, with the rules that were in them.
     pub(super) fn has_firewall(&self, wanted: &Firewall) -> bool {
-        outside::has_firewall(&self.interface, wanted).unwrap_or_else(|error| {
+        outside::has_firewall(&self.interface, wanted, &self.firewall).unwrap_or_else(|error| {
             tracing::debug!("{error}");
             // What cannot be read was not seen to be gone.
             true
@@ -202,6 +185,7 @@ impl System for Kernel {
             Step::Sysctl { name, value, .. } => return set_sysctl(name, value),
             Step::Firewall(firewall) => {
                 let is_in_force = outside::apply_firewall(&self.interface, firewall)?;
+                self.firewall = outside::firewall_contents(&self.interface, firewall);
                 return Ok(if is_in_force { Outcome::Done } else { Outcome::Left });
             }
             Step::Hook(hook) => hooks::run(hook, &self.interface)?,

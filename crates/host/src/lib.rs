@@ -91,6 +91,7 @@ pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;
 pub use predecessor::{wait_for_predecessor, wait_for_release};
 pub use record::{Owner, Record, record_path, refuse_elsewhere};
+pub use restore::Undone;
 pub use save::{SaveError, save};
 pub use step::{Firewall, FullTunnel, Step};
 pub use unsaved::{Unsaved, settle as settle_unsaved};
@@ -136,6 +137,11 @@ pub struct Host {
     /// The MTU that was set on the device by hand; it stays if the configuration has no MTU.
     mtu_by_hand: Option<u16>,
     dns_watch: DnsWatch,
+    /// What another program has undone and is not restored, and of that what is in the packet filter.
+    undone: Vec<Undone>,
+    undone_firewall: Vec<Undone>,
+    /// Whether the device was deleted, or moved to another network namespace.
+    device_has_left: bool,
 }
 
 impl Host {
@@ -237,6 +243,9 @@ impl Host {
             continued: None,
             mtu_by_hand: None,
             dns_watch: DnsWatch::default(),
+            undone: Vec::new(),
+            undone_firewall: Vec::new(),
+            device_has_left: false,
         };
         // From here on, the mark and the priorities of the rules are reserved.
         host.write()?;
@@ -360,6 +369,7 @@ impl Host {
     pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<usize, HostError> {
         let alone = self.choose_alone()?;
         let plan = self.decide(config, endpoints)?;
+        self.forget_undone();
         self.change_to(plan, alone)
     }
 

@@ -88,6 +88,10 @@ pub struct NetworkChange {
     pub device_up: bool,
     /// Rules like those of a full tunnel, or default routes that they lead to, were removed.
     pub rules_removed: bool,
+    /// weft's device was set down or renamed, or an address of it was removed.
+    pub device_undone: bool,
+    /// Addresses, routes or settings of weft's device changed.
+    pub device_changed: bool,
 }
 
 /// [`NetworkChange::default`], for constants of tests.
@@ -104,6 +108,8 @@ const NO_CHANGE: NetworkChange = NetworkChange {
     device_left: false,
     device_up: false,
     rules_removed: false,
+    device_undone: false,
+    device_changed: false,
 };
 
 impl NetworkChange {
@@ -130,6 +136,8 @@ impl NetworkChange {
         self.device_left |= later.device_left;
         self.device_up |= later.device_up;
         self.rules_removed |= later.rules_removed;
+        self.device_undone |= later.device_undone;
+        self.device_changed |= later.device_changed;
     }
 }
 

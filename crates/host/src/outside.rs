@@ -6,7 +6,7 @@ use weft_config::{Dns, InterfaceName, KillSwitch};
 use super::HostError;
 use super::step::Firewall;
 use crate::dns::{self, Choice};
-use crate::firewall::{self, FirewallError, FullTunnel, Local, OwnPackets, Recognises, Rules};
+use crate::firewall::{self, Contents, FirewallError, FullTunnel, Local, OwnPackets, Recognises, Rules};
 use crate::routes::{Family, Link};
 
 /// Returns the record that is written before the name servers are set. It undoes them.
@@ -79,9 +79,21 @@ pub(super) fn apply_firewall(interface: &InterfaceName, wanted: &Firewall) -> Re
     }
 }
 
-/// Reports whether the firewall rules of the interface are there.
-pub(super) fn has_firewall(interface: &InterfaceName, wanted: &Firewall) -> Result<bool, HostError> {
-    firewall::is_in_force(&rules(interface, wanted, firewall::RECOGNISES)).map_err(failed)
+/// Returns what the packet filter has of the rules that were just set. What cannot be read is not compared.
+pub(super) fn firewall_contents(interface: &InterfaceName, wanted: &Firewall) -> Contents {
+    firewall::contents(&rules(interface, wanted, firewall::RECOGNISES)).unwrap_or_else(|error| {
+        tracing::debug!("{error}");
+        Contents::default()
+    })
+}
+
+/// Reports whether the firewall rules of the interface are there, as they were set.
+pub(super) fn has_firewall(
+    interface: &InterfaceName,
+    wanted: &Firewall,
+    set: &Contents,
+) -> Result<bool, HostError> {
+    firewall::is_in_force(&rules(interface, wanted, firewall::RECOGNISES), set).map_err(failed)
 }
 
 /// Removes the firewall rules of the interface.

@@ -1,70 +1,258 @@
 //! Restores what another program has undone: `nft flush ruleset` removes all tables, systemd-networkd may
-//! remove rules of other programs, and the kernel removes the routes of a device that is set down.
+//! remove rules of other programs, `ip address flush` takes the routes of a family with it, and the kernel
+//! removes the routes of a device that is set down. What may be meant stays undone, and is kept for reports.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use super::execute::{Outcome, System as _};
-use super::{FOLLOWS_ENDPOINTS, Host, Step};
+use super::{FOLLOWS_ENDPOINTS, Host, Step, sysctl};
 use crate::network::NetworkChange;
+use crate::routes::{DeviceState, Family, MAIN_TABLE, RouteError, RuleKind, has_connected_route};
+
+/// The least MTU with which a device has IPv6.
+const MIN_MTU_IPV6: u16 = weft_config::MIN_MTU_IPV6;
+/// The number of steps that are named in the log; the rest are counted.
+const NAMED_STEPS: usize = 5;
+
+/// What another program has undone, and what is not restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// The device is down, and has no routes.
+    Down,
+    /// The device is in another network namespace.
+    Elsewhere,
+    /// The device has this name instead of its own, which it cannot get back.
+    Renamed(String),
+    /// A step that may be undone on purpose, or with the reason why it cannot be done again.
+    Step(Step, Option<String>),
+}
 
 mod dns;
 
 pub(super) use dns::DnsWatch;
 
 impl Host {
-    /// Does again what another program has undone of rules and routes, according to a change of the network.
-    /// What may be meant stays undone, such as a single route that was removed.
+    /// Does again what another program has undone of the device, its addresses and routes, and the rules,
+    /// according to a change of the network. What may be meant stays undone, such as a single route that was
+    /// removed; see [`Self::undone`].
     pub fn restore_routing(&mut self, change: &NetworkChange) {
         // Elsewhere `follow` does it.
-        if FOLLOWS_ENDPOINTS || !(change.rules_removed || change.device_up) || !self.has_its_device() {
+        if FOLLOWS_ENDPOINTS {
             return;
         }
-        match self.kernel.undone(self.applied.steps(), change) {
-            Ok(undone) => _ = self.restore(&undone),
+        if change.device_left || change.device_gone {
+            // Another device may have its index in this namespace from now on, and must not get its routes.
+            self.device_has_left = true;
+            self.undone = if change.device_left { vec![Undone::Elsewhere] } else { Vec::new() };
+        }
+        let concerns =
+            change.rules_removed || change.device_up || change.device_undone || change.device_changed;
+        if self.device_has_left || !concerns {
+            return;
+        }
+        match self.restore_what_is_missing(change) {
+            Ok(Some(undone)) => self.undone = undone,
+            // It is not known whether the device is still the own one.
+            Ok(None) => {}
             Err(error) => tracing::warn!("cannot see what another program has undone: {error}"),
         }
     }
 
-    /// Reports whether the device is still in this network namespace. If it has left, another device may have
-    /// its index, and must not get its routes.
-    fn has_its_device(&self) -> bool {
-        let found = self.kernel.netlink.link(&self.plan.interface).ok();
-        found.is_some_and(|found| self.link().is_some_and(|own| own.index == found.index))
+    /// Returns what another program has undone and weft does not restore.
+    pub fn undone(&self) -> impl Iterator<Item = &Undone> {
+        self.undone.iter().chain(&self.undone_firewall)
     }
 
-    /// Reports whether there are firewall rules for [`Self::restore_firewall`] to look after.
-    pub fn has_firewall(&self) -> bool {
-        // They come last, but for commands.
-        let last = self.applied.steps().iter().rev().find(|step| !matches!(step, Step::Hook(_)));
-        !FOLLOWS_ENDPOINTS && matches!(last, Some(Step::Firewall(_)))
+    /// Takes the steps that another program has undone on purpose for not done: a reload does them again.
+    pub(super) fn forget_undone(&mut self) {
+        let step = |undone| match undone {
+            Undone::Step(step, _) => Some(step),
+            _ => None,
+        };
+        let undone: Vec<Step> = std::mem::take(&mut self.undone).into_iter().filter_map(step).collect();
+        self.applied.forget(&undone);
     }
 
-    /// Sets the rules of the packet filter again if another program has removed their tables. Returns whether
-    /// they are there.
-    pub fn restore_firewall(&mut self) -> bool {
-        let kernel = &self.kernel;
-        let is_gone = |step: &&Step| matches!(step, Step::Firewall(wanted) if !kernel.has_firewall(wanted));
-        let gone: Vec<Step> = self.applied.steps().iter().filter(is_gone).cloned().collect();
-        self.restore(&gone)
-    }
-
-    /// Does steps again. Failures are logged. Returns whether all were done.
-    fn restore(&mut self, undone: &[Step]) -> bool {
-        let mut all_done = true;
-        let interface = self.plan.interface.clone();
-        for step in undone {
-            match self.kernel.apply(step) {
-                // It cannot be done any more, which a warning has said, or another program has done it.
-                Ok(Outcome::Left) => all_done = false,
-                Ok(Outcome::Done) => {
-                    let step = step.doing(&interface);
-                    tracing::warn!(%interface, "another program had undone this, which was done again: {step}");
-                }
+    fn restore_what_is_missing(&mut self, change: &NetworkChange) -> Result<Option<Vec<Undone>>, RouteError> {
+        let Some(own) = self.link().cloned() else { return Ok(None) };
+        let Some(device) = self.kernel.netlink.device_state(&own)? else { return Ok(None) };
+        let mut undone = Vec::new();
+        if device.name != own.name {
+            // Another device may have its index by now.
+            if !change.device_undone || !device.is_tun {
+                return Ok(None);
+            }
+            match self.kernel.netlink.rename(&own) {
+                Ok(()) => tracing::warn!(
+                    interface = own.name,
+                    "another program had renamed the interface to {}: it has its name again",
+                    device.name
+                ),
                 Err(error) => {
-                    all_done = false;
-                    let step = step.doing(&interface);
-                    tracing::warn!(%interface, "another program has undone this: {step}: {error}");
+                    tracing::debug!("{error}");
+                    undone.push(Undone::Renamed(device.name.clone()));
                 }
             }
         }
-        all_done
+        let was_down = change.device_up || self.undone.contains(&Undone::Down);
+        let (to_restore, meant) = self.missing(&device, was_down)?;
+        if !device.is_up {
+            undone.push(Undone::Down);
+        }
+        if device.is_up && has_lost_ipv6(&to_restore) {
+            self.bring_ipv6_back(&device);
+        }
+        undone.extend(meant.into_iter().map(|step| Undone::Step(step, None)));
+        undone.extend(self.restore(&to_restore).into_iter().map(|(step, why)| Undone::Step(step, Some(why))));
+        Ok(Some(undone))
     }
+
+    /// Returns the steps that are not in force: those to be done again, and those that may be undone on
+    /// purpose. A device that is down has no routes to be done.
+    fn missing(&self, device: &DeviceState, was_down: bool) -> Result<(Vec<Step>, Vec<Step>), RouteError> {
+        let steps = self.applied.steps();
+        let counts = |step: &&Step| match step {
+            Step::Rule(_) | Step::Sysctl { .. } => true,
+            Step::Address(_) | Step::Route { .. } => device.is_up,
+            _ => false,
+        };
+        let connected = steps.iter().filter(counts).filter_map(connected_route);
+        let watched = steps.iter().filter(counts).cloned().chain(connected).collect();
+        let missing = self.kernel.not_in_force(watched)?;
+        if missing.is_empty() {
+            return Ok(Default::default());
+        }
+        let led_to: HashSet<u32> = steps
+            .iter()
+            .filter_map(|step| match step.as_rule()?.kind {
+                RuleKind::Unmarked { table, .. } => Some(table),
+                RuleKind::MainWithoutDefault => None,
+            })
+            .collect();
+        let present = match self.link() {
+            Some(own) => self.kernel.netlink.addresses(own)?,
+            None => Vec::new(),
+        };
+        // Not one address of the family is left: the kernel has removed its routes too. Another address in
+        // their place is meant.
+        let has_lost = |family| {
+            let of_family = |step: &Step| matches!(step, Step::Address(net) if Family::of(*net) == family);
+            let is_present = |net: &IpNet| Family::of(*net) == family && !is_of_link(net);
+            missing.iter().any(of_family) && !present.iter().any(is_present)
+        };
+        let lost: Vec<Family> = Family::ALL.into_iter().filter(|family| has_lost(*family)).collect();
+        let is_restored = |step: &Step| match step {
+            Step::Address(net) => was_down || lost.contains(&Family::of(*net)),
+            Step::Route { prefix, table } => {
+                was_down || led_to.contains(table) || lost.contains(&Family::of(*prefix))
+            }
+            _ => true,
+        };
+        // With its address the kernel makes a connected route.
+        let comes_with: HashSet<Step> = missing.iter().filter_map(connected_route).collect();
+        let is_own = |step: &Step| !comes_with.contains(step) || steps.contains(step);
+        Ok(missing.into_iter().filter(is_own).partition(is_restored))
+    }
+
+    /// Gives the device the MTU without which the kernel takes IPv6 from it, and routes it past the tunnel.
+    fn bring_ipv6_back(&self, device: &DeviceState) {
+        let Some(own) = self.link() else { return };
+        if device.mtu < MIN_MTU_IPV6.into() {
+            let mtu = self.plan.mtu.max(MIN_MTU_IPV6);
+            match self.kernel.netlink.set_mtu(own, mtu) {
+                Ok(()) => tracing::warn!(
+                    interface = own.name,
+                    "another program had set an MTU of {}, with which there is no IPv6: it is {mtu} again",
+                    device.mtu
+                ),
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+        // The kernel has forgotten it, and has made an address.
+        self.kernel.netlink.generate_no_address(own);
+        let is_made = |net: &IpNet| is_of_link(net) && !self.applied.steps().contains(&Step::Address(*net));
+        let addresses = self.kernel.netlink.addresses(own).unwrap_or_default();
+        for address in addresses.into_iter().filter(is_made) {
+            if let Err(error) = self.kernel.netlink.remove_address(own, address) {
+                tracing::debug!("{error}");
+            }
+        }
+    }
+
+    /// Reports whether there are firewall rules or sysctls for [`Self::restore_firewall`] to look after: no
+    /// program is told of their changes.
+    pub fn has_firewall(&self) -> bool {
+        !FOLLOWS_ENDPOINTS && self.applied.steps().iter().any(is_looked_after)
+    }
+
+    /// Sets the rules of the packet filter again if another program has removed them, and sysctls. Returns
+    /// whether they are there.
+    pub fn restore_firewall(&mut self) -> bool {
+        let kernel = &self.kernel;
+        let is_gone = |step: &&Step| match step {
+            Step::Firewall(wanted) => !kernel.has_firewall(wanted),
+            Step::Sysctl { name, value, .. } => sysctl::read(name).is_some_and(|now| now != *value),
+            _ => false,
+        };
+        let gone: Vec<Step> = self.applied.steps().iter().filter(is_gone).cloned().collect();
+        let failures = self.restore(&gone);
+        self.undone_firewall =
+            failures.into_iter().map(|(step, why)| Undone::Step(step, Some(why))).collect();
+        self.undone_firewall.is_empty()
+    }
+
+    /// Does steps again, and logs it. Returns those that cannot be done, each with the reason.
+    fn restore(&mut self, undone: &[Step]) -> Vec<(Step, String)> {
+        let mut failed = Vec::new();
+        let interface = self.plan.interface.clone();
+        let mut done = 0;
+        for step in undone {
+            match self.kernel.apply(step) {
+                // It cannot be done any more, which a warning has said, or another program has done it.
+                Ok(Outcome::Left) => {
+                    if matches!(step, Step::Firewall(_)) {
+                        failed.push((step.clone(), "the packet filter is not there any more".to_owned()));
+                    }
+                }
+                Ok(Outcome::Done) => {
+                    done += 1;
+                    if done <= NAMED_STEPS {
+                        let step = step.doing(&interface);
+                        tracing::warn!(%interface, "another program had undone this, which was done again: {step}");
+                    }
+                }
+                Err(error) => failed.push((step.clone(), error.to_string())),
+            }
+        }
+        if done > NAMED_STEPS {
+            tracing::warn!(%interface, "and {} more steps were done again", done - NAMED_STEPS);
+        }
+        failed
+    }
+}
+
+/// Returns the route that the kernel makes with an address, to its network.
+fn connected_route(step: &Step) -> Option<Step> {
+    match step {
+        Step::Address(net) if has_connected_route(*net) => {
+            Some(Step::Route { prefix: net.trunc(), table: MAIN_TABLE })
+        }
+        _ => None,
+    }
+}
+
+/// Reports whether it is an IPv6 address as the kernel makes them.
+fn is_of_link(net: &IpNet) -> bool {
+    matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+fn is_looked_after(step: &Step) -> bool {
+    matches!(step, Step::Firewall(_) | Step::Sysctl { .. })
+}
+
+fn has_lost_ipv6(to_restore: &[Step]) -> bool {
+    to_restore.iter().any(|step| matches!(step, Step::Address(net) if Family::of(*net) == Family::V6))
 }

@@ -62,6 +62,18 @@ pub struct Link {
     pub mtu: u32,
 }
 
+/// The state of a device, as far as other programs change it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceState {
+    /// Its name now.
+    pub name: String,
+    /// Whether it is a TUN, as weft's own.
+    pub is_tun: bool,
+    pub is_up: bool,
+    /// In bytes.
+    pub mtu: u32,
+}
+
 /// Limits of a device's transmit queue and of its super-packets. `None` leaves the system's value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueLimits {
@@ -317,7 +329,7 @@ pub fn is_utun(name: &str) -> bool {
 
 /// Reports whether the kernel adds a route for the network of an address. A single IPv4 address gets an entry
 /// in the local table only.
-fn has_connected_route(net: IpNet) -> bool {
+pub(crate) fn has_connected_route(net: IpNet) -> bool {
     matches!(net, IpNet::V6(_)) || net.prefix_len() < net.max_prefix_len()
 }
 

@@ -8,7 +8,7 @@ pub(crate) mod routes {
     use ipnet::IpNet;
     use weft_config::{Config, InterfaceName};
 
-    use crate::routes::{FoundRule, Link, QueueLimits, RouteError, Routing, Rule, Via};
+    use crate::routes::{DeviceState, FoundRule, Link, QueueLimits, RouteError, Routing, Rule, Via};
 
     /// Cannot be constructed.
     #[derive(Debug)]
@@ -54,6 +54,21 @@ pub(crate) mod routes {
 
         /// Waits until the addresses of a device can be used.
         pub fn settle_addresses(&self, _: &Link) {
+            match self.never {}
+        }
+
+        /// Returns the state of a device.
+        pub fn device_state(&self, _: &Link) -> Result<Option<DeviceState>, RouteError> {
+            match self.never {}
+        }
+
+        /// Gives a device its name.
+        pub fn rename(&self, _: &Link) -> Result<(), RouteError> {
+            match self.never {}
+        }
+
+        /// Keeps the kernel from giving a device an address.
+        pub fn generate_no_address(&self, _: &Link) {
             match self.never {}
         }
 

@@ -18,7 +18,6 @@ use weft_dataplane::Controller;
 use weft_host::Host;
 use weft_host::network::{NetworkChange, Watch};
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
-use weft_report::finding::Finding;
 use weft_tunnel::{Event, PublicKey};
 use weft_uapi::{self as uapi, Control as _, ControlError};
 use zeroize::Zeroizing;
@@ -26,6 +25,7 @@ use zeroize::Zeroizing;
 use self::end::End;
 use self::hints::Hints;
 use self::names::Names;
+use self::told::Told;
 use super::daemon::Daemon;
 use super::handover::Kept;
 use super::leaving::Leaving;
@@ -47,6 +47,8 @@ pub(in crate::up) mod in_force;
 mod message;
 mod misrouted;
 mod names;
+mod told;
+mod undone;
 
 pub(super) use message::{Inbox, MESSAGES, Message};
 
@@ -80,7 +82,9 @@ pub(super) struct Supervisor {
     /// When to look next whether the packet filter has its tables.
     firewall_due: Instant,
     /// What does not go where the configuration means it to go, as last found.
-    misrouted: Vec<Finding>,
+    misrouted: Told,
+    /// What another program has undone, as last told.
+    undone: Told,
     /// When to write down addresses that names have now.
     memory_due: Option<Instant>,
     /// The text of the file as it was loaded last, if the state is saved into it.
@@ -126,7 +130,8 @@ impl Supervisor {
             hints: Hints::default(),
             silent: HashSet::new(),
             firewall_due: Instant::now(),
-            misrouted: Vec::new(),
+            misrouted: Told::default(),
+            undone: Told::default(),
             memory_due: None,
             text: None,
             on_loaded: None,
@@ -283,6 +288,7 @@ impl Supervisor {
         if self.firewall_due <= Instant::now() {
             let pause = if host.restore_firewall() { FIREWALL_PAUSE } else { PAUSE_AFTER_FAILURE };
             self.firewall_due = Instant::now() + pause;
+            self.tell_of_undone();
         }
         Some(self.firewall_due)
     }
@@ -368,6 +374,7 @@ impl Supervisor {
         }
         self.managed.running().mtu = self.daemon.mtu();
         self.look_for_misrouted();
+        self.tell_of_undone();
     }
 
     /// Says once that a peer does not answer: the user of a command waits for it, and sees nothing else.
@@ -492,7 +499,6 @@ impl Supervisor {
             self.daemon.keep_in_step(&self.config).map_err(reload::control_failed)?;
             self.remember();
             self.show();
-            self.look_for_misrouted();
             self.text = self.config.interface.host.save_config.then(|| reload.text.clone());
             if let Some(on_loaded) = &self.on_loaded {
                 on_loaded(&self.config, &reload.text);
@@ -502,6 +508,7 @@ impl Supervisor {
             if let Some(leaving) = &self.leaving {
                 leaving.loaded(self.base());
             }
+            self.react(&NetworkChange { device_changed: true, ..NetworkChange::default() });
         }
         Ok(outcome)
     }

@@ -292,9 +292,9 @@ fn forget_lifetimes(value: &mut Value) {
     }
 }
 
-/// The tables of the packet filter; nothing where there is no nft(8).
+/// The rules of the packet filter, without what they count; nothing where there is no nft(8).
 fn nft(namespace: &Namespace) -> String {
-    let output = namespace.command("nft").args(["list", "tables"]).output();
+    let output = namespace.command("nft").args(["-s", "list", "ruleset"]).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 

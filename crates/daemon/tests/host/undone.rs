@@ -1,8 +1,9 @@
-//! What other programs undo while an interface is up, and weft restores.
+//! What other programs undo while an interface is up, and weft restores or tells.
 
 use std::os::fd::AsRawFd as _;
 
-use weft_lab::{Namespace, here, until};
+use serde_json::Value;
+use weft_lab::{Namespace, Process, here, until};
 
 use crate::full_tunnel::{V4, with_tunnel};
 use crate::support::{End, NAME, Network, ip, ip_json, peer, seen_from};
@@ -36,9 +37,127 @@ fn goes_through_the_tunnel(network: &Network) {
 #[test]
 fn a_firewall_that_starts_again_does_not_end_the_kill_switch() {
     if here::installed(&["nft"]) {
-        restored_after(&["nft flush ruleset"]);
-        restored_after(&["nft delete table inet weft-weft0", "nft delete table ip wg-quick-weft0"]);
+        for commands in [
+            &["nft flush ruleset"][..],
+            &["nft delete table inet weft-weft0", "nft delete table ip wg-quick-weft0"],
+            &["nft flush table inet weft-weft0"],
+            &["nft flush chain inet weft-weft0 sent"],
+            &["nft flush chain ip wg-quick-weft0 preraw"],
+            &["nft chain inet weft-weft0 output { policy accept ; }"],
+            &["nft add rule inet weft-weft0 output accept", "nft flush chain inet weft-weft0 output"],
+        ] {
+            println!("{commands:?}");
+            restored_after(commands);
+        }
     }
+}
+
+/// The findings of the client about what another program has undone.
+fn findings(network: &Network) -> Vec<(String, String)> {
+    let ended = network.run(&["status", NAME, "--json", "--sample", "0"]);
+    let status: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:?}"));
+    let findings = status["interfaces"][0]["findings"].as_array().unwrap().iter();
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
+    let all = findings.map(|finding| (text(finding, "check"), text(finding, "says")));
+    all.filter(|(check, _)| check == "undone" || check.starts_with("device_")).collect()
+}
+
+/// Waits until there is exactly one such finding, with these words, and it is in the log.
+#[track_caller]
+fn told(network: &Network, client: &Process, check: &str, words: &str) {
+    until(
+        words,
+        || matches!(&findings(network)[..], [(found, says)] if found == check && says.contains(words)),
+    );
+    assert!(client.log().contains(words), "{}", client.log());
+}
+
+#[test]
+fn what_may_be_meant_stays_and_is_told_until_it_is_there_again() {
+    let Some(network) = Network::new() else { return };
+    let more = "Address = 10.78.0.1/24";
+    let text = End::new(1).interface(more)
+        + &peer(End::new(2).public(), "AllowedIPs = 10.77.0.0/24, 203.0.113.9, 2001:db8:5::/48");
+    let file = network.file("weft0.conf", &text);
+    let client = network.up(&file);
+    let up = network.picture();
+    for (undo, again, check, words) in [
+        (
+            "ip route del 203.0.113.9 dev weft0",
+            "ip route add 203.0.113.9 dev weft0 proto static scope link",
+            "undone",
+            "add route 203.0.113.9/32",
+        ),
+        ("ip -6 route del 2001:db8:5::/48 dev weft0", "", "undone", "add route 2001:db8:5::/48"),
+        (
+            "ip route del 10.77.0.0/24 dev weft0",
+            "ip route add 10.77.0.0/24 dev weft0 proto kernel scope link src 10.77.0.1",
+            "undone",
+            "add route 10.77.0.0/24",
+        ),
+        ("ip address del 10.78.0.1/24 dev weft0", "", "undone", "add address 10.78.0.1/24"),
+        ("ip link set weft0 down", "ip link set weft0 up", "device_down", "nothing goes through the tunnel"),
+    ] {
+        println!("{undo}");
+        run(&network.client, undo);
+        told(&network, &client, check, words);
+        if again.is_empty() {
+            let reloaded = network.run(&["reload", file.to_str().unwrap()]);
+            assert_eq!(reloaded.code, Some(0), "{reloaded:?}");
+        } else {
+            run(&network.client, again);
+        }
+        until("it is told no more", || findings(&network).is_empty());
+        up.assert_restored(&network.client);
+    }
+    client.stop();
+}
+
+#[test]
+fn a_full_tunnel_that_is_undone_and_cannot_be_restored_is_told_as_a_leak() {
+    let Some(network) = Network::new() else { return };
+    let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
+    let client = network.up(&network.file("weft0.conf", &text));
+    let up = network.picture();
+    run(&network.client, "ip link set weft0 down");
+    told(&network, &client, "device_down", "leaves past it");
+    run(&network.client, "ip link set weft0 up");
+    up.assert_restored(&network.client);
+    until("it is told no more", || findings(&network).is_empty());
+
+    network.client.set_sysctl("net/ipv6/conf/weft0/disable_ipv6", "1").unwrap();
+    let ipv6_is_off = || findings(&network).iter().any(|(_, says)| says.contains("IPv6 is switched off"));
+    until("that IPv6 goes past the tunnel is told", ipv6_is_off);
+    network.client.set_sysctl("net/ipv6/conf/weft0/disable_ipv6", "0").unwrap();
+    up.assert_restored(&network.client);
+    until("it is told no more", || findings(&network).is_empty());
+
+    let elsewhere = format!("/proc/{}/fd/{}", std::process::id(), network.server.as_raw_fd());
+    run(&network.client, &format!("ip link set {NAME} netns {elsewhere}"));
+    told(&network, &client, "device_elsewhere", "leaves past it");
+    client.stop();
+}
+
+/// The exact rules of a firewall are its own affair, and those that a user adds to weft's tables.
+#[test]
+fn a_firewall_beside_the_kill_switch_is_left_alone() {
+    if !here::installed(&["nft"]) {
+        return;
+    }
+    with_tunnel(V4, "0.0.0.0/0, ::/0", SAFE, |network| {
+        for command in [
+            "nft add table inet firewalld",
+            "nft flush table inet firewalld",
+            "nft delete table inet firewalld",
+            "nft insert rule inet weft-weft0 sent tcp dport 9 accept",
+        ] {
+            run(&network.client, command);
+        }
+        // What is restored by the same look shows that weft has looked.
+        run(&network.client, "sysctl -qw net.ipv4.conf.all.src_valid_mark=0");
+        until("weft has looked", || network.picture().has("src_valid_mark: 1"));
+        assert!(network.picture().has("dport 9"));
+    });
 }
 
 #[test]
@@ -58,6 +177,29 @@ fn rules_that_another_program_removes_come_back() {
         "ip -6 rule del table main suppress_prefixlength 0",
     ]);
     restored_after(&["ip -4 route flush table 51820", "ip -6 route flush table 51820"]);
+}
+
+/// As NetworkManager, dhclient, ifupdown and udev do it.
+#[test]
+fn what_a_program_takes_from_the_device_comes_back() {
+    for commands in [
+        &["ip address flush dev weft0"][..],
+        &["ip -4 address flush dev weft0"],
+        &["ip -6 address flush dev weft0 scope global"],
+        &["ip address del 10.77.0.1/24 dev weft0"],
+        &["ip link set weft0 name vpn0"],
+        &["ip link set weft0 mtu 1000"],
+        &["ip link set weft0 mtu 1000", "ip link set weft0 mtu 1420"],
+        &[
+            "ip -4 rule flush",
+            "ip -4 rule add priority 32766 table main",
+            "ip -4 rule add priority 32767 table default",
+        ],
+        &["sysctl -qw net.ipv4.conf.all.src_valid_mark=0"],
+    ] {
+        println!("{commands:?}");
+        restored_after(commands);
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod tests;
 
 use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
 use script::Script;
+use table_socket::{Chain, TableSocket};
 
 /// The name prefix of tables with a kill switch or an MSS clamp.
 const OWN_PREFIX: &str = "weft-";
@@ -75,28 +76,69 @@ pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
     Ok(Present { tables, blocked })
 }
 
-/// Reports whether all tables of these rules exist, whatever is in them.
+/// What the kernel has of the rules of an interface: the chains of each table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents(Vec<(Table, Vec<Chain>)>);
+
+/// Returns what the kernel has of these rules.
 ///
 /// # Errors
 /// Those of [`FirewallError`].
-pub fn is_in_force(rules: &Rules) -> Result<bool, FirewallError> {
-    let tables = tables_of(&rules.interface).into_iter().zip(wanted(rules));
-    let wanted: Vec<Table> = tables.filter_map(|(table, is_wanted)| is_wanted.then_some(table)).collect();
+pub fn contents(rules: &Rules) -> Result<Contents, FirewallError> {
+    let tables = wanted_tables(rules).into_iter();
+    let read = TableSocket::open().and_then(|mut socket| {
+        tables.map(|table| socket.chains(&table).map(|chains| (table, chains))).collect()
+    });
+    read.map(Contents).map_err(|error| unreadable(&reading(rules), error))
+}
+
+/// Reports whether all tables of these rules exist, and their chains have the rules that `set` has. Rules that
+/// another program adds may be meant.
+///
+/// # Errors
+/// Those of [`FirewallError`].
+pub fn is_in_force(rules: &Rules, set: &Contents) -> Result<bool, FirewallError> {
+    let wanted = wanted_tables(rules);
     let count = wanted.len();
-    Ok(existing(wanted, &format!("read the firewall rules of {}", rules.interface))?.len() == count)
+    if existing(wanted, &reading(rules))?.len() < count {
+        return Ok(false);
+    }
+    let has_all = TableSocket::open().and_then(|mut socket| {
+        for (table, chains) in &set.0 {
+            for chain in chains {
+                if !socket.chain(table, &chain.name)?.is_some_and(|found| found.still_is(chain)) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    });
+    has_all.map_err(|error| unreadable(&reading(rules), error))
+}
+
+fn reading(rules: &Rules) -> String {
+    format!("read the firewall rules of {}", rules.interface)
+}
+
+/// Returns the tables that these rules are in.
+fn wanted_tables(rules: &Rules) -> Vec<Table> {
+    let tables = tables_of(&rules.interface).into_iter().zip(wanted(rules));
+    tables.filter_map(|(table, is_wanted)| is_wanted.then_some(table)).collect()
+}
+
+fn unreadable(action: &str, error: std::io::Error) -> FirewallError {
+    let action = action.to_owned();
+    match error.kind() {
+        ErrorKind::PermissionDenied => FirewallError::Permission { action, advice: nft::PRIVILEGE },
+        _ => FirewallError::Engine { action, call: "netlink", error },
+    }
 }
 
 /// Returns those of these tables that exist. The kernel is asked for each by its name: to list all tables,
 /// nft (1.0.6) reads every rule and every element of a set, which takes 11 s and 517 MiB on a router that
 /// blocks 400,000 addresses.
 fn existing(tables: impl IntoIterator<Item = Table>, action: &str) -> Result<Vec<Table>, FirewallError> {
-    table_socket::existing(tables).map_err(|error| {
-        let action = action.to_owned();
-        match error.kind() {
-            ErrorKind::PermissionDenied => FirewallError::Permission { action, advice: nft::PRIVILEGE },
-            _ => FirewallError::Engine { action, call: "netlink", error },
-        }
-    })
+    table_socket::existing(tables).map_err(|error| unreadable(action, error))
 }
 
 /// Returns where the kill switch and the MSS clamp of an interface are.

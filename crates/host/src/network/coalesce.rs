@@ -35,8 +35,8 @@ impl Coalescer {
 
     /// Reports whether there is no reason to wait: the device is gone, or packets can leave past the tunnel.
     fn is_urgent(&self) -> bool {
-        let NetworkChange { device_gone, device_up, rules_removed, .. } = self.pending;
-        device_gone || device_up || rules_removed
+        let NetworkChange { device_gone, device_up, rules_removed, device_undone, .. } = self.pending;
+        device_gone || device_up || rules_removed || device_undone
     }
 
     /// Returns when the pending change is to be reported.
@@ -110,6 +110,7 @@ mod tests {
             NetworkChange { device_gone: true, ..ROUTES },
             NetworkChange { device_up: true, ..ROUTES },
             NetworkChange { rules_removed: true, ..ROUTES },
+            NetworkChange { device_undone: true, ..ROUTES },
         ] {
             let (mut coalescer, now) = (Coalescer::default(), Instant::now());
             coalescer.note(urgent, now);

@@ -20,8 +20,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use weft_config::{InterfaceName, MIN_MTU_IPV6};
 
-use super::{Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, USUAL_MTU, Via};
+use super::{DeviceState, Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIMEOUT, USUAL_MTU, Via};
 
+#[path = "linux/device.rs"]
+mod device;
 #[path = "linux/lists.rs"]
 mod lists;
 #[path = "linux/mtu.rs"]

@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use weft_config::{Config, InterfaceName, tunnel_mtu};
 
 use super::{
-    FoundRoute, FoundRule, Link, MAIN_TABLE, QueueLimits, RouteError, Routing, Rule, USUAL_MTU, Via,
+    DeviceState, FoundRoute, FoundRule, Link, MAIN_TABLE, QueueLimits, RouteError, Routing, Rule, USUAL_MTU,
+    Via,
 };
 
 /// The tables of a system.
@@ -118,6 +119,22 @@ impl<T: Tables> Configurator<T> {
     /// Does nothing: the system adds an address with its route.
     #[allow(clippy::unused_self, reason = "other systems have to wait")]
     pub fn settle_addresses(&self, _: &Link) {}
+
+    /// Returns nothing: what other programs change is not looked after here.
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "Linux has it")]
+    pub fn device_state(&self, _: &Link) -> Result<Option<DeviceState>, RouteError> {
+        Ok(None)
+    }
+
+    /// Does nothing, see [`Self::device_state`].
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "Linux has it")]
+    pub fn rename(&self, _: &Link) -> Result<(), RouteError> {
+        Ok(())
+    }
+
+    /// Does nothing, see [`Self::make_silent`].
+    #[allow(clippy::unused_self, reason = "Linux has it")]
+    pub fn generate_no_address(&self, _: &Link) {}
 
     /// Does nothing: a tunnel has no such traffic here.
     #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "other systems have it")]

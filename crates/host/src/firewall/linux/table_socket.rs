@@ -1,19 +1,48 @@
-//! Asks the kernel whether a table of nftables exists, without nft(8): often, and without a process.
+//! Asks the kernel for tables of nftables and their chains, without nft(8): often, and without a process.
 
 use std::io;
 
-use rtnetlink::packet_core::{ErrorBuffer, NLM_F_REQUEST, NLMSG_ERROR, NetlinkBuffer};
+use rtnetlink::packet_core::{
+    ErrorBuffer, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+};
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{Socket, SocketAddr};
 
 use crate::firewall::{Family, Table};
 
-/// The types of the question and of the answer (linux/netfilter/nfnetlink.h, nf_tables.h:
-/// NFNL_SUBSYS_NFTABLES, NFT_MSG_GETTABLE and NFT_MSG_NEWTABLE).
-const QUESTION: u16 = 10 << 8 | 1;
-const ANSWER: u16 = 10 << 8;
-/// The attribute with the name of a table (NFTA_TABLE_NAME).
-const NAME: u16 = 1;
+/// The types of the questions and the answers (linux/netfilter/nfnetlink.h, nf_tables.h: NFNL_SUBSYS_NFTABLES,
+/// and NFT_MSG_GETTABLE, NFT_MSG_NEWTABLE, NFT_MSG_GETCHAIN and NFT_MSG_NEWCHAIN).
+const GET_TABLE: u16 = 10 << 8 | 1;
+const TABLE: u16 = 10 << 8;
+const GET_CHAIN: u16 = 10 << 8 | 4;
+const CHAIN: u16 = 10 << 8 | 3;
+/// The attributes of a table (NFTA_TABLE_NAME) and of a chain (NFTA_CHAIN_TABLE and so on).
+const TABLE_NAME: u16 = 1;
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_HANDLE: u16 = 2;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_POLICY: u16 = 5;
+const CHAIN_USE: u16 = 6;
+/// The size of struct nfgenmsg, which precedes the attributes.
+const FAMILY_HEADER: usize = 4;
+
+/// A chain, as far as it shows whether its rules were removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Chain {
+    pub(crate) name: String,
+    /// A chain that is made again has another number.
+    handle: u64,
+    policy: u32,
+    /// The number of its rules, and of those that jump to it.
+    uses: u32,
+}
+
+impl Chain {
+    /// Reports whether this is the earlier chain with at least its rules.
+    pub(super) fn still_is(&self, earlier: &Self) -> bool {
+        (self.handle, self.policy) == (earlier.handle, earlier.policy) && self.uses >= earlier.uses
+    }
+}
 
 /// What the kernel answers where it has no nftables (the last one: nfnetlink_rcv_msg without its module), or
 /// does not know the family of a table.
@@ -21,10 +50,10 @@ const NO_NFTABLES: [i32; 4] = [libc::EPROTONOSUPPORT, libc::EAFNOSUPPORT, libc::
 
 /// Returns those of these tables that exist in the network namespace of this thread.
 pub(super) fn existing(tables: impl IntoIterator<Item = Table>) -> io::Result<Vec<Table>> {
-    let Some(mut socket) = unless_lacking(open())? else { return Ok(Vec::new()) };
+    let Some(mut socket) = unless_lacking(TableSocket::open())? else { return Ok(Vec::new()) };
     let mut existing = Vec::new();
     for table in tables {
-        if unless_lacking(has(&mut socket, &table))? == Some(true) {
+        if unless_lacking(socket.has(&table))? == Some(true) {
             existing.push(table);
         }
     }
@@ -39,55 +68,124 @@ fn unless_lacking<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-fn open() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_NETFILTER)?;
-    // The answer is there once the question is sent.
-    socket.set_non_blocking(true)?;
-    socket.bind_auto()?;
-    Ok(socket)
-}
+/// A netlink socket of the network namespace of the thread that opened it.
+pub(super) struct TableSocket(Socket);
 
-fn has(socket: &mut Socket, table: &Table) -> io::Result<bool> {
-    socket.send_to(&question(table), &SocketAddr::new(0, 0), 0)?;
-    let (answer, _) = socket.recv_from_full()?;
-    is_there(&answer)
-}
-
-/// Reads the answer of the kernel.
-fn is_there(answer: &[u8]) -> io::Result<bool> {
-    let strange = |_| io::Error::new(io::ErrorKind::InvalidData, "an unknown answer");
-    let answer = NetlinkBuffer::new_checked(answer).map_err(strange)?;
-    if answer.message_type() == ANSWER {
-        return Ok(true);
+impl TableSocket {
+    pub(super) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_NETFILTER)?;
+        // The answer is there once the question is sent.
+        socket.set_non_blocking(true)?;
+        socket.bind_auto()?;
+        Ok(Self(socket))
     }
-    let error = ErrorBuffer::new_checked(answer.payload()).map_err(strange)?;
+
+    /// Reports whether a table exists.
+    fn has(&mut self, table: &Table) -> io::Result<bool> {
+        self.ask(GET_TABLE, NLM_F_REQUEST, table.family, &[(TABLE_NAME, &table.name)])?;
+        let (answer, _) = self.0.recv_from_full()?;
+        Ok(content(&answer, TABLE)?.is_some())
+    }
+
+    /// Returns a chain of a table, if it exists.
+    pub(super) fn chain(&mut self, table: &Table, name: &str) -> io::Result<Option<Chain>> {
+        let attributes = [(CHAIN_TABLE, table.name.as_str()), (CHAIN_NAME, name)];
+        self.ask(GET_CHAIN, NLM_F_REQUEST, table.family, &attributes)?;
+        let (answer, _) = self.0.recv_from_full()?;
+        Ok(content(&answer, CHAIN)?.map(|attributes| chain_of(attributes).1))
+    }
+
+    /// Returns the chains of a table. The kernel lists those of all tables of a family.
+    pub(super) fn chains(&mut self, table: &Table) -> io::Result<Vec<Chain>> {
+        self.ask(GET_CHAIN, NLM_F_REQUEST | NLM_F_DUMP, table.family, &[])?;
+        let mut chains = Vec::new();
+        loop {
+            let (datagram, _) = self.0.recv_from_full()?;
+            let mut rest = datagram.as_slice();
+            while !rest.is_empty() {
+                let message = NetlinkBuffer::new_checked(rest).map_err(strange)?;
+                if message.message_type() == NLMSG_DONE {
+                    return Ok(chains);
+                }
+                let length = message.length() as usize;
+                if let Some(attributes) = content(&rest[..length], CHAIN)? {
+                    let (of_table, chain) = chain_of(attributes);
+                    chains.extend((of_table == table.name).then_some(chain));
+                }
+                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+            }
+        }
+    }
+
+    fn ask(&self, kind: u16, flags: u16, family: Family, attributes: &[(u16, &str)]) -> io::Result<()> {
+        self.0.send_to(&question(kind, flags, family, attributes), &SocketAddr::new(0, 0), 0).map(drop)
+    }
+}
+
+fn strange<T>(_: T) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "an unknown answer")
+}
+
+/// Returns the attributes of an answer of this type; `None`: the kernel does not find what was asked for.
+fn content(answer: &[u8], kind: u16) -> io::Result<Option<&[u8]>> {
+    let message = NetlinkBuffer::new_checked(answer).map_err(strange)?;
+    if message.message_type() == kind {
+        return message.payload().get(FAMILY_HEADER..).map(Some).ok_or_else(|| strange(()));
+    }
+    let error = ErrorBuffer::new_checked(message.payload()).map_err(strange)?;
     match error.code().map_or(0, |code| -code.get()) {
-        libc::ENOENT => Ok(false),
-        errno if answer.message_type() == NLMSG_ERROR => Err(io::Error::from_raw_os_error(errno)),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "an unknown answer")),
+        libc::ENOENT => Ok(None),
+        errno if message.message_type() == NLMSG_ERROR => Err(io::Error::from_raw_os_error(errno)),
+        _ => Err(strange(())),
     }
 }
 
-/// Returns the message that asks for a table.
-fn question(table: &Table) -> Vec<u8> {
-    let family = match table.family {
+/// Reads a chain, and the name of its table.
+fn chain_of(attributes: &[u8]) -> (String, Chain) {
+    let (mut table, mut chain) = (String::new(), Chain::default());
+    let mut rest = attributes;
+    while let Some((length, kind)) = rest
+        .first_chunk::<4>()
+        .map(|head| (u16::from_ne_bytes([head[0], head[1]]), u16::from_ne_bytes([head[2], head[3]])))
+    {
+        let Some(value) = rest.get(4..length.into()) else { break };
+        let text = || String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned();
+        let number = || value.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+        match kind & libc::NLA_TYPE_MASK as u16 {
+            CHAIN_TABLE => table = text(),
+            CHAIN_NAME => chain.name = text(),
+            CHAIN_HANDLE => chain.handle = number(),
+            CHAIN_POLICY => chain.policy = number() as u32,
+            CHAIN_USE => chain.uses = number() as u32,
+            _ => {}
+        }
+        rest = rest.get(usize::from(length).next_multiple_of(4)..).unwrap_or_default();
+    }
+    (table, chain)
+}
+
+/// Returns a message with attributes that are texts.
+fn question(kind: u16, flags: u16, family: Family, attributes: &[(u16, &str)]) -> Vec<u8> {
+    let family = match family {
         Family::Ip => libc::NFPROTO_IPV4,
         Family::Ip6 => libc::NFPROTO_IPV6,
         Family::Inet => libc::NFPROTO_INET,
     };
-    // struct nfgenmsg, and the attribute with its header and the byte 0 that ends the name.
-    let attribute = 4 + table.name.len() + 1;
     let mut payload = vec![family as u8, 0, 0, 0];
-    payload.extend_from_slice(&(attribute as u16).to_ne_bytes());
-    payload.extend_from_slice(&NAME.to_ne_bytes());
-    payload.extend_from_slice(table.name.as_bytes());
-    payload.resize(4 + attribute.next_multiple_of(4), 0);
-
+    for (kind, text) in attributes {
+        // The attribute with its header and the byte 0 that ends the text.
+        let length = 4 + text.len() + 1;
+        let start = payload.len();
+        payload.extend_from_slice(&(length as u16).to_ne_bytes());
+        payload.extend_from_slice(&kind.to_ne_bytes());
+        payload.extend_from_slice(text.as_bytes());
+        payload.resize(start + length.next_multiple_of(4), 0);
+    }
     let mut bytes = vec![0; 16 + payload.len()];
     let mut message = NetlinkBuffer::new(&mut bytes);
     message.set_length(16 + payload.len() as u32);
-    message.set_message_type(QUESTION);
-    message.set_flags(NLM_F_REQUEST);
+    message.set_message_type(kind);
+    message.set_flags(flags);
     message.payload_mut().copy_from_slice(&payload);
     bytes
 }
@@ -95,6 +193,10 @@ fn question(table: &Table) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_there(answer: &[u8]) -> io::Result<bool> {
+        content(answer, TABLE).map(|found| found.is_some())
+    }
 
     /// An answer of the kernel of this type.
     fn answer(kind: u16, payload: &[u8]) -> Vec<u8> {
@@ -109,7 +211,7 @@ mod tests {
     #[test]
     fn only_what_the_kernel_does_not_find_is_not_there() {
         let error = |errno: i32| is_there(&answer(NLMSG_ERROR, &[(-errno).to_ne_bytes(), [0; 4]].concat()));
-        assert!(is_there(&answer(ANSWER, &[1, 0, 0, 0])).unwrap());
+        assert!(is_there(&answer(TABLE, &[1, 0, 0, 0])).unwrap());
         assert!(!error(libc::ENOENT).unwrap());
         assert_eq!(error(libc::EPERM).unwrap_err().raw_os_error(), Some(libc::EPERM));
         let whole = answer(NLMSG_ERROR, &(-libc::ENOENT).to_ne_bytes());
@@ -117,5 +219,38 @@ mod tests {
             assert!(is_there(&whole[..length]).is_err(), "{length} bytes");
         }
         assert!(is_there(&answer(NLMSG_ERROR, &[0; 8])).is_err(), "a consent without an answer");
+    }
+
+    #[test]
+    fn a_chain_is_the_same_as_long_as_it_has_its_rules() {
+        let chain = Chain { name: "output".to_owned(), handle: 3, policy: 0, uses: 4 };
+        assert!(chain.still_is(&chain));
+        let with_more = Chain { uses: 5, ..chain.clone() };
+        assert!(with_more.still_is(&chain), "another program has added a rule");
+        for (other, why) in [
+            (Chain { uses: 3, ..chain.clone() }, "a rule is gone"),
+            (Chain { handle: 9, ..chain.clone() }, "made again"),
+            (Chain { policy: 1, ..chain.clone() }, "another policy"),
+        ] {
+            assert!(!other.still_is(&chain), "{why}");
+        }
+        let attribute = |kind: u16, value: &[u8]| {
+            let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
+            bytes.extend_from_slice(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        let read = [
+            attribute(CHAIN_TABLE, b"weft-wg0\0"),
+            attribute(CHAIN_HANDLE, &3u64.to_be_bytes()),
+            attribute(CHAIN_NAME, b"output\0"),
+            attribute(CHAIN_POLICY, &0u32.to_be_bytes()),
+            attribute(CHAIN_USE, &4u32.to_be_bytes()),
+        ]
+        .concat();
+        assert_eq!(chain_of(&read), ("weft-wg0".to_owned(), chain));
+        for length in 0..read.len() {
+            let _cut_off = chain_of(&read[..length]);
+        }
     }
 }

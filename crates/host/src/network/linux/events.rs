@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::route::{
+    RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteType,
+};
 use rtnetlink::packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -30,6 +32,7 @@ struct State {
 #[derive(Debug)]
 pub struct Observer {
     own: Option<u32>,
+    own_name: String,
     own_mtu: Option<u32>,
     is_own_down: bool,
     links: HashMap<u32, State>,
@@ -39,7 +42,8 @@ impl Observer {
     /// Returns an observer that has seen nothing yet. Changes of weft's own device are told apart.
     pub fn new(own: Option<&Link>) -> Self {
         let (index, mtu) = own.map(|link| (link.index, link.mtu)).unzip();
-        Self { own: index, own_mtu: mtu, is_own_down: false, links: HashMap::new() }
+        let own_name = own.map(|link| link.name.clone()).unwrap_or_default();
+        Self { own: index, own_name, own_mtu: mtu, is_own_down: false, links: HashMap::new() }
     }
 
     /// Returns what the messages of one datagram of the kernel change.
@@ -69,15 +73,27 @@ impl Observer {
     fn see(&mut self, message: &RouteNetlinkMessage) -> NetworkChange {
         let nothing = NetworkChange::default();
         match message {
-            RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address) => {
-                NetworkChange { addresses: !self.is_own(address.header.index), ..nothing }
+            RouteNetlinkMessage::NewAddress(address) => {
+                let is_own = self.is_own(address.header.index);
+                NetworkChange { addresses: !is_own, device_changed: is_own, ..nothing }
+            }
+            // With the last IPv4 address the kernel removes the routes of the device, and says nothing of them.
+            RouteNetlinkMessage::DelAddress(address) => {
+                let is_own = self.is_own(address.header.index);
+                NetworkChange { addresses: !is_own, device_undone: is_own, ..nothing }
             }
             RouteNetlinkMessage::NewRoute(route) => {
-                NetworkChange { routes: self.is_of_interest(route), ..nothing }
+                let routes = self.is_of_interest(route);
+                NetworkChange { routes, device_changed: !routes && is_configured(route), ..nothing }
             }
             RouteNetlinkMessage::DelRoute(route) => {
                 let routes = self.is_of_interest(route);
-                NetworkChange { routes, rules_removed: !routes && is_default_by_rule(route), ..nothing }
+                NetworkChange {
+                    routes,
+                    rules_removed: !routes && is_default_by_rule(route),
+                    device_changed: !routes && is_configured(route),
+                    ..nothing
+                }
             }
             RouteNetlinkMessage::NewRule(_) => NetworkChange { routes: true, ..nothing },
             RouteNetlinkMessage::DelRule(rule) => {
@@ -111,11 +127,11 @@ impl Observer {
     }
 
     fn link_is(&mut self, link: &LinkMessage) -> NetworkChange {
-        // Bridges report their ports in a separate address family.
-        if link.header.interface_family != AddressFamily::Unspec {
-            return NetworkChange::default();
-        }
         let index = link.header.index;
+        // Bridges report their ports in a separate address family, and IPv6 what it is told to do.
+        if link.header.interface_family != AddressFamily::Unspec {
+            return NetworkChange { device_changed: self.is_own(index), ..NetworkChange::default() };
+        }
         let mtu = link.attributes.iter().find_map(|attribute| match attribute {
             LinkAttribute::Mtu(mtu) => Some(*mtu),
             _ => None,
@@ -125,9 +141,14 @@ impl Observer {
             self.own_mtu = mtu.or(self.own_mtu);
             let was_down =
                 std::mem::replace(&mut self.is_own_down, !link.header.flags.contains(LinkFlags::Up));
+            let is_renamed = link.attributes.iter().any(|attribute| match attribute {
+                LinkAttribute::IfName(name) => *name != self.own_name,
+                _ => false,
+            });
             return NetworkChange {
                 device_mtu: mtu.filter(|_| is_new),
                 device_up: was_down && !self.is_own_down,
+                device_undone: is_renamed || (self.is_own_down && !was_down),
                 ..NetworkChange::default()
             };
         }
@@ -160,6 +181,13 @@ impl Observer {
 /// Reports whether a route is one that packets take because of a rule: a default route in a separate table.
 fn is_default_by_rule(route: &RouteMessage) -> bool {
     route.header.destination_prefix_length == 0 && u32::from(route.header.table) != MAIN_TABLE
+}
+
+/// Reports whether a route is one that a person, weft or the kernel made. Those of a routing daemon may be a
+/// million.
+fn is_configured(route: &RouteMessage) -> bool {
+    matches!(route.header.protocol, RouteProtocol::Static | RouteProtocol::Boot | RouteProtocol::Kernel)
+        && !route.header.flags.contains(RouteFlags::Cloned)
 }
 
 /// Reports whether a rule is like one that a full tunnel needs, see [`crate::routes::RuleKind`].
@@ -211,8 +239,11 @@ mod tests {
         for (index, counts) in [(OTHER, true), (OWN, false)] {
             let mut address = AddressMessage::default();
             address.header.index = index;
-            let change = observer().see(&RouteNetlinkMessage::DelAddress(address));
-            assert_eq!(change, NetworkChange { addresses: counts, ..NetworkChange::default() });
+            let change = observer().see(&RouteNetlinkMessage::DelAddress(address.clone()));
+            let expected = NetworkChange { addresses: counts, ..NetworkChange::default() };
+            assert_eq!(change, NetworkChange { device_undone: !counts, ..expected });
+            let change = observer().see(&RouteNetlinkMessage::NewAddress(address));
+            assert_eq!(change, NetworkChange { device_changed: !counts, ..expected });
         }
     }
 
@@ -302,6 +333,30 @@ mod tests {
         let gone = RouteNetlinkMessage::DelLink(link(OWN, LinkFlags::empty(), 1380));
         assert_eq!(observer.see(&gone), NetworkChange { device_gone: true, ..NetworkChange::default() });
         assert!(!observer.see(&gone).device_gone, "what has its number now is another device");
+    }
+
+    #[test]
+    fn what_is_done_to_the_own_device_is_told_but_not_what_a_routing_daemon_does() {
+        let mut observer = observer();
+        let mut own = |name: &str, flags| {
+            let mut link = link(OWN, flags, 1420);
+            link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+            observer.see(&RouteNetlinkMessage::NewLink(link))
+        };
+        let undone = NetworkChange { device_undone: true, ..NetworkChange::default() };
+        assert_eq!(own("weft0", LinkFlags::Up), NetworkChange::default());
+        assert_eq!(own("vpn0", LinkFlags::Up), undone);
+        assert_eq!(own("weft0", LinkFlags::empty()), undone);
+        assert_eq!(own("weft0", LinkFlags::empty()), NetworkChange::default());
+        for (protocol, counts) in
+            [(RouteProtocol::Static, true), (RouteProtocol::Boot, true), (RouteProtocol::Bird, false)]
+        {
+            let mut route = route(vec![RouteAttribute::Oif(OWN)]);
+            route.header.protocol = protocol;
+            let expected = NetworkChange { device_changed: counts, ..NetworkChange::default() };
+            assert_eq!(observer.see(&RouteNetlinkMessage::NewRoute(route.clone())), expected);
+            assert_eq!(observer.see(&RouteNetlinkMessage::DelRoute(route)), expected);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The kernel gives a new TUN a link-local address, looks for routers with it, and reports its multicast
 //! groups, and programs such as mDNS responders take part in it. No peer has those addresses.
 
-use rtnetlink::packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkFlags};
+use rtnetlink::packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute};
 use weft_config::MIN_MTU_IPV6;
 
 use super::{Link, Netlink, RouteError, change};
@@ -14,7 +14,8 @@ impl Netlink {
     pub fn make_silent(&self, link: &Link) -> Result<(), RouteError> {
         // A router's device is in the group of all routers since it was created. Below the least MTU of IPv6
         // the kernel forgets that, with all that IPv6 has of the device, which is nothing as long as it is new.
-        let forgets = !self.is_up(link) && link.mtu >= MIN_MTU_IPV6.into();
+        let is_new = self.device_state(link).is_ok_and(|found| found.is_some_and(|found| !found.is_up));
+        let forgets = is_new && link.mtu >= MIN_MTU_IPV6.into();
         if forgets {
             self.set_mtu(link, MIN_MTU_IPV6 - 1)?;
         }
@@ -28,7 +29,7 @@ impl Netlink {
     }
 
     /// Keeps the kernel from giving a device a link-local address when it goes up.
-    fn generate_no_address(&self, link: &Link) {
+    pub fn generate_no_address(&self, link: &Link) {
         let mode = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
         let message = change(link).append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![mode])).build();
         if let Err(failure) = self.change_link(message) {
@@ -36,10 +37,5 @@ impl Netlink {
             let error = failure.because(|| format!("leave {} without a link-local address", link.name));
             tracing::debug!("{error}");
         }
-    }
-
-    fn is_up(&self, link: &Link) -> bool {
-        let found = self.list(self.handle().link().get().match_index(link.index).execute());
-        found.is_ok_and(|found| found.iter().any(|link| link.header.flags.contains(LinkFlags::Up)))
     }
 }

@@ -1,0 +1,82 @@
+//! Tells what another program has undone and weft does not restore.
+
+use weft_config::{InterfaceName, KillSwitch};
+use weft_host::{Host, Step, Undone};
+use weft_report::finding::{Finding, Level};
+
+use super::Supervisor;
+
+/// The number of steps that are named; the rest are counted.
+const NAMED_STEPS: usize = 5;
+
+impl Supervisor {
+    /// Tells what is undone now.
+    pub(super) fn tell_of_undone(&mut self) {
+        let Some(host) = self.daemon.host() else { return };
+        let found = findings(host, &self.config.interface.name);
+        self.undone.tell(found, &self.managed);
+    }
+}
+
+fn findings(host: &Host, interface: &InterfaceName) -> Vec<Finding> {
+    let steps = host.in_force();
+    let is_full = steps.iter().any(|step| matches!(step, Step::Rule(_)));
+    let is_blocked = steps
+        .iter()
+        .any(|step| matches!(step, Step::Firewall(firewall) if firewall.kill_switch != KillSwitch::Off));
+    let (without_device, level) = match (is_full, is_blocked) {
+        (_, true) => ("nothing leaves the machine", Level::Problem),
+        (true, false) => ("what is meant for the tunnel leaves past it", Level::Problem),
+        (false, false) => ("nothing goes through the tunnel", Level::Warning),
+    };
+    let mut findings = Vec::new();
+    let undone: Vec<&Undone> = host.undone().collect();
+    let mut more = 0;
+    for undone in undone {
+        let finding = match undone {
+            Undone::Down => Finding::new(
+                "device_down",
+                level,
+                format!("the interface was set down by another program: {without_device}"),
+            )
+            .advise(format!("ip link set {interface} up")),
+            Undone::Elsewhere => Finding::new(
+                "device_elsewhere",
+                if is_full { level } else { Level::Note },
+                format!(
+                    "the interface was moved to another network namespace{}",
+                    if is_full { format!(": here {without_device}") } else { String::new() }
+                ),
+            )
+            .advise("take it down, or use `weft exec` to run programs in a namespace of the tunnel"),
+            Undone::Renamed(name) => Finding::new(
+                "device_renamed",
+                Level::Problem,
+                format!("another program has renamed the interface to {name}, and {interface} is taken"),
+            )
+            .advise("its rules are for its own name: take it down and up again"),
+            Undone::Step(..) if findings.len() >= NAMED_STEPS => {
+                more += 1;
+                continue;
+            }
+            Undone::Step(step, None) => Finding::new(
+                "undone",
+                Level::Warning,
+                format!("another program has undone this: {}", step.doing(interface)),
+            )
+            .advise("it stays so, since it may be meant; `weft reload` does it again"),
+            Undone::Step(step, Some(why)) => Finding::new(
+                "undone",
+                Level::Problem,
+                format!("another program has undone this: {}: {why}", step.doing(interface)),
+            )
+            .advise("weft tries it again at the next change"),
+        };
+        findings.push(finding);
+    }
+    if more > 0 {
+        let says = format!("another program has undone {more} more addresses, routes or rules");
+        findings.push(Finding::new("undone", Level::Warning, says).advise("`weft reload` does them again"));
+    }
+    findings
+}
