@@ -9,7 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use weft_ipc::runtime_dir::control_socket;
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::{self as lab, Namespace, PATIENCE, Process, here, inherit, until};
+use weft_lab::{self as lab, Namespace, PATIENCE, Process, here, inherit, until, wait_until};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 pub(crate) const NAME: &str = "weft0";
@@ -150,9 +150,13 @@ impl End {
         process
     }
 
-    /// An answer of the server at [`ADDRESS`].
+    /// An answer of the server at [`ADDRESS`]. On a machine that is busy with other things the server may have
+    /// to say that the event loop did not come to it in time: it is asked again.
     pub(crate) fn get(&self, path: &str) -> Answer {
-        self.ask(ADDRESS.parse().unwrap(), &request(path, ADDRESS, ""))
+        wait_until("the event loop to take a turn", || {
+            let answer = self.ask(ADDRESS.parse().unwrap(), &request(path, ADDRESS, ""));
+            (answer.status != 503 || !answer.body.contains("did not take a turn")).then_some(answer)
+        })
     }
 
     /// An answer of a server at any address.

@@ -25,7 +25,7 @@ fn a_killed_daemon_comes_back_with_the_same_device_and_port_and_streams_go_on() 
     back.end();
     assert_eq!(world.picture(), before);
     assert_eq!(world.ip("-o link show weft0").split(':').next().unwrap(), index);
-    assert_eq!((initiations.of(1), initiations.of(2)), (1, 0));
+    initiations.assert_one();
     assert!(world.weft_ok(&["showconf", "weft0"]).contains("10.5.0.0/16"));
     world.stop();
     assert!(!world.has_device());
@@ -44,5 +44,5 @@ fn a_crash_without_a_clean_up_is_gone_on_from_as_well() {
     assert!(world.log().contains("going on with the interface"), "{}", world.log());
     stream.end();
     assert_eq!(world.picture(), before);
-    assert_eq!((initiations.of(1), initiations.of(2)), (1, 0));
+    initiations.assert_one();
 }

@@ -4,18 +4,23 @@ use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use weft_lab::{Namespace, packet_socket};
 
 const ETHERNET_HEADER: usize = 14;
 const UDP_HEADER: usize = 8;
+/// After how many seconds an initiation without an answer is repeated, and after how many an end that was sent
+/// data and hears nothing begins (whitepaper, 6.1: Rekey-Timeout, Keepalive-Timeout + Rekey-Timeout).
+const REKEY_TIMEOUT: u64 = 5;
+const SILENCE: u64 = 15;
 /// How long it waits for a frame before it looks whether it is to end.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Handshake initiations seen since it began, by their sender.
 pub(crate) struct Initiations {
+    since: Instant,
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
 }
@@ -35,12 +40,18 @@ impl Initiations {
         let counts = Arc::<Counts>::default();
         let shared = Arc::clone(&counts);
         let thread = std::thread::spawn(move || run(&mut socket, &shared));
-        Self { counts, thread: Some(thread) }
+        Self { since: Instant::now(), counts, thread: Some(thread) }
     }
 
-    /// How many the end with this number has sent.
-    pub(crate) fn of(&self, end: usize) -> u64 {
-        self.counts.of[end].load(SeqCst)
+    /// Checks that end 1 began a handshake at once, and that once was enough: only an initiation that gets no
+    /// answer for 5 s is repeated, and the other end asks after 15 s of silence, as on a busy machine.
+    #[track_caller]
+    pub(crate) fn assert_one(&self) {
+        let [first, second] = [1, 2].map(|end| self.counts.of[end].load(SeqCst));
+        let seconds = self.since.elapsed().as_secs();
+        assert!(first >= 1, "A did not begin");
+        assert!(first <= 1 + seconds / REKEY_TIMEOUT, "A began {first} times in {seconds} s");
+        assert!(second <= seconds / SILENCE, "B began {second} times in {seconds} s");
     }
 }
 

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use weft_lab as lab;
 
-/// For the boot and all scenarios: they take less than a minute.
+/// How long the container may be silent. All scenarios together take less than a minute, unless the machine
+/// is busy with other things.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// For the boot alone.
+/// The same before the first scenario has begun.
 const BOOT_PATIENCE: Duration = Duration::from_secs(90);
 /// What the container needs of this machine.
 const PROGRAMS: [&str; 9] =
@@ -82,7 +83,8 @@ fn run() -> Run {
     let mut container = Container(command.spawn().unwrap());
     let results = directory.path().join("out/results");
     let start = Instant::now();
-    let mut told = 0;
+    let (mut told, mut spoken) = (0, (start, 0));
+    let log_file = directory.path().join("out/log");
     let ended = loop {
         let text = fs::read_to_string(&results).unwrap_or_default();
         let lines: Vec<&str> = text.split_inclusive('\n').filter(|line| line.ends_with('\n')).collect();
@@ -94,8 +96,13 @@ fn run() -> Run {
             break true;
         }
         let is_over = container.0.try_wait().unwrap().is_some();
+        let size = |file: &Path| file.metadata().map_or(0, |file| file.len());
+        let said = size(&console) + size(&log_file) + size(&results);
+        if said > spoken.1 {
+            spoken = (Instant::now(), said);
+        }
         let patience = if told == 0 { BOOT_PATIENCE } else { PATIENCE };
-        if is_over || start.elapsed() > patience {
+        if is_over || spoken.0.elapsed() > patience {
             break false;
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -106,7 +113,7 @@ fn run() -> Run {
     }
     let read = |file: PathBuf| fs::read(file).map(|text| String::from_utf8_lossy(&text).into_owned());
     let console = read(console).unwrap_or_default();
-    let log = read(directory.path().join("out/log")).unwrap_or_default();
+    let log = read(log_file).unwrap_or_default();
     if !ended && told == 0 && log.is_empty() && is_forbidden(&console) {
         let last = console.lines().last().unwrap_or_default();
         return Run::NotHere(format!("a container cannot be booted here: {last}"));

@@ -39,8 +39,12 @@ fn a_reload_under_load_ends_no_session_and_loses_nothing() {
     assert_eq!(transfer.finish(), u64::from(FLOWS) * BYTES);
     let report = a.status("0");
     assert_eq!(report["tunnel"]["handshakes"], 1, "{report:#}");
-    // The kernel's own multicast has no peer; nothing else may be dropped.
-    assert!(report["drops"].as_array().unwrap().iter().all(|drop| drop["reason"] == "no_peer"), "{report:#}");
+    // On a machine that is busy with other things datagrams arrive faster than they can be opened, and TCP
+    // sends them again; nothing else may be dropped.
+    assert!(
+        report["drops"].as_array().unwrap().iter().all(|drop| drop["reason"] == "overload"),
+        "{report:#}"
+    );
 
     a.reload(&more, &[]);
     assert!(addresses_of(&ends.a).iter().any(|address| address.contains("10.78.0.1")));
