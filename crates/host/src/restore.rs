@@ -48,8 +48,12 @@ impl Host {
             self.device_has_left = true;
             self.undone = if change.device_left { vec![Undone::Elsewhere] } else { Vec::new() };
         }
-        let concerns =
-            change.rules_removed || change.device_up || change.device_undone || change.device_changed;
+        let concerns = change.rules_removed
+            || change.device_up
+            || change.device_undone
+            || change.device_changed
+            // Also what happened before the network was watched.
+            || change.missed;
         if self.device_has_left || !concerns {
             return;
         }
@@ -82,7 +86,7 @@ impl Host {
         let mut undone = Vec::new();
         if device.name != own.name {
             // Another device may have its index by now.
-            if !change.device_undone || !device.is_tun {
+            if !(change.device_undone || change.missed) || !device.is_tun {
                 return Ok(None);
             }
             match self.kernel.netlink.rename(&own) {
