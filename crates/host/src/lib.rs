@@ -30,15 +30,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use weft_config::device::DeviceState;
-use weft_config::{Config, Hook, HookPhase, InterfaceName, Location, Notice, Saved, Warning, exit};
+use weft_config::{Config, Hook, HookPhase, InterfaceName, Location, Notice, Warning};
 use weft_ipc::runtime_dir::{self, runtime_dir};
-use zeroize::Zeroizing;
 
 use crate::resolve::Tunnel;
 use crate::routes::{Family, Link, Netlink};
@@ -92,7 +90,7 @@ pub use platform::Process;
 pub use predecessor::{wait_for_predecessor, wait_for_release};
 pub use record::{Owner, Record, record_path, refuse_elsewhere};
 pub use restore::Undone;
-pub use save::{SaveError, save};
+pub use save::{SaveError, save, save_running};
 pub use step::{Firewall, FullTunnel, Step};
 pub use unsaved::{Unsaved, settle as settle_unsaved};
 
@@ -507,7 +505,14 @@ impl Host {
     ) -> Result<bool, SaveError> {
         let chosen_mark = if config.interface.settings.fw_mark == 0 { self.plan.mark } else { 0 };
         let place = self.owner.as_ref().map(|owner| owner.directory());
-        save_with(&self.kernel.netlink, place, &self.plan.interface, (file, text), device, chosen_mark)
+        save::save_device(
+            &self.kernel.netlink,
+            place,
+            &self.plan.interface,
+            (file, text),
+            device,
+            chosen_mark,
+        )
     }
 
     fn write(&self) -> Result<(), HostError> {
@@ -555,77 +560,6 @@ impl Drop for Host {
         self.warn_of(&failures);
         let _logged = self.close_record();
     }
-}
-
-/// Writes the state of an interface that another process runs into its configuration file.
-///
-/// # Errors
-/// There is no record of the interface with a configuration file, or the file cannot be replaced.
-pub fn save_running(
-    directory: &Path,
-    interface: &InterfaceName,
-    device: &DeviceState,
-) -> Result<PathBuf, exit::Error> {
-    let not_up =
-        || HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) };
-    let record = Record::read(directory, interface)?.ok_or_else(not_up)?;
-    let file = record.file.ok_or_else(not_up)?;
-    let netlink = Netlink::open().map_err(HostError::from)?;
-    // If the file has a mark, it is this one, and it stays in the file.
-    // What cannot be written is still in the daemon, and need not be kept.
-    let superseded = unsaved::is_kept_for(directory, interface, &file);
-    save_with(&netlink, None, interface, (&file, None), device, record.mark)?;
-    if superseded {
-        unsaved::forget(directory, interface);
-    }
-    Ok(file)
-}
-
-/// Writes the state of an interface into its file, which had `text` when it was last read. In `place`, the
-/// runtime directory, the state is kept if that fails.
-fn save_with(
-    netlink: &Netlink,
-    place: Option<&Path>,
-    interface: &InterfaceName,
-    (file, text): (&Path, Option<&str>),
-    device: &DeviceState,
-    chosen_mark: u32,
-) -> Result<bool, SaveError> {
-    let link = netlink.link(interface).ok();
-    let addresses = link.as_ref().and_then(|link| netlink.addresses(link).ok());
-    // The kernel assigns an IPv6 link-local address by itself; it does not belong in the file.
-    let is_own = |net: &IpNet| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local());
-    let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
-    let saved =
-        Saved { file, device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
-    let superseded = place.is_some_and(|place| unsaved::is_kept_for(place, interface, file));
-    let mut result = save::save(file, interface, &saved);
-    if let Err(SaveError::File { kept, .. }) = &mut result
-        && let Some(place) = place
-    {
-        let now = std::fs::read_to_string(file).ok().map(Zeroizing::new);
-        if let Some(before) = now.as_ref().map(|now| now.as_str()).or(text) {
-            *kept = match save::edit(before, file, interface, &saved)? {
-                Some(edited) => unsaved::keep(place, interface, file, before, &edited)
-                    .inspect_err(|error| {
-                        tracing::warn!("the state of {interface} cannot be kept either: {error}");
-                    })
-                    .ok(),
-                None => match unsaved::kept_for(place, interface, file) {
-                    // A file that cannot be read is fine if there is nothing to save.
-                    None => return Ok(false),
-                    kept => kept,
-                },
-            };
-        }
-    }
-    if result.is_ok()
-        && superseded
-        && let Some(place) = place
-    {
-        unsaved::forget(place, interface);
-    }
-    result
 }
 
 /// Returns the last addresses of endpoints, by `host:port`, if a daemon crashed and its kill switch is still

@@ -1,13 +1,16 @@
 //! Writes the state of a running interface into its file (`weft save`, `SaveConfig`).
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use weft_config::exit;
-use weft_config::{self as config, ConfigErrors, InterfaceName, Saved};
+use ipnet::IpNet;
+use weft_config::device::DeviceState;
+use weft_config::{self as config, ConfigErrors, InterfaceName, Saved, exit};
 use zeroize::Zeroizing;
 
-use super::platform;
+use super::{HostError, Record, platform, record_path, unsaved};
+use crate::routes::Netlink;
 
 /// Why the state could not be saved. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -112,12 +115,82 @@ pub(super) fn replace(file: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes the state of an interface that another process runs into its configuration file.
+///
+/// # Errors
+/// There is no record of the interface with a configuration file, or the file cannot be replaced.
+pub fn save_running(
+    directory: &Path,
+    interface: &InterfaceName,
+    device: &DeviceState,
+) -> Result<PathBuf, exit::Error> {
+    let not_up =
+        || HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) };
+    let record = Record::read(directory, interface)?.ok_or_else(not_up)?;
+    let file = record.file.ok_or_else(not_up)?;
+    let netlink = Netlink::open().map_err(HostError::from)?;
+    // If the file has a mark, it is this one, and it stays in the file.
+    // What cannot be written is still in the daemon, and need not be kept.
+    let superseded = unsaved::is_kept_for(directory, interface, &file);
+    save_device(&netlink, None, interface, (&file, None), device, record.mark)?;
+    if superseded {
+        unsaved::forget(directory, interface);
+    }
+    Ok(file)
+}
+
+/// Writes the state of an interface into its file, which had `text` when it was last read. In `place`, the
+/// runtime directory, the state is kept if that fails.
+pub(super) fn save_device(
+    netlink: &Netlink,
+    place: Option<&Path>,
+    interface: &InterfaceName,
+    (file, text): (&Path, Option<&str>),
+    device: &DeviceState,
+    chosen_mark: u32,
+) -> Result<bool, SaveError> {
+    let link = netlink.link(interface).ok();
+    let addresses = link.as_ref().and_then(|link| netlink.addresses(link).ok());
+    // The kernel assigns an IPv6 link-local address by itself; it does not belong in the file.
+    let is_own = |net: &IpNet| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local());
+    let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
+    let saved =
+        Saved { file, device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
+    let superseded = place.is_some_and(|place| unsaved::is_kept_for(place, interface, file));
+    let mut result = save(file, interface, &saved);
+    if let Err(SaveError::File { kept, .. }) = &mut result
+        && let Some(place) = place
+    {
+        let now = std::fs::read_to_string(file).ok().map(Zeroizing::new);
+        if let Some(before) = now.as_ref().map(|now| now.as_str()).or(text) {
+            *kept = match edit(before, file, interface, &saved)? {
+                Some(edited) => unsaved::keep(place, interface, file, before, &edited)
+                    .inspect_err(|error| {
+                        tracing::warn!("the state of {interface} cannot be kept either: {error}");
+                    })
+                    .ok(),
+                None => match unsaved::kept_for(place, interface, file) {
+                    // A file that cannot be read is fine if there is nothing to save.
+                    None => return Ok(false),
+                    kept => kept,
+                },
+            };
+        }
+    }
+    if result.is_ok()
+        && superseded
+        && let Some(place) = place
+    {
+        unsaved::forget(place, interface);
+    }
+    result
+}
+
 #[cfg(test)]
 #[cfg(unix)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use weft_config::device::DeviceState;
     use weft_config::settings::InterfaceSettings;
     use weft_tunnel::PrivateKey;
 
