@@ -217,7 +217,8 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     };
     let stop = move || drop(asked.send(End::Asked));
     let managed = Managed::new(Arc::clone(interface.controller()), running, stop, None);
-    // Dropped behind all that follows: a client that waits for the end of its connection then knows that everything is undone.
+    // Dropped behind all that follows: a client that waits for the end of its connection then knows that
+    // everything is undone.
     let _socket = managed.serve(&name);
     let metrics = metrics.map(|listener| metrics::serve(listener, &watched.hosts, managed.clone()));
     let metrics = metrics.transpose()?;

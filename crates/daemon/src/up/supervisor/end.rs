@@ -95,8 +95,8 @@ impl Supervisor {
         tracing::info!(%interface, "interface is down");
         let incomplete = UpError::Incomplete { interface: interface.clone(), failures: failures.len() };
         let is_told = failures.is_empty() || end == End::Asked;
-        // Behind everything else: a client that waits for the end of its connection then knows that everything
-        // is undone.
+        // Behind everything else: a client that waits for the end of its connection then knows that all is
+        // undone.
         if let Some(socket) = socket {
             socket.end(failures);
         }
