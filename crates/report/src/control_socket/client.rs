@@ -114,7 +114,8 @@ impl Client {
         }
     }
 
-    /// Reports whether the interface is one of the runtime directory: not one that this user runs without root.
+    /// Reports whether the interface is one of the runtime directory: not one that this user runs without
+    /// root.
     pub fn is_of_runtime_directory(&self) -> bool {
         self.path == Self::path_of(&self.name)
     }
