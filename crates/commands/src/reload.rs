@@ -30,7 +30,9 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
         weft_host::refuse_elsewhere(&name, client.server_process())?;
     }
     let file = std::path::absolute(&file).unwrap_or(file);
-    let report = client.reload(&Reload { text, file, dry_run: args.dry_run }).map_err(failed)?;
+    let within_command = weft_host::is_within_command(&name);
+    let reload = Reload { text, file, dry_run: args.dry_run, within_command };
+    let report = client.reload(&reload).map_err(failed)?;
     if args.json {
         output::print_json(&report)?;
     } else {

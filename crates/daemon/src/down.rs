@@ -6,7 +6,9 @@ use std::time::Duration;
 use weft_commands::output;
 use weft_config::exit::{Code, Error};
 use weft_config::{InterfaceName, interface_of};
-use weft_host::{COMMAND_OF, HostError, Keep, Owner, Process, Record, Unsaved, record_path, told_backwards};
+use weft_host::{
+    HostError, Keep, Owner, Process, Record, Unsaved, is_within_command, record_path, told_backwards,
+};
 use weft_ipc::runtime_dir::{runtime_dir, user_dir};
 use weft_report::control_socket::{Client, ClientError};
 
@@ -217,12 +219,6 @@ fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<Option
         Err(ClientError::NotRunning { .. }) => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Reports whether a command of the interface's configuration has started this process, or one of its
-/// parents.
-fn is_within_command(interface: &InterfaceName) -> bool {
-    std::env::var_os(COMMAND_OF).is_some_and(|name| name == interface.as_str())
 }
 
 /// Removes sockets that no process serves. Returns whether there was one for wg(8).

@@ -12,7 +12,7 @@ use weft_config::{Hook, HookPhase, InterfaceName, without_keys};
 use super::HostError;
 
 /// The environment variable by which a process knows that a command of this interface has started it.
-pub const COMMAND_OF: &str = "WEFT_COMMAND_OF";
+const COMMAND_OF: &str = "WEFT_COMMAND_OF";
 
 /// The search path where there is none: bash has one too then.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -21,6 +21,12 @@ const USUAL_BASH: [&str; 3] = ["/bin/bash", "/usr/bin/bash", "/usr/local/bin/bas
 /// What a service manager tells its service: a program that a command starts is not the service.
 const OF_THE_SERVICE: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
+/// Reports whether a command of the interface's configuration has started this process, or one of its
+/// parents.
+pub fn is_within_command(interface: &InterfaceName) -> bool {
+    std::env::var_os(COMMAND_OF).is_some_and(|name| name == interface.as_str())
+}
 
 /// Runs a command with our standard input, output and error, and waits for its end.
 pub(super) fn run(hook: &Hook, interface: &InterfaceName) -> Result<(), HostError> {

@@ -82,7 +82,7 @@ pub use clean_up::{Keep, clean_up, take_back_dns};
 pub use error::HostError;
 pub use execute::{Applied, Difference, Outcome, StepChange, System};
 pub use follow::FOLLOWS_ENDPOINTS;
-pub use hooks::COMMAND_OF;
+pub use hooks::is_within_command;
 pub use namespace::keep_what_counts_in_a_namespace;
 pub use outside::{remove_unrecorded_firewall, repair_dns};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
@@ -436,7 +436,7 @@ impl Host {
     /// Reports whether a start after a crash would need [`Self::remember`]: behind a kill switch names cannot
     /// be looked up.
     pub fn needs_memory(&self) -> bool {
-        self.record.steps.iter().any(clean_up::has_kill_switch)
+        self.plan.steps.iter().chain(&self.record.steps).any(clean_up::has_kill_switch)
     }
 
     /// Records the addresses of endpoints that are names in the configuration; see [`remembered`].

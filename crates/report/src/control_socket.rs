@@ -61,6 +61,8 @@ pub struct Reload {
     pub file: PathBuf,
     /// Report the changes without making them.
     pub dry_run: bool,
+    /// Whether a command of the interface's configuration wants this.
+    pub within_command: bool,
 }
 
 /// Which packets to capture.

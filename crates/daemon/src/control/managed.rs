@@ -122,15 +122,16 @@ impl Manage for Managed {
             )
         })?;
         let interface = self.running().interface.clone();
-        // A command that waits for its answer would wait for ever.
         match self.phase() {
-            Phase::Running => load(reload),
-            Phase::Starting => Err(ManageError::Failed(format!(
+            // A command that waits for its answer would wait for ever. For others the answer comes when the
+            // start has ended.
+            Phase::Starting if reload.within_command => Err(ManageError::Failed(format!(
                 "{interface} is not up yet: it can be reloaded when the commands of PreUp and PostUp have ended"
             ))),
             Phase::Ending => Err(ManageError::Failed(format!(
                 "{interface} is being taken down, and cannot be reloaded any more"
             ))),
+            Phase::Starting | Phase::Running => load(reload),
         }
     }
 

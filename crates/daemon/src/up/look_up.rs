@@ -3,7 +3,7 @@
 //!
 //! Names that are not resolved in time are resolved in the background (`resolve/service.rs`).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -24,6 +24,19 @@ const AT_ONCE: usize = 8;
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 type Answer = Result<SocketAddr, ResolveError>;
+
+/// Returns the addresses of endpoints that are names, by `host:port`; `address` returns that of the peer at a
+/// place of the configuration.
+pub(super) fn addresses_of_names(
+    config: &Config,
+    address: impl Fn(usize, &PublicKey) -> Option<SocketAddr>,
+) -> BTreeMap<String, SocketAddr> {
+    let named = config.peers.iter().enumerate().filter_map(|(place, peer)| match &peer.endpoint {
+        Some(name @ Endpoint::Name { .. }) => Some((name.to_string(), address(place, &peer.public_key)?)),
+        _ => None,
+    });
+    named.collect()
+}
 
 /// Asks for all endpoints.
 fn all(config: &Config) -> Vec<PeerAddress> {

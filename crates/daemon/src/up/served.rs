@@ -56,6 +56,7 @@ impl Served {
                 text: Zeroizing::new(reload.text.to_string()),
                 file: reload.file.clone(),
                 dry_run: reload.dry_run,
+                within_command: reload.within_command,
             };
             let (answer, answered) = mpsc::sync_channel(1);
             to_load.send(Message::Reload(reload, answer)).map_err(|_| ManageError::Ended)?;

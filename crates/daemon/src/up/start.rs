@@ -19,6 +19,7 @@ use zeroize::Zeroizing;
 
 use super::daemon::{Beginning, Daemon, Resumed, known};
 use super::handover::{Adopted, Handover, Kept};
+use super::look_up::addresses_of_names;
 use super::served::Served;
 use super::supervisor::{MESSAGES, Message, Supervisor};
 use super::{Options, Overrides, UpError, known_endpoints, resolve_endpoints};
@@ -79,7 +80,11 @@ pub(super) fn run(
         }
         Host::prepare
     };
-    let host = prepare(&config, Some(file), &known(&found.endpoints), &recording)?;
+    let mut host = prepare(&config, Some(file), &known(&found.endpoints), &recording)?;
+    if host.needs_memory() {
+        // Before the kill switch is in force: a crash at any moment after that needs them.
+        host.remember(addresses_of_names(&config, |place, _| found.endpoints.get(place).copied().flatten()))?;
+    }
     let (beginning, kept) = begin(handover, &config, found.endpoints.clone(), host.mark(), options)?;
     let (ended, happened) = (inbox.clone(), inbox.clone());
     let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));

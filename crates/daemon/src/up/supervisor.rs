@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_commands::signals::Signal;
+use weft_config::Config;
 use weft_config::device::{DeviceChange, PeerChange};
-use weft_config::{Config, Endpoint};
 use weft_dataplane::Controller;
 use weft_host::Host;
 use weft_host::network::{NetworkChange, Watch};
@@ -29,7 +29,7 @@ use self::told::Told;
 use super::daemon::Daemon;
 use super::handover::Kept;
 use super::leaving::Leaving;
-use super::look_up::{Found, InVain};
+use super::look_up::{Found, InVain, addresses_of_names};
 use super::reload;
 use super::served::Served;
 use super::{Overrides, UpError};
@@ -188,12 +188,7 @@ impl Supervisor {
             return;
         }
         let Ok(current) = self.endpoints() else { return };
-        let known = self.config.peers.iter().filter_map(|peer| {
-            let endpoint =
-                peer.endpoint.as_ref().filter(|endpoint| matches!(endpoint, Endpoint::Name { .. }))?;
-            Some((endpoint.to_string(), *current.get(&peer.public_key)?))
-        });
-        let known = known.collect();
+        let known = addresses_of_names(&self.config, |_, key| current.get(key).copied());
         if let Some(Err(error)) = self.daemon.host_mut().map(|host| host.remember(known)) {
             tracing::warn!("{error}");
         }

@@ -202,8 +202,7 @@ fn killed_with_name_servers(prepare: impl FnOnce(&Machine) + Send, then: impl Fn
         }
         let before = resolv_conf();
         let daemon = up(machine.root.path(), "DNS = 10.77.0.2");
-        wait_for_endpoint(machine.root.path(), "192.0.2.1:51820");
-        assert!(resolv_conf().contains("nameserver 10.77.0.2\n"), "{}", resolv_conf());
+        until("the name server is set", || resolv_conf().contains("nameserver 10.77.0.2\n"));
         daemon.crash();
         assert!(resolv_conf().contains("nameserver 10.77.0.2\n"), "{}", resolv_conf());
         then(machine.root.path(), &before);
@@ -238,8 +237,7 @@ fn a_reload_that_fails_leaves_the_name_servers_that_were_there() {
         resolvconf(&machine);
         let (directory, before) = (machine.root.path(), resolv_conf());
         let daemon = up_to("192.0.2.1:51820", directory, "DNS = 10.77.0.2");
-        wait_for_endpoint(directory, "192.0.2.1:51820");
-        assert_eq!(resolv_conf(), "nameserver 10.77.0.2\n");
+        until("the name server is set", || resolv_conf() == "nameserver 10.77.0.2\n");
         let (is_ok, said) = reload(directory, |text| text.replace("DNS = 10.77.0.2", "DNS = 10.77.0.66"));
         assert!(!is_ok, "{said}");
         assert_eq!(resolv_conf(), "nameserver 10.77.0.2\n");

@@ -152,6 +152,7 @@ impl Client {
             file: Some(reload.file.to_string_lossy().into_owned()),
             config_base64: Some(&base64),
             dry_run: reload.dry_run,
+            within_command: reload.within_command,
             ..Request::of(Kind::Reload)
         };
         let line = self.ask(&request, room_around(&base64), PATIENCE)?;

@@ -202,6 +202,7 @@ fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageE
                 text: text.map_err(|reason| ManageError::Configuration(reason.to_owned()))?,
                 file: request.file.clone().unwrap_or_default().into(),
                 dry_run: request.dry_run,
+                within_command: request.within_command,
             };
             Ok(ok(&manage.reload(&reload)?))
         }

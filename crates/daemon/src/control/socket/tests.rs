@@ -148,7 +148,12 @@ fn several_requests_of_one_client_are_answered_in_order() {
     }
     // Longer than one read, with everything that JSON has to escape.
     let text = "# \"\\\u{1}ü\r\n".repeat(50_000);
-    let reload = Reload { text: Zeroizing::new(text.clone()), file: "/etc/x.conf".into(), dry_run: true };
+    let reload = Reload {
+        text: Zeroizing::new(text.clone()),
+        file: "/etc/x.conf".into(),
+        dry_run: true,
+        within_command: false,
+    };
     assert_eq!(client.reload(&reload).unwrap().steps, [format!("{} bytes", text.len())]);
     assert_eq!(*manage.reloaded.lock().unwrap(), [(text, PathBuf::from("/etc/x.conf"), true)]);
     assert!(!manage.stopped.load(Ordering::SeqCst));

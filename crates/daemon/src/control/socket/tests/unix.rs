@@ -63,6 +63,7 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
         return weft_lab::here::not_run("needs root");
     }
     let reload = || Reload {
+        within_command: false,
         text: Zeroizing::new("PrivateKey = secret".to_owned()),
         file: "/etc/wireguard/wg0.conf".into(),
         dry_run: false,
