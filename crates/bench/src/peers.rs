@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   gateway                                              clients
-//!   sink, echo, sender ── 10.0.0.1 ── daemon ── veth ── 250 addresses ── a tunnel and a socket each, few threads
+//! sink, echo, sender ── 10.0.0.1 ── daemon ── veth ── 250 addresses ── a tunnel and a socket each, few
+//! threads
 //! ```
 //!
 //! The daemon is a real process; its peers are weft's own state machine, driven by epoll (`swarm.rs`), so

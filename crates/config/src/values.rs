@@ -143,10 +143,7 @@ fn net(text: &str) -> Option<IpNet> {
     let prefix = prefix.map(u8::try_from).transpose().ok()?;
     match address.parse().ok()? {
         IpAddr::V4(address) => Ipv4Net::new(address, prefix.unwrap_or(32)).ok().map(IpNet::V4),
-        IpAddr::V6(address) => {
-            let net = Ipv6Net::new(address, prefix.unwrap_or(128)).ok()?;
-            Some(mapped::net(net.into()))
-        }
+        IpAddr::V6(address) => Ipv6Net::new(address, prefix.unwrap_or(128)).ok().map(IpNet::V6),
     }
 }
 
@@ -475,9 +472,9 @@ mod tests {
         {
             assert!(allowed_ip(text).is_err(), "{text}");
         }
-        // IPv4-mapped addresses are those of IPv4, as everywhere.
-        assert_eq!(allowed_ip("::ffff:10.1.2.0/120").unwrap().to_string(), "10.1.2.0/24");
-        assert_eq!(address("::ffff:10.1.2.3").unwrap().to_string(), "10.1.2.3/32");
+        // An endpoint or a server at an IPv4-mapped address is reached over IPv4; a prefix of them is one of
+        // IPv6.
+        assert_eq!(allowed_ip("::ffff:10.1.2.0/120").unwrap().to_string(), "::ffff:10.1.2.0/120");
         assert_eq!(endpoint("[::ffff:10.1.2.3]:5").unwrap().to_string(), "10.1.2.3:5");
         assert!(endpoint("[::ffff:255.255.255.255]:5").is_err());
         let mut dns = Dns::default();

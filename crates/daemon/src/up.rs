@@ -31,8 +31,10 @@ use crate::service_manager::Starting;
 
 mod daemon;
 mod handover;
+mod in_force;
 mod leaving;
 mod look_up;
+mod message;
 mod reload;
 #[cfg(target_os = "linux")]
 pub mod rootless;

@@ -19,8 +19,8 @@ pub fn keep_little() {
     system::keep_little();
 }
 
-/// Gives memory that was freed back to the system. It takes some milliseconds, in which other threads may wait
-/// for memory: it is for the end of work that took much.
+/// Gives memory that was freed back to the system. It takes some milliseconds, in which other threads may
+/// wait for memory: it is for the end of work that took much.
 pub(crate) fn give_back() {
     system::give_back();
 }

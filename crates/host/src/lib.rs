@@ -317,10 +317,8 @@ impl Host {
         let link = self.kernel.netlink.link(&self.plan.interface)?;
         self.record.index = Some(link.index);
         if !self.record.is_silent {
-            match self.kernel.netlink.make_silent(&link) {
-                Ok(()) => self.record.is_silent = true,
-                Err(error) => tracing::warn!("{error}"),
-            }
+            self.kernel.netlink.make_silent(&link)?;
+            self.record.is_silent = true;
         }
         self.kernel.link = Some(link);
         if self.is_to_run_pre_up() {
@@ -472,6 +470,10 @@ impl Host {
         let is_kept = |step: &&Step| keep == Keep::KillSwitch && clean_up::has_kill_switch(step);
         self.kernel.kept = self.applied.steps().iter().find(is_kept).cloned();
         let mut failures = self.applied.undo(&mut self.kernel);
+        if !failures.is_empty() {
+            // The kernel may have been out of memory for a moment, or another program busy.
+            failures = self.applied.undo(&mut self.kernel);
+        }
         if self.kernel.kept.is_some() {
             self.tell_of_kill_switch();
         }
@@ -493,9 +495,9 @@ impl Host {
         run_hooks(&self.plan.down, HookPhase::PostDown, &self.kernel)
     }
 
-    /// Writes the state of the interface into its file, see [`save()`]. If the file cannot be read or written,
-    /// the state is kept beside the record; `text` is what the file had when it was last read. Returns
-    /// whether the file was changed.
+    /// Writes the state of the interface into its file, see [`save()`]. If the file cannot be read or
+    /// written, the state is kept beside the record; `text` is what the file had when it was last read.
+    /// Returns whether the file was changed.
     pub fn save(
         &self,
         config: &Config,
@@ -606,8 +608,8 @@ fn claim(directory: &Path, interface: &InterfaceName) -> Result<Option<Owner>, H
     }
 }
 
-/// Runs the commands of a phase of the way down: all of them, also after one that failed. Returns the failures;
-/// they are logged too.
+/// Runs the commands of a phase of the way down: all of them, also after one that failed. Returns the
+/// failures; they are logged too.
 fn run_hooks(hooks: &[Hook], phase: HookPhase, kernel: &Kernel) -> Vec<HostError> {
     let hooks = hooks.iter().filter(|hook| hook.phase == phase);
     let failures = hooks.filter_map(|hook| hooks::run(hook, &kernel.interface).err());

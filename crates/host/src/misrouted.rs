@@ -1,8 +1,9 @@
 //! Finds what the routing table does not lead where the configuration means it to go: name servers beside the
 //! tunnel, traffic that another route captures, endpoints that are reached through the tunnel itself.
 //!
-//! [`in_force`] asks for the tunnel that is up, [`predicted`] for one that is not. A user who makes the routes (`Table = off` or a table other than the main one) means what
-//! they are: only what cannot work is found then.
+//! [`in_force`] asks for the tunnel that is up, [`predicted`] for one that is not. A user who makes the
+//! routes (`Table = off` or a table other than the main one) means what they are: only what cannot work is
+//! found then.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -75,8 +76,8 @@ pub enum Misrouted {
         via: Option<String>,
         /// Whether the kill switch blocks the way.
         is_blocked: bool,
-        /// Whether the configuration means this way: the server is public and the tunnel carries some networks
-        /// only, or the server is one that the system had before, or another one is reached.
+        /// Whether the configuration means this way: the server is public and the tunnel carries some
+        /// networks only, or the server is one that the system had before, or another one is reached.
         is_minor: bool,
         /// Whether the configuration names the server.
         is_configured: bool,
@@ -114,8 +115,8 @@ pub enum ServerAdvice {
     Configure,
 }
 
-/// Returns what does not go where the configuration means it to go. `endpoints` are the known addresses of the
-/// peers; `system` returns the name servers that are asked if the configuration has none.
+/// Returns what does not go where the configuration means it to go. `endpoints` are the known addresses of
+/// the peers; `system` returns the name servers that are asked if the configuration has none.
 pub(crate) fn find(
     config: &Config,
     endpoints: &[SocketAddr],

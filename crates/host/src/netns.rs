@@ -25,8 +25,8 @@ impl NetworkNamespace {
         Some(Self { boot, inode: inode_of(&link_of("thread-self")?)?, cookie: cookie() })
     }
 
-    /// Reports whether it is seen to be another namespace. Of the time before a restart of the machine nothing
-    /// is left, and nothing can be told.
+    /// Reports whether it is seen to be another namespace. Of the time before a restart of the machine
+    /// nothing is left, and nothing can be told.
     pub(crate) fn is_another_than(&self, other: &Self) -> bool {
         self.boot == other.boot
             && match (self.cookie, other.cookie) {

@@ -1,6 +1,7 @@
 //! What differs between systems: files that only their owner may read, and processes.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[cfg(any(test, windows))]
@@ -26,6 +27,26 @@ pub(super) use files::{
     is_open_to_all, is_same_file, other_owner, sync_directory, try_lock, try_lock_shared, write_private,
 };
 pub(super) use process::has_lost_its_device;
+
+/// Replaces a file whole or not at all by a new one of mode 0600. The target of a symbolic link is replaced,
+/// and the link stays.
+pub(super) fn replace(file: &Path, text: &str) -> io::Result<()> {
+    let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let mut temporary = target.clone().into_os_string();
+    temporary.push(".tmp");
+    let temporary = PathBuf::from(temporary);
+    let replaced =
+        write_private(&temporary, text.as_bytes()).and_then(|()| std::fs::rename(&temporary, &target));
+    if let Err(error) = replaced {
+        let _ = std::fs::remove_file(&temporary);
+        return Err(error);
+    }
+    if let Some(directory) = target.parent() {
+        // A failure is ignored: the new text is in place, though a power failure may bring back the old text.
+        let _ = sync_directory(directory);
+    }
+    Ok(())
+}
 
 /// A process: its id, and its start time in the system's units, which distinguishes it from a later process
 /// with the same id.

@@ -72,7 +72,7 @@ pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result
     };
     let text = Zeroizing::new(std::fs::read_to_string(file).map_err(failed("read"))?);
     let Some(edited) = edit(&text, file, interface, saved)? else { return Ok(false) };
-    replace(file, &edited).map_err(failed("replace"))?;
+    platform::replace(file, &edited).map_err(failed("replace"))?;
     Ok(true)
 }
 
@@ -93,26 +93,6 @@ pub(super) fn edit(
         parsed => drop(parsed.map_err(SaveError::Invalid)?),
     }
     Ok(Some(edited))
-}
-
-/// Replaces a file whole or not at all by a new one of mode 0600. The target of a symbolic link is replaced,
-/// and the link stays.
-pub(super) fn replace(file: &Path, text: &str) -> io::Result<()> {
-    let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
-    let mut temporary = target.clone().into_os_string();
-    temporary.push(".tmp");
-    let temporary = PathBuf::from(temporary);
-    let replaced = platform::write_private(&temporary, text.as_bytes())
-        .and_then(|()| std::fs::rename(&temporary, &target));
-    if let Err(error) = replaced {
-        let _ = std::fs::remove_file(&temporary);
-        return Err(error);
-    }
-    if let Some(directory) = target.parent() {
-        // A failure is ignored: the new text is in place, though a power failure may bring back the old text.
-        let _ = platform::sync_directory(directory);
-    }
-    Ok(())
 }
 
 /// Writes the state of an interface that another process runs into its configuration file.

@@ -10,7 +10,7 @@ use weft_config::InterfaceName;
 use weft_ipc::runtime_dir::{self, read_untrusted};
 use zeroize::Zeroizing;
 
-use super::{platform, save};
+use super::platform;
 
 /// A configuration has at most as many bytes.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
@@ -78,7 +78,7 @@ pub fn settle(
     if now.is_some_and(|now| now != *text && hash(now) != before) {
         return Unsaved::Edited { file, kept };
     }
-    let written = if now == Some(text.as_str()) { Ok(()) } else { save::replace(&file, &text) };
+    let written = if now == Some(text.as_str()) { Ok(()) } else { platform::replace(&file, &text) };
     if let Err(error) = written {
         return Unsaved::Kept { text, file, kept, error };
     }

@@ -13,10 +13,8 @@
 //! {"version":1,"ok":{"interface":"wg0","peers":[]}}
 //! {"version":1,"request":"reload","file":"/etc/wireguard/wg0.conf","config_base64":"W0ludGVy…","dry_run":true}
 //! {"version":1,"error":{"kind":"configuration","message":"/etc/wireguard/wg0.conf:3: MTU: …"}}
-//! {"version":1,"request":"capture","peer":"office","stage":"inner","snap_bytes":256}
-//! {"version":1,"ok":{}}
-//! {"version":1,"request":"stop"}
-//! {"version":1,"ok":{}}
+//! {"version":1,"request":"capture","peer":"office","stage":"inner","snap_bytes":256} {"version":1,"ok":{}}
+//! {"version":1,"request":"stop"} {"version":1,"ok":{}}
 //! {"version":1,"ok":{"failures":["/etc/wireguard/wg0.conf:7: PreDown: the command `…` failed with …"]}}
 //! ```
 //!

@@ -4,7 +4,8 @@
 //!   sockets on 10.77.0.1 ── kernel ──► weftA ──► Device ─┐ addresses and ports swapped
 //!                         ◄─ kernel ── weftA ◄── Device ◄┘
 //!
-//!   segments ──► Device A ── weftA ── kernel forwards, and splits ── weftB ── Device B without offload ──► segments
+//! segments ──► Device A ── weftA ── kernel forwards, and splits ── weftB ── Device B without offload ──►
+//! segments
 //! ```
 #![cfg(target_os = "linux")]
 // The type of ioctl numbers differs from one libc to the other.

@@ -331,8 +331,8 @@ impl ControlQueue {
     /// Adds a message of at most [`MAX_CONTROL_MESSAGE`] bytes.
     ///
     /// It takes the place of an older one of its type to the same peer that waits for the socket, and needs
-    /// no slot then. Of the initiations, responses and keepalives of a peer only the newest one counts: it has
-    /// the state of the handshake, and the session, that there are now.
+    /// no slot then. Of the initiations, responses and keepalives of a peer only the newest one counts: it
+    /// has the state of the handshake, and the session, that there are now.
     pub(crate) fn push(
         &mut self,
         peer: Option<PeerId>,

@@ -88,7 +88,7 @@ fn allowed_ip_change(value: &[u8]) -> Option<AllowedIpChange> {
     }
     let address: IpAddr = address.parse().ok()?;
     let net = IpNet::new(address, number(length.as_bytes())?).ok()?;
-    Some(change(mapped::net(net).trunc()))
+    Some(change(net.trunc()))
 }
 
 /// Parses an endpoint. An IPv4-mapped IPv6 address becomes IPv4: no socket could send to it otherwise.

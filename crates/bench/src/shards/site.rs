@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   gateway  eth0 198.18.0.1 ───── veth ───── 198.18.0.2 eth0  clients: a socket for each peer
-//!            tun0 10.0.0.1, peers 10.1.0.0 and on; what peers send is for 10.200.0.1, where the kernel drops it
+//! tun0 10.0.0.1, peers 10.1.0.0 and on; what peers send is for 10.200.0.1, where the kernel drops it
 //! ```
 
 use std::fs::File;

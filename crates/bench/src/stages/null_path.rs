@@ -1,7 +1,7 @@
 //! The path without a cipher and without splitting: the cost of an unprocessed super-packet from TUN to TUN.
 //!
 //! ```text
-//!   iperf3 ─► near tun0 ─► read ─► one GSO send ─► veth ─► one GRO receive ─► one write ─► far tun0 ─► iperf3
+//! iperf3 ─► near tun0 ─► read ─► one GSO send ─► veth ─► one GRO receive ─► one write ─► far tun0 ─► iperf3
 //! ```
 //!
 //! One thread per end, as in the daemon with inline I/O; reading, sending and receiving use weft's code. A

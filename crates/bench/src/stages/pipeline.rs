@@ -2,7 +2,8 @@
 //! stage.
 //!
 //! ```text
-//!   socket ─► near tun0 ─► read ─► seal ─► send ─► veth ─► receive ─► open ─► coalesce, write ─► far tun0 ─► socket
+//! socket ─► near tun0 ─► read ─► seal ─► send ─► veth ─► receive ─► open ─► coalesce, write ─► far tun0 ─►
+//! socket
 //! ```
 //!
 //! It uses the daemon's code on the same batches, without its event loop: nothing waits, and nothing runs

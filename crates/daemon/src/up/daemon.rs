@@ -244,8 +244,8 @@ impl Daemon {
 
     /// Takes the interface down, with the commands of PreDown and PostDown: routes and the like, device,
     /// sockets and threads, except what `keep` names. `before` is called after PreDown, before anything is
-    /// removed, and returns what failed. Returns everything that failed, in sentences; each was logged when it
-    /// happened.
+    /// removed, and returns what failed. Returns everything that failed, in sentences; each was logged when
+    /// it happened.
     ///
     /// # Errors
     /// Packets had stopped before this call.

@@ -23,8 +23,9 @@ use weft_udp::PathMtu;
 
 use super::daemon::{Beginning, Daemon, known};
 use super::look_up::Found;
+use super::message::{Inbox, MESSAGES, Message};
 use super::served::Served;
-use super::supervisor::{Inbox, MESSAGES, Message, Supervisor};
+use super::supervisor::Supervisor;
 use super::{Options, Overrides, UpError};
 use crate::cli::{NameServer, RootlessArgs, TunArgs};
 use crate::interface::{Inherited, Interface};

@@ -14,7 +14,8 @@ use weft_report::control_socket::{ManageError, Reload};
 use weft_uapi::{self as uapi, Control, ControlError};
 use zeroize::Zeroizing;
 
-use super::supervisor::{Inbox, Message, in_force};
+use super::in_force;
+use super::message::{Inbox, Message};
 use super::{Options, UpError};
 use crate::control::{Managed, Phase, socket};
 use crate::interface::Interface;

@@ -28,8 +28,10 @@ use self::names::Names;
 use self::told::Told;
 use super::daemon::Daemon;
 use super::handover::Kept;
+use super::in_force;
 use super::leaving::Leaving;
 use super::look_up::{Found, InVain, addresses_of_names};
+use super::message::{Inbox, Message};
 use super::reload;
 use super::served::Served;
 use super::{Overrides, UpError};
@@ -43,14 +45,10 @@ use crate::wiping_allocator;
 
 mod end;
 mod hints;
-pub(in crate::up) mod in_force;
-mod message;
 mod misrouted;
 mod names;
 mod told;
 mod undone;
-
-pub(super) use message::{Inbox, MESSAGES, Message};
 
 /// The pause between two looks at the tables of the packet filter, and after one that could not restore them.
 const FIREWALL_PAUSE: Duration = Duration::from_secs(1);

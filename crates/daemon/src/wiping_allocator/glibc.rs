@@ -2,8 +2,8 @@
 //! that is freed raises the size from which blocks are mapped separately, to 32 MiB at most, and so the next
 //! ones come from heaps, between small blocks that stay.
 
-/// The size in bytes from which a block is mapped separately, and unmapped when it is freed: glibc's own, which
-/// then stays as it is.
+/// The size in bytes from which a block is mapped separately, and unmapped when it is freed: glibc's own,
+/// which then stays as it is.
 const SEPARATE: libc::c_int = 128 << 10;
 
 /// Has blocks that are large go back to the system when they are freed.

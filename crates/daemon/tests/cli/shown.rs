@@ -146,7 +146,7 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
          # weft: KillSwitch = allow-local\n#weft:mssclamp=on\n# weft: PathMtuDiscovery = on\n\
          # weft: Metrics = [::1]:9586\n# weft: MetricsHost = GW.example, gw\n# weft: SpeedTest = on\n\
          [Peer]\nPublicKey = {PEER}\n#weft: ratetopeer = 50 mbit\n# weft: RateFromPeer = 2Gbit\n\
-         # weft: Expected = off\n"
+         # weft: Expected = off\nAllowedIPs = 192.0.2.53\n"
     );
     let (_directory, path) = file("wg0.conf", text.as_bytes());
     let shown = run(&["check", path.to_str().unwrap()], "");

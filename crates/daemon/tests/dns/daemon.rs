@@ -98,6 +98,10 @@ fn with_daemon(setting: &str, work: impl FnOnce(&Records, &Path, Up) + Send) {
         let directory = tempfile::tempdir().unwrap();
         let up = up(directory.path(), setting);
         wait_for_endpoint(directory.path(), "192.0.2.1:51820");
+        // It is answered when the start has ended.
+        let file = directory.path().join(format!("{NAME}.conf"));
+        let is_up = weft(directory.path()).args(["reload", "--dry-run"]).arg(file).output().unwrap();
+        assert!(is_up.status.success(), "{is_up:?}");
         work(&records, directory.path(), up);
     });
 }

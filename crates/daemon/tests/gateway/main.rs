@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   laptop   10.9.0.2  192.0.2.6 ───┐
-//!   desktop  10.9.0.3  192.0.2.10 ──┼── gateway ── wan 198.51.100.2  2001:db8:1::2 ─── 198.51.100.1  2001:db8:1::1  world
-//!   phone    10.9.0.4  192.0.2.14 ──┘   10.9.0.1
+//! desktop  10.9.0.3  192.0.2.10 ──┼── gateway ── wan 198.51.100.2  2001:db8:1::2 ─── 198.51.100.1
+//! 2001:db8:1::1  world phone    10.9.0.4  192.0.2.14 ──┘   10.9.0.1
 //! ```
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]

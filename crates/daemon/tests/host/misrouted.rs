@@ -1,5 +1,5 @@
-//! What does not go where the file means it to go is told: before the start, at the start, while the interface
-//! is up, and after the network changed.
+//! What does not go where the file means it to go is told: before the start, at the start, while the
+//! interface is up, and after the network changed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

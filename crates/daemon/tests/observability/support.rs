@@ -150,8 +150,8 @@ impl End {
         process
     }
 
-    /// An answer of the server at [`ADDRESS`]. On a machine that is busy with other things the server may have
-    /// to say that the event loop did not come to it in time: it is asked again.
+    /// An answer of the server at [`ADDRESS`]. On a machine that is busy with other things the server may
+    /// have to say that the event loop did not come to it in time: it is asked again.
     pub(crate) fn get(&self, path: &str) -> Answer {
         wait_until("the event loop to take a turn", || {
             let answer = self.ask(ADDRESS.parse().unwrap(), &request(path, ADDRESS, ""));

@@ -63,7 +63,8 @@ fn a_restart_leaves_a_device_silent_and_what_a_user_made_of_it() {
     world.restart();
     assert!(device(&world), "a user has switched it on");
 
-    // A version of weft that left no such record, and another program, leave devices as the kernel makes them.
+    // A version of weft that left no such record, and another program, leave devices as the kernel makes
+    // them.
     world.stop_for_restart();
     world.ip("link set dev weft0 addrgenmode eui64");
     world.edit_record(|record| assert_eq!(record.remove("is_silent"), Some(true.into())));

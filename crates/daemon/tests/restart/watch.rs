@@ -11,8 +11,8 @@ use weft_lab::{Namespace, packet_socket};
 
 const ETHERNET_HEADER: usize = 14;
 const UDP_HEADER: usize = 8;
-/// After how many seconds an initiation without an answer is repeated, and after how many an end that was sent
-/// data and hears nothing begins (whitepaper, 6.1: Rekey-Timeout, Keepalive-Timeout + Rekey-Timeout).
+/// After how many seconds an initiation without an answer is repeated, and after how many an end that was
+/// sent data and hears nothing begins (whitepaper, 6.1: Rekey-Timeout, Keepalive-Timeout + Rekey-Timeout).
 const REKEY_TIMEOUT: u64 = 5;
 const SILENCE: u64 = 15;
 /// How long it waits for a frame before it looks whether it is to end.

@@ -92,8 +92,8 @@ pub fn contents(rules: &Rules) -> Result<Contents, FirewallError> {
     read.map(Contents).map_err(|error| unreadable(&reading(rules), error))
 }
 
-/// Reports whether all tables of these rules exist, and their chains have the rules that `set` has. Rules that
-/// another program adds may be meant.
+/// Reports whether all tables of these rules exist, and their chains have the rules that `set` has. Rules
+/// that another program adds may be meant.
 ///
 /// # Errors
 /// Those of [`FirewallError`].

@@ -21,9 +21,9 @@ pub fn in_force(netlink: &Netlink, config: &Config, endpoints: &[SocketAddr], ma
     find(config, endpoints, servers::of_the_system, &InForce { netlink, mark })
 }
 
-/// Returns what will not go where the configuration of a tunnel means it to go, when it is brought up with the
-/// present routes. What leads into a tunnel of this name already is left out of account. Nothing is found if
-/// the routes cannot be read.
+/// Returns what will not go where the configuration of a tunnel means it to go, when it is brought up with
+/// the present routes. What leads into a tunnel of this name already is left out of account. Nothing is found
+/// if the routes cannot be read.
 pub fn predicted(config: &Config, endpoints: &[SocketAddr]) -> Vec<Misrouted> {
     let find_in = || -> Result<_, HostError> {
         let netlink = Netlink::open()?;

@@ -233,8 +233,8 @@ impl<T: Tables> Configurator<T> {
     }
 
     /// Returns the MTU of the interface that leads to an address; the mark does not matter. A program on this
-    /// machine, such as a relay, sends packets on by routes that are not known: the MTU is that of the default
-    /// route then, or 1500.
+    /// machine, such as a relay, sends packets on by routes that are not known: the MTU is that of the
+    /// default route then, or 1500.
     pub fn mtu_towards(&self, destination: IpAddr, _: u32) -> Result<u32, RouteError> {
         let routes = self.tables.routes(MAIN_TABLE)?;
         let way = best(&routes, destination).and_then(Via::interface);

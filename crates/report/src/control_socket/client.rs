@@ -164,7 +164,8 @@ impl Client {
     /// interface is down nevertheless.
     ///
     /// # Errors
-    /// Those of [`ClientError`]: [`ClientError::Refused`] if the end would wait for the command that wants it.
+    /// Those of [`ClientError`]: [`ClientError::Refused`] if the end would wait for the command that wants
+    /// it.
     pub fn stop(self, within_command: bool, patience: Duration) -> Result<Vec<String>, ClientError> {
         let end = Instant::now() + patience;
         let request = Request { within_command, ..Request::of(Kind::Stop) };

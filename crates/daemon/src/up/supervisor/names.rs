@@ -7,8 +7,8 @@ use weft_config::{Endpoint, Peer};
 use weft_host::resolve::{LookUp, Resolver, Tunnel, Watched};
 use weft_tunnel::{Event, PublicKey};
 
-use super::message::{Inbox, Message};
 use crate::up::look_up::InVain;
+use crate::up::message::{Inbox, Message};
 
 /// Looks names up on threads, past the tunnel.
 pub(super) struct Names {

@@ -10,8 +10,8 @@ use rtnetlink::sys::{Socket, SocketAddr};
 
 use crate::firewall::{Family, Table};
 
-/// The types of the questions and the answers (linux/netfilter/nfnetlink.h, nf_tables.h: NFNL_SUBSYS_NFTABLES,
-/// and NFT_MSG_GETTABLE, NFT_MSG_NEWTABLE, NFT_MSG_GETCHAIN and NFT_MSG_NEWCHAIN).
+/// The types of the questions and the answers (linux/netfilter/nfnetlink.h, nf_tables.h:
+/// NFNL_SUBSYS_NFTABLES, and NFT_MSG_GETTABLE, NFT_MSG_NEWTABLE, NFT_MSG_GETCHAIN and NFT_MSG_NEWCHAIN).
 const GET_TABLE: u16 = 10 << 8 | 1;
 const TABLE: u16 = 10 << 8;
 const GET_CHAIN: u16 = 10 << 8 | 4;

@@ -77,7 +77,8 @@ impl Observer {
                 let is_own = self.is_own(address.header.index);
                 NetworkChange { addresses: !is_own, device_changed: is_own, ..nothing }
             }
-            // With the last IPv4 address the kernel removes the routes of the device, and says nothing of them.
+            // With the last IPv4 address the kernel removes the routes of the device, and says nothing of
+            // them.
             RouteNetlinkMessage::DelAddress(address) => {
                 let is_own = self.is_own(address.header.index);
                 NetworkChange { addresses: !is_own, device_undone: is_own, ..nothing }

@@ -1,5 +1,5 @@
-//! Tests with a kernel that is played, and a clock that goes on when all tasks wait; and with the kernel, in a
-//! fresh network namespace.
+//! Tests with a kernel that is played, and a clock that goes on when all tasks wait; and with the kernel, in
+//! a fresh network namespace.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

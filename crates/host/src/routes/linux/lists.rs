@@ -1,5 +1,5 @@
-//! Lists of the kernel. A list comes in parts, and may change between them: it then lacks what moved to a part
-//! that was read already. The kernel says so (NLM_F_DUMP_INTR), and the list is read again.
+//! Lists of the kernel. A list comes in parts, and may change between them: it then lacks what moved to a
+//! part that was read already. The kernel says so (NLM_F_DUMP_INTR), and the list is read again.
 
 use std::io;
 use std::pin::pin;

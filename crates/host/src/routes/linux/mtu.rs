@@ -15,8 +15,8 @@ use crate::routes::{MAIN_TABLE, USUAL_MTU};
 struct RouteMtu {
     bytes: u32,
     /// Whether packets of this size leave the machine, as far as it can tell. They do not where another
-    /// program takes them and sends them on in packets with a route elsewhere: the loopback interface is 65,536
-    /// bytes wide, and the TAP of a rootless container 65,520.
+    /// program takes them and sends them on in packets with a route elsewhere: the loopback interface is
+    /// 65,536 bytes wide, and the TAP of a rootless container 65,520.
     leaves: bool,
 }
 

@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(1);
 
 impl Netlink {
-    /// Waits until packets to the IPv6 addresses of a device reach this machine. The kernel makes the route to
-    /// an address in a work queue, up to 30 ms later on a busy machine, also without duplicate address
+    /// Waits until packets to the IPv6 addresses of a device reach this machine. The kernel makes the route
+    /// to an address in a work queue, up to 30 ms later on a busy machine, also without duplicate address
     /// detection (addrconf_dad_work), and until then drops the answer to the first packet of a tunnel.
     pub fn settle_addresses(&self, link: &Link) {
         let Ok(found) = self.address_messages(link) else { return };

@@ -1,4 +1,5 @@
-//! A device through which the kernel sends nothing by itself, as it is with a device of the kernel's WireGuard.
+//! A device through which the kernel sends nothing by itself, as it is with a device of the kernel's
+//! WireGuard.
 //!
 //! The kernel gives a new TUN a link-local address, looks for routers with it, and reports its multicast
 //! groups, and programs such as mDNS responders take part in it. No peer has those addresses.
@@ -13,7 +14,8 @@ impl Netlink {
     /// address from the kernel. Another program may change that later.
     pub fn make_silent(&self, link: &Link) -> Result<(), RouteError> {
         // A router's device is in the group of all routers since it was created. Below the least MTU of IPv6
-        // the kernel forgets that, with all that IPv6 has of the device, which is nothing as long as it is new.
+        // the kernel forgets that, with all that IPv6 has of the device, which is nothing as long as it is
+        // new.
         let is_new = self.device_state(link).is_ok_and(|found| found.is_some_and(|found| !found.is_up));
         let forgets = is_new && link.mtu >= MIN_MTU_IPV6.into();
         if forgets {

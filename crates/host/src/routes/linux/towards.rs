@@ -73,8 +73,8 @@ impl Netlink {
         query.header.address_family = family(destination);
         query.header.destination_prefix_length = if destination.is_ipv4() { 32 } else { 128 };
         if destination.is_ipv4() {
-            // The answer then has the number of the table. That of IPv6 always has it, and a request for it is
-            // refused.
+            // The answer then has the number of the table. That of IPv6 always has it, and a request for it
+            // is refused.
             query.header.flags = RouteFlags::LookupTable;
         }
         query.attributes.push(RouteAttribute::Destination(RouteAddress::from(destination)));

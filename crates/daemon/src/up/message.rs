@@ -10,10 +10,10 @@ use weft_tunnel::{Event, PublicKey};
 
 /// Capacity of the inbox of the control thread. Events of peers that do not fit are dropped: a later event
 /// says more.
-pub(in crate::up) const MESSAGES: usize = 1024;
+pub(super) const MESSAGES: usize = 1024;
 
 /// A message to the control thread.
-pub(in crate::up) enum Message {
+pub(super) enum Message {
     /// A signal ends the interface.
     Signal(Signal),
     /// A client of the control socket asked for the end.
@@ -36,4 +36,4 @@ pub(in crate::up) enum Message {
 }
 
 /// Sends messages to the control thread. Sending does not wait for the message to be handled.
-pub(in crate::up) type Inbox = SyncSender<Message>;
+pub(super) type Inbox = SyncSender<Message>;
