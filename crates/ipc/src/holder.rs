@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
+#[cfg(unix)]
+use std::path::PathBuf;
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -58,6 +60,14 @@ impl fmt::Display for Holder {
             Self::Unknown | Self::OutOfSight => Ok(()),
         }
     }
+}
+
+/// Returns the name of a socket until it listens. Clients ignore names that do not end in `.sock`.
+#[cfg(unix)]
+pub(crate) fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::Source;
-use crate::holder::{Held, Holder};
+use crate::holder::{Held, Holder, unfinished};
 use crate::runtime_dir::{self, UntrustedError};
 
 /// Only the owner may connect.
@@ -200,13 +200,6 @@ pub fn remove_dead(path: &Path) -> Result<bool, ListenError> {
     }
     let _lock = lock(directory_of(path))?;
     remove_stale(path)
-}
-
-/// Returns the name of a socket until it listens. Clients ignore names that do not end in `.sock`.
-pub(crate) fn unfinished(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    name.into()
 }
 
 fn directory_of(path: &Path) -> &Path {

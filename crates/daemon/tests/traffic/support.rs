@@ -31,7 +31,7 @@ mod process;
 mod pty;
 mod traces;
 
-pub(crate) use process::{Ended, Running, weft, weft_up};
+pub(crate) use process::{Ended, Running, weft, weft_beside, weft_up};
 pub(crate) use pty::{Pty, ignore_hang_up};
 pub(crate) use traces::{Traces, addresses_of, links_of, routes_of, set_rate, udp_ports_of};
 

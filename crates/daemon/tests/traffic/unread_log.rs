@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::Mode;
 use weft_ipc::runtime_dir::control_socket;
-use weft_lab::{Process, wait_until};
+use weft_lab::{Process, until, wait_until};
 
-use crate::support::{Conf, End, Ends, Family, NAME, Running, answers, weft};
+use crate::support::{Conf, End, Ends, Family, NAME, Running, answers, weft_beside};
 
 #[test]
 fn a_log_that_is_not_read_stops_neither_packets_nor_commands() {
@@ -29,9 +29,9 @@ fn a_log_that_is_not_read_stops_neither_packets_nor_commands() {
     let mut a = Process::start(&ends.a, command).unwrap();
     let socket = control_socket(directory.path(), &NAME.parse().unwrap());
     wait_until("the control socket", || UnixStream::connect(&socket).ok());
-    assert!(answers(&ends.a, End::B.inner(Family::V4)));
+    until("the tunnel is up", || answers(&ends.a, End::B.inner(Family::V4)));
     for arguments in [&["status", NAME][..], &["reload", file.to_str().unwrap()], &["down", NAME]] {
-        let output = weft(directory.path(), arguments).output().unwrap();
+        let output = weft_beside(a.pid().as_raw().cast_unsigned(), directory.path(), arguments);
         assert!(output.status.success(), "{output:?}");
     }
     assert!(a.wait().success());

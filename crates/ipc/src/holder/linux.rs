@@ -6,8 +6,7 @@ use std::path::Path;
 
 use nix::net::if_::if_nametoindex;
 
-use super::{Held, Holder};
-use crate::listener::unfinished;
+use super::{Held, Holder, unfinished};
 
 /// A TCP socket that listens, in /proc/net/tcp.
 const LISTENS: &str = "0A";

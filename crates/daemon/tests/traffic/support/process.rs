@@ -57,6 +57,17 @@ fn report_queues_that_are_too_many(command: &Command) {
     }
 }
 
+/// Runs a command of weft to its end, in the network namespace of a process: a reload is refused from another
+/// one.
+pub(crate) fn weft_beside(process: u32, directory: &Path, arguments: &[&str]) -> Output {
+    let command = weft(directory, arguments);
+    let mut entered = Command::new("nsenter");
+    entered.arg(format!("--net=/proc/{process}/ns/net")).arg("--").arg(command.get_program());
+    entered.args(command.get_args());
+    entered.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    entered.output().unwrap()
+}
+
 /// A running `weft up`, and the directory with its file and its control socket. Dropping it kills it.
 pub(crate) struct Running {
     process: Process,
@@ -96,7 +107,7 @@ impl Running {
 
     /// Runs a command of weft for it to its end.
     pub(crate) fn weft(&self, arguments: &[&str]) -> Output {
-        weft(self.directory(), arguments).output().unwrap()
+        weft_beside(self.pid(), self.directory(), arguments)
     }
 
     /// What `weft status --json` says of the interface, with rates over `sample` seconds.
