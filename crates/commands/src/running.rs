@@ -5,9 +5,14 @@
 
 use std::io;
 
+use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
+use weft_host::Record;
 use weft_ipc::MAY_CONNECT;
+use weft_ipc::runtime_dir::runtime_dir;
 use weft_report::control_socket::{self as socket, Client, ClientError};
+
+use crate::output;
 
 /// The answers of the running interfaces; answers or errors, or both.
 #[derive(Debug)]
@@ -36,6 +41,21 @@ pub(crate) fn ask_all<T>(ask: impl Fn(Client) -> Result<T, ClientError>) -> Resu
 pub(crate) fn connect_to_first() -> Result<Client, Error> {
     let names = socket::running().map_err(|error| cannot_look(&error))?;
     first(names.iter().map(Client::connect)).unwrap_or_else(|| Err(none_is_running()))
+}
+
+/// Warns of an interface whose daemon has ended without taking it down, as after a crash, or of all of them.
+pub(crate) fn warn_of_leftovers(name: Option<&InterfaceName>) {
+    let names = name.map_or_else(|| socket::running().unwrap_or_default(), |name| vec![name.clone()]);
+    for name in names {
+        let left = Record::read(&runtime_dir(), &name).ok().flatten();
+        let is_left = left.is_some_and(|left| !left.steps.is_empty() && left.handed_over.is_none());
+        if is_left && matches!(Client::connect(&name), Err(ClientError::NotRunning { .. })) {
+            output::warning(&format!(
+                "the daemon of {name} has ended, and what it had set up is still in force, such as routes, name servers or \
+                 a kill switch: `weft down {name}` takes it back"
+            ));
+        }
+    }
 }
 
 fn none_is_running() -> Error {

@@ -19,6 +19,7 @@ mod table;
 /// # Errors
 /// When no interface runs; the error of an interface that does not answer.
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
+    running::warn_of_leftovers(args.name.as_ref());
     let Running { answers: reports, forbidden, errors } = match &args.name {
         Some(name) => {
             let report = ask_one(name, args.sample)?;

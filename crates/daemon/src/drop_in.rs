@@ -28,6 +28,7 @@ use crate::background::{self, BackgroundError};
 use crate::cli::drop_in::RunArgs;
 use crate::control::Managed;
 use crate::control::socket::Manage as _;
+use crate::foreign;
 use crate::interface::{self, Inherited, Interface, Options, StartError, TunQueues};
 use crate::logging;
 use crate::metrics;
@@ -139,6 +140,8 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         true => name_choice(OS, &name).ok_or_else(|| RunError::NotUtun(name.clone()))?,
         false => NameChoice::Given,
     };
+    // Before the process forks.
+    let is_of_wg_quick = foreign::is_started_by_wg_quick();
     let notifier = if args.foreground || environment.foreground { None } else { Some(background::begin()?) };
     secrecy::forbid_core_dumps();
     weft_confine::enable();
@@ -217,6 +220,9 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     };
     let stop = move || drop(asked.send(End::Asked));
     let managed = Managed::new(Arc::clone(interface.controller()), running, stop, None);
+    if is_of_wg_quick {
+        managed.leave_the_end_to_wg_quick();
+    }
     // Dropped behind all that follows: a client that waits for the end of its connection then knows that
     // everything is undone.
     let _socket = managed.serve(&name);

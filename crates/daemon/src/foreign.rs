@@ -6,6 +6,13 @@ use weft_config::InterfaceName;
 use weft_host::routes::Netlink;
 use weft_ipc::holder::{Held, Holder};
 
+/// Reports whether wg-quick has started this process.
+pub(crate) fn is_started_by_wg_quick() -> bool {
+    let parent = format!("/proc/{}/cmdline", std::os::unix::process::parent_id());
+    let command = std::fs::read(parent).unwrap_or_default();
+    command.split(|byte| *byte == 0).any(|word| word == b"wg-quick" || word.ends_with(b"/wg-quick"))
+}
+
 /// Returns which other WireGuard runs an interface and how to end it; `None` if none does.
 pub(crate) fn runs(interface: &InterfaceName) -> Option<String> {
     let wg_quick = format!("`wg-quick down {interface}` ends it if wg-quick brought it up");

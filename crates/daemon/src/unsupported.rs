@@ -305,6 +305,10 @@ pub(crate) mod foreign {
     pub(crate) fn runs(_: &InterfaceName) -> Option<String> {
         None
     }
+
+    pub(crate) fn is_started_by_wg_quick() -> bool {
+        false
+    }
 }
 
 /// Threads can be started.

@@ -16,7 +16,7 @@ use super::kernel::Kernel;
 use super::record::{Owner, Record};
 use super::restore::DnsWatch;
 use super::step::Step;
-use super::{Applied, Host, HostError, Plan, Recording, clean_up, owner, run_hooks, system_state};
+use super::{Applied, Host, HostError, Plan, Recording, clean_up, hooks, owner, system_state};
 use crate::routes::Netlink;
 
 /// How to continue with a device that existed before this daemon.
@@ -115,7 +115,7 @@ impl Host {
         let Some(continued) = &self.continued else { return true };
         if continued.runs_commands {
             for phase in [HookPhase::PreDown, HookPhase::PostDown] {
-                let _logged = run_hooks(&continued.down, phase, &self.kernel);
+                let _logged = hooks::run_all(&continued.down, phase, &self.plan.interface);
             }
         }
         continued.runs_commands

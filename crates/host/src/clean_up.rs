@@ -1,5 +1,7 @@
 //! Undoes what a daemon that has ended left behind.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use weft_config::{HookPhase, InterfaceName, KillSwitch};
@@ -8,7 +10,8 @@ use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
 use super::record::{Apart, Owner, Record};
-use super::{Applied, HostError, Step, dns, outside, run_hooks};
+use super::{Applied, HostError, Step, dns, hooks, outside};
+use crate::resolve::Tunnel;
 use crate::routes::Netlink;
 
 /// Which step stays in force when the steps of a daemon are undone.
@@ -92,10 +95,10 @@ pub(super) fn take_back(
     // A device with this name and another index belongs to another program.
     kernel.link = kernel.netlink.link(&record.interface).ok().filter(|link| Some(link.index) == record.index);
     kernel.dns.clone_from(&record.dns);
-    let mut failures = run_hooks(&record.down, HookPhase::PreDown, kernel);
+    let mut failures = hooks::run_all(&record.down, HookPhase::PreDown, &record.interface);
     let mut applied = Applied::recorded(steps);
     failures.extend(applied.undo(kernel));
-    failures.extend(run_hooks(&record.down, HookPhase::PostDown, kernel));
+    failures.extend(hooks::run_all(&record.down, HookPhase::PostDown, &record.interface));
     #[cfg(unix)]
     if let Err(error) = weft_ipc::listener::remove_dead(&runtime_dir::control_socket(
         &runtime_dir::runtime_dir(),
@@ -104,6 +107,20 @@ pub(super) fn take_back(
         tracing::debug!("the control socket stays: {error}");
     }
     (failures, kept.into_iter().next(), applied.stuck().to_vec())
+}
+
+/// Returns the last addresses of endpoints, by `host:port`, if a daemon crashed and its kill switch is still
+/// in force: names cannot be looked up until the tunnel is up again.
+pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<String, SocketAddr> {
+    let left = Record::read(directory, interface).ok().flatten();
+    left.filter(|record| record.steps.iter().any(has_kill_switch))
+        .map_or_else(BTreeMap::new, |record| record.endpoints)
+}
+
+/// Returns the tunnel that a daemon left behind, or handed over, and that may be in the way of look-ups.
+pub fn tunnel_left_behind(directory: &Path, interface: &InterfaceName) -> Option<Tunnel> {
+    let left = Record::read(directory, interface).ok().flatten()?;
+    Some(Tunnel::new(interface, left.index, left.mark, &left.steps))
 }
 
 pub(super) fn has_kill_switch(step: &Step) -> bool {

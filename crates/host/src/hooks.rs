@@ -109,6 +109,14 @@ fn quoted(word: &OsStr) -> String {
     format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))
 }
 
+/// Runs the commands of a phase of the way down: all of them, also after one that failed. Returns the
+/// failures; they are logged too.
+pub(super) fn run_all(hooks: &[Hook], phase: HookPhase, interface: &InterfaceName) -> Vec<HostError> {
+    let hooks = hooks.iter().filter(|hook| hook.phase == phase);
+    let failures = hooks.filter_map(|hook| run(hook, interface).err());
+    failures.inspect(|error| tracing::warn!("{error}")).collect()
+}
+
 fn ended(status: ExitStatus, phase: HookPhase) -> String {
     let how = match status.code() {
         // The exit code of a shell for a command that it cannot find.

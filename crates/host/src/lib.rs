@@ -78,7 +78,7 @@ mod unsaved;
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 mod unsupported;
 
-pub use clean_up::{Keep, clean_up, take_back_dns};
+pub use clean_up::{Keep, clean_up, remembered, take_back_dns, tunnel_left_behind};
 pub use error::HostError;
 pub use execute::{Applied, Difference, Outcome, StepChange, System};
 pub use follow::FOLLOWS_ENDPOINTS;
@@ -365,8 +365,10 @@ impl Host {
     pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<usize, HostError> {
         let alone = self.choose_alone()?;
         let plan = self.decide(config, endpoints)?;
+        let again = self.to_do_again(&plan);
         self.forget_undone();
-        self.change_to(plan, alone)
+        let changes = self.change_to(plan, alone)?;
+        Ok(changes + self.restore_connected(again))
     }
 
     /// Brings the system to another plan. `alone` is the lock under which the plan was made.
@@ -461,7 +463,7 @@ impl Host {
 
     /// Runs PreDown. Returns the failures; they are logged too.
     pub fn before_down(&self) -> Vec<HostError> {
-        run_hooks(&self.plan.down, HookPhase::PreDown, &self.kernel)
+        hooks::run_all(&self.plan.down, HookPhase::PreDown, &self.plan.interface)
     }
 
     /// Undoes all steps except those that `keep` names, in reverse order. Steps that are kept or could not be
@@ -492,7 +494,7 @@ impl Host {
     /// Runs PostDown, after the device was removed. Returns the failures; they are logged too.
     pub fn after(mut self) -> Vec<HostError> {
         self.kernel.link = None;
-        run_hooks(&self.plan.down, HookPhase::PostDown, &self.kernel)
+        hooks::run_all(&self.plan.down, HookPhase::PostDown, &self.plan.interface)
     }
 
     /// Writes the state of the interface into its file, see [`save()`]. If the file cannot be read or
@@ -564,20 +566,6 @@ impl Drop for Host {
     }
 }
 
-/// Returns the last addresses of endpoints, by `host:port`, if a daemon crashed and its kill switch is still
-/// in force: names cannot be looked up until the tunnel is up again.
-pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<String, SocketAddr> {
-    let left = Record::read(directory, interface).ok().flatten();
-    left.filter(|record| record.steps.iter().any(clean_up::has_kill_switch))
-        .map_or_else(BTreeMap::new, |record| record.endpoints)
-}
-
-/// Returns the tunnel that a daemon left behind, or handed over, and that may be in the way of look-ups.
-pub fn tunnel_left_behind(directory: &Path, interface: &InterfaceName) -> Option<Tunnel> {
-    let left = Record::read(directory, interface).ok().flatten()?;
-    Some(Tunnel::new(interface, left.index, left.mark, &left.steps))
-}
-
 /// Returns the plan for a configuration in the present state of the system. Nothing is claimed or recorded.
 pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
     let netlink = Netlink::open()?;
@@ -606,12 +594,4 @@ fn claim(directory: &Path, interface: &InterfaceName) -> Result<Option<Owner>, H
         }
         Err(error) => Err(error),
     }
-}
-
-/// Runs the commands of a phase of the way down: all of them, also after one that failed. Returns the
-/// failures; they are logged too.
-fn run_hooks(hooks: &[Hook], phase: HookPhase, kernel: &Kernel) -> Vec<HostError> {
-    let hooks = hooks.iter().filter(|hook| hook.phase == phase);
-    let failures = hooks.filter_map(|hook| hooks::run(hook, &kernel.interface).err());
-    failures.inspect(|error| tracing::warn!("{error}")).collect()
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::execute::{Outcome, System as _};
-use super::{FOLLOWS_ENDPOINTS, Host, Step, sysctl};
+use super::{FOLLOWS_ENDPOINTS, Host, Plan, Step, sysctl};
 use crate::network::NetworkChange;
 use crate::routes::{DeviceState, Family, MAIN_TABLE, RouteError, RuleKind, has_connected_route};
 
@@ -78,6 +78,28 @@ impl Host {
         };
         let undone: Vec<Step> = std::mem::take(&mut self.undone).into_iter().filter_map(step).collect();
         self.applied.forget(&undone);
+    }
+
+    /// Returns the steps that another program has undone, maybe on purpose, and that a reload with this plan
+    /// does again.
+    pub fn to_do_again(&self, plan: &Plan) -> Vec<Step> {
+        let connected: HashSet<Step> = plan.steps.iter().filter_map(connected_route).collect();
+        let undone = self.undone.iter().filter_map(|undone| match undone {
+            Undone::Step(step, _) => Some(step),
+            _ => None,
+        });
+        undone.filter(|step| plan.steps.contains(step) || connected.contains(step)).cloned().collect()
+    }
+
+    /// Adds the routes that the kernel makes with addresses which are there, of these steps. Returns their
+    /// number.
+    pub(super) fn restore_connected(&mut self, steps: Vec<Step>) -> usize {
+        let connected: Vec<Step> =
+            steps.into_iter().filter(|step| !self.applied.steps().contains(step)).collect();
+        let failed = self.restore(&connected);
+        let done = connected.len() - failed.len();
+        self.undone.extend(failed.into_iter().map(|(step, why)| Undone::Step(step, Some(why))));
+        done
     }
 
     fn restore_what_is_missing(&mut self, change: &NetworkChange) -> Result<Option<Vec<Undone>>, RouteError> {

@@ -30,8 +30,24 @@ pub enum SaveError {
         kept: Option<PathBuf>,
     },
     /// The file would not be a valid configuration with the state.
-    #[error("the state was not saved, because the file would not be valid with it:\n{0}")]
-    Invalid(#[source] ConfigErrors),
+    #[error("the state was not saved, because the file would not be valid with it:\n{errors}\n{}", outcome(interface, kept.as_deref()))]
+    Invalid {
+        /// The name of the interface.
+        interface: InterfaceName,
+        /// What is wrong.
+        errors: ConfigErrors,
+        /// Where the state is now, if it was kept.
+        kept: Option<PathBuf>,
+    },
+}
+
+impl SaveError {
+    /// Where the state is now, if it was kept.
+    fn kept_mut(&mut self) -> &mut Option<PathBuf> {
+        match self {
+            Self::File { kept, .. } | Self::Invalid { kept, .. } => kept,
+        }
+    }
 }
 
 fn outcome(interface: &InterfaceName, kept: Option<&Path>) -> String {
@@ -90,7 +106,8 @@ pub(super) fn edit(
     match config::parse(&edited, file, interface.clone()) {
         // The service may have the missing key as a credential.
         Err(errors) if errors.lacks_only_keys() => {}
-        parsed => drop(parsed.map_err(SaveError::Invalid)?),
+        Err(errors) => return Err(SaveError::Invalid { interface: interface.clone(), errors, kept: None }),
+        Ok(_) => {}
     }
     Ok(Some(edited))
 }
@@ -138,12 +155,14 @@ pub(super) fn save_device(
         Saved { file, device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
     let superseded = place.is_some_and(|place| unsaved::is_kept_for(place, interface, file));
     let mut result = save(file, interface, &saved);
-    if let Err(SaveError::File { kept, .. }) = &mut result
+    if let Err(error) = &mut result
         && let Some(place) = place
     {
-        let now = std::fs::read_to_string(file).ok().map(Zeroizing::new);
+        // A file that is no configuration any more is of no use.
+        let is_usable = matches!(error, SaveError::File { .. });
+        let now = std::fs::read_to_string(file).ok().filter(|_| is_usable).map(Zeroizing::new);
         if let Some(before) = now.as_ref().map(|now| now.as_str()).or(text) {
-            *kept = match edit(before, file, interface, &saved)? {
+            *error.kept_mut() = match edit(before, file, interface, &saved)? {
                 Some(edited) => unsaved::keep(place, interface, file, before, &edited)
                     .inspect_err(|error| {
                         tracing::warn!("the state of {interface} cannot be kept either: {error}");

@@ -1,6 +1,7 @@
 //! The requests that a running interface serves on its control socket.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_config::InterfaceName;
@@ -22,6 +23,8 @@ pub struct Managed {
     stop: Box<dyn Fn() + Send + Sync>,
     reload: Option<Box<OnReload>>,
     phase: Mutex<Phase>,
+    /// Whether wg-quick has brought the interface up, and has set the host up for it.
+    is_of_wg_quick: AtomicBool,
 }
 
 /// What the control thread of an interface is at. It runs the commands of the configuration at the start and
@@ -46,7 +49,13 @@ impl Managed {
         reload: Option<Box<OnReload>>,
     ) -> Arc<Self> {
         let (running, phase) = (Mutex::new(running), Mutex::new(Phase::Running));
-        Arc::new(Self { controller, running, stop: Box::new(stop), reload, phase })
+        let is_of_wg_quick = AtomicBool::new(false);
+        Arc::new(Self { controller, running, stop: Box::new(stop), reload, phase, is_of_wg_quick })
+    }
+
+    /// Refuses to end the interface: wg-quick undoes its routes, rules and name servers, and nothing else does.
+    pub fn leave_the_end_to_wg_quick(&self) {
+        self.is_of_wg_quick.store(true, Ordering::Relaxed);
     }
 
     /// Notes what the control thread is at; at first [`Phase::Running`].
@@ -154,6 +163,12 @@ impl Manage for Managed {
     }
 
     fn check_stop(&self, within_command: bool) -> Result<(), ManageError> {
+        if self.is_of_wg_quick.load(Ordering::Relaxed) {
+            return Err(ManageError::Failed(format!(
+                "wg-quick has brought {0} up: `wg-quick down {0}` takes it down with its routes, rules and name servers",
+                self.running().interface
+            )));
+        }
         if !within_command || self.phase() == Phase::Running {
             return Ok(());
         }

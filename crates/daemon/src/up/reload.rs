@@ -56,6 +56,7 @@ pub(super) fn reload(
         StepChange::Add(step) | StepChange::Replace { to: step, .. } => step.doing(own).to_string(),
         StepChange::Remove(step) => step.undoing(own).to_string(),
     }));
+    report.steps.extend(host.to_do_again(&plan).iter().map(|step| step.doing(own).to_string()));
     if plan.mark != state.settings.fw_mark {
         report.steps.push(format!("set mark {:#x}", plan.mark));
     }

@@ -43,6 +43,8 @@ fn down_takes_away_what_a_killed_daemon_left() {
         assert!(told.stdout.contains(line), "{line} in:\n{}", told.stdout);
     }
     assert!(network.picture().has("\"suppress_prefixlen\""), "it was only told");
+    let status = network.run(&["status"]);
+    assert!(status.stderr.contains("`weft down weft0` takes it back"), "{status:?}");
     network.down();
     network.assert_as(&before);
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "pre weft0\npost weft0\n");

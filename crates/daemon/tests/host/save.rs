@@ -73,3 +73,14 @@ fn a_file_that_was_edited_since_is_not_overwritten_by_what_was_kept() {
     assert!(ended.stdout.starts_with("up 0\n1\ndown 0\ndown 1\n1\n1\n2\n"), "{}", ended.stdout);
     assert!(ended.stdout.contains("weft0.conf was edited since"), "{}", ended.stdout);
 }
+
+#[test]
+fn what_does_not_fit_a_file_that_was_broken_meanwhile_is_kept() {
+    let script = format!(
+        "{BEGIN}cp \"$FILE\" \"$HERE/before\"; echo 'Garbage = 1' >> \"$FILE\"; down; echo \"down $?\"; peers \"$KEPT\"; \
+         cp \"$HERE/before\" \"$FILE\"; down; echo \"mended $?\"; peers \"$FILE\"; cat \"$HERE/said\""
+    );
+    let Some(ended) = weft("SaveConfig = true", &script) else { return };
+    assert!(ended.stdout.starts_with("down 1\n2\nmended 0\n2\n"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("Garbage") && ended.stdout.contains("is kept in "), "{}", ended.stdout);
+}

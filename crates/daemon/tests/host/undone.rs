@@ -44,6 +44,7 @@ fn a_firewall_that_starts_again_does_not_end_the_kill_switch() {
             &["nft flush chain inet weft-weft0 sent"],
             &["nft flush chain ip wg-quick-weft0 preraw"],
             &["nft chain inet weft-weft0 output { policy accept ; }"],
+            &["nft add table inet weft-weft0 { flags dormant ; }"],
             &["nft add rule inet weft-weft0 output accept", "nft flush chain inet weft-weft0 output"],
         ] {
             println!("{commands:?}");
@@ -109,6 +110,24 @@ fn what_may_be_meant_stays_and_is_told_until_it_is_there_again() {
         }
         until("it is told no more", || findings(&network).is_empty());
         up.assert_restored(&network.client);
+    }
+    client.stop();
+}
+
+#[test]
+fn a_reload_does_again_what_is_told_and_says_so() {
+    let Some(network) = Network::new() else { return };
+    let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 203.0.113.9");
+    let file = network.file("weft0.conf", &text);
+    let client = network.up(&file);
+    for route in ["10.77.0.0/24", "203.0.113.9/32"] {
+        run(&network.client, &format!("ip route del {route} dev weft0"));
+        told(&network, &client, "undone", &format!("add route {route}"));
+        let reloaded = network.run(&["reload", file.to_str().unwrap()]);
+        assert!(reloaded.stdout.contains(&format!("add route {route}")), "{reloaded:?}");
+        until("it is told no more", || findings(&network).is_empty());
+        let output = network.client.command("ip").args(["route", "show", route]).output().unwrap();
+        assert!(!output.stdout.is_empty());
     }
     client.stop();
 }

@@ -63,6 +63,10 @@ fn up_and_down() {
         quick.run("up");
         assert_eq!(std::fs::read_to_string(&mark).unwrap(), format!("{IF}\n"));
         let pid = daemon_of(machine, IF).unwrap();
+        // It would leave what wg-quick has set up.
+        let refused = machine.output("weft", &["down", IF]);
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(!refused.status.success() && said.contains(&format!("`wg-quick down {IF}`")), "{said}");
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
         assert_eq!(program, std::path::Path::new(env!("CARGO_BIN_EXE_weft")).canonicalize().unwrap());
         let link = machine.run("ip", &["-brief", "address", "show", "dev", IF]);

@@ -100,7 +100,8 @@ pub fn contents(rules: &Rules) -> Result<Contents, FirewallError> {
 pub fn is_in_force(rules: &Rules, set: &Contents) -> Result<bool, FirewallError> {
     let wanted = wanted_tables(rules);
     let count = wanted.len();
-    if existing(wanted, &reading(rules))?.len() < count {
+    let active = table_socket::active(wanted).map_err(|error| unreadable(&reading(rules), error))?;
+    if active.len() < count {
         return Ok(false);
     }
     let has_all = TableSocket::open().and_then(|mut socket| {

@@ -16,8 +16,11 @@ const GET_TABLE: u16 = 10 << 8 | 1;
 const TABLE: u16 = 10 << 8;
 const GET_CHAIN: u16 = 10 << 8 | 4;
 const CHAIN: u16 = 10 << 8 | 3;
-/// The attributes of a table (NFTA_TABLE_NAME) and of a chain (NFTA_CHAIN_TABLE and so on).
+/// The attributes of a table (NFTA_TABLE_NAME, NFTA_TABLE_FLAGS) and of a chain (NFTA_CHAIN_TABLE and so on).
 const TABLE_NAME: u16 = 1;
+const TABLE_FLAGS: u16 = 2;
+/// The flag of a table whose chains are not registered (NFT_TABLE_F_DORMANT).
+const DORMANT: u32 = 1;
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_HANDLE: u16 = 2;
 const CHAIN_NAME: u16 = 3;
@@ -50,14 +53,27 @@ const NO_NFTABLES: [i32; 4] = [libc::EPROTONOSUPPORT, libc::EAFNOSUPPORT, libc::
 
 /// Returns those of these tables that exist in the network namespace of this thread.
 pub(super) fn existing(tables: impl IntoIterator<Item = Table>) -> io::Result<Vec<Table>> {
+    with_flags(tables, |_| true)
+}
+
+/// Returns those of these tables whose rules are applied: of a dormant table none is.
+pub(super) fn active(tables: impl IntoIterator<Item = Table>) -> io::Result<Vec<Table>> {
+    with_flags(tables, |flags| flags & DORMANT == 0)
+}
+
+/// Returns those of these tables that exist with such flags.
+fn with_flags(
+    tables: impl IntoIterator<Item = Table>,
+    are_wanted: impl Fn(u32) -> bool,
+) -> io::Result<Vec<Table>> {
     let Some(mut socket) = unless_lacking(TableSocket::open())? else { return Ok(Vec::new()) };
-    let mut existing = Vec::new();
+    let mut found = Vec::new();
     for table in tables {
-        if unless_lacking(socket.has(&table))? == Some(true) {
-            existing.push(table);
+        if unless_lacking(socket.flags(&table))?.flatten().is_some_and(&are_wanted) {
+            found.push(table);
         }
     }
-    Ok(existing)
+    Ok(found)
 }
 
 /// Returns nothing where the kernel has no nftables.
@@ -80,11 +96,15 @@ impl TableSocket {
         Ok(Self(socket))
     }
 
-    /// Reports whether a table exists.
-    fn has(&mut self, table: &Table) -> io::Result<bool> {
+    /// Returns the flags of a table, if it exists.
+    fn flags(&mut self, table: &Table) -> io::Result<Option<u32>> {
         self.ask(GET_TABLE, NLM_F_REQUEST, table.family, &[(TABLE_NAME, &table.name)])?;
         let (answer, _) = self.0.recv_from_full()?;
-        Ok(content(&answer, TABLE)?.is_some())
+        let flags = |attributes| {
+            let found = attributes_of(attributes).find(|(kind, _)| *kind == TABLE_FLAGS);
+            found.map_or(0, |(_, value)| number(value) as u32)
+        };
+        Ok(content(&answer, TABLE)?.map(flags))
     }
 
     /// Returns a chain of a table, if it exists.
@@ -143,25 +163,35 @@ fn content(answer: &[u8], kind: u16) -> io::Result<Option<&[u8]>> {
 /// Reads a chain, and the name of its table.
 fn chain_of(attributes: &[u8]) -> (String, Chain) {
     let (mut table, mut chain) = (String::new(), Chain::default());
-    let mut rest = attributes;
-    while let Some((length, kind)) = rest
-        .first_chunk::<4>()
-        .map(|head| (u16::from_ne_bytes([head[0], head[1]]), u16::from_ne_bytes([head[2], head[3]])))
-    {
-        let Some(value) = rest.get(4..length.into()) else { break };
+    for (kind, value) in attributes_of(attributes) {
         let text = || String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned();
-        let number = || value.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
-        match kind & libc::NLA_TYPE_MASK as u16 {
+        match kind {
             CHAIN_TABLE => table = text(),
             CHAIN_NAME => chain.name = text(),
-            CHAIN_HANDLE => chain.handle = number(),
-            CHAIN_POLICY => chain.policy = number() as u32,
-            CHAIN_USE => chain.uses = number() as u32,
+            CHAIN_HANDLE => chain.handle = number(value),
+            CHAIN_POLICY => chain.policy = number(value) as u32,
+            CHAIN_USE => chain.uses = number(value) as u32,
             _ => {}
         }
-        rest = rest.get(usize::from(length).next_multiple_of(4)..).unwrap_or_default();
     }
     (table, chain)
+}
+
+/// Returns the types and values of attributes.
+fn attributes_of(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let head = rest.first_chunk::<4>()?;
+        let length = u16::from_ne_bytes([head[0], head[1]]);
+        let kind = u16::from_ne_bytes([head[2], head[3]]) & libc::NLA_TYPE_MASK as u16;
+        let value = rest.get(4..length.into())?;
+        rest = rest.get(usize::from(length).next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// Returns a number, which has its highest byte first.
+fn number(value: &[u8]) -> u64 {
+    value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Returns a message with attributes that are texts.
