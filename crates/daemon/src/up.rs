@@ -11,7 +11,7 @@ use weft_commands::output;
 use weft_config::exit;
 use weft_config::{self as config, Config, Endpoint, InterfaceName, LoadError};
 use weft_dataplane::DataplaneError;
-use weft_host::resolve::{Cancel, LookUp, ResolveError, Retries};
+use weft_host::resolve::{Cancel, LookUp, ResolveError, Retries, Tunnel};
 use weft_host::{self as host, HostError, Unsaved};
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_tun::OpenError;
@@ -272,7 +272,7 @@ fn dry_run(config: &Config) -> Result<(), exit::Error> {
 /// this point, the peers keep their last addresses; the tunnel that comes up with these leads to the name
 /// servers.
 fn known_endpoints(config: &Config, addresses: &[PeerAddress]) -> Found {
-    let look_up = LookUp::past(host::tunnel_left_behind(&runtime_dir(), &config.interface.name));
+    let look_up = LookUp::past(Tunnel::left_behind(&runtime_dir(), &config.interface.name));
     let found = Found::of(config, addresses, PATIENCE_WHILE_PACKETS_WAIT, &look_up);
     for InVain { peer, last, error } in &found.in_vain {
         match last {

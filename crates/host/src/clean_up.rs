@@ -11,7 +11,6 @@ use weft_ipc::runtime_dir;
 use super::kernel::Kernel;
 use super::record::{Apart, Owner, Record};
 use super::{Applied, HostError, Step, dns, hooks, outside};
-use crate::resolve::Tunnel;
 use crate::routes::Netlink;
 
 /// Which step stays in force when the steps of a daemon are undone.
@@ -115,12 +114,6 @@ pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<Strin
     let left = Record::read(directory, interface).ok().flatten();
     left.filter(|record| record.steps.iter().any(has_kill_switch))
         .map_or_else(BTreeMap::new, |record| record.endpoints)
-}
-
-/// Returns the tunnel that a daemon left behind, or handed over, and that may be in the way of look-ups.
-pub fn tunnel_left_behind(directory: &Path, interface: &InterfaceName) -> Option<Tunnel> {
-    let left = Record::read(directory, interface).ok().flatten()?;
-    Some(Tunnel::new(interface, left.index, left.mark, &left.steps))
 }
 
 pub(super) fn has_kill_switch(step: &Step) -> bool {

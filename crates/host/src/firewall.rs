@@ -199,7 +199,7 @@ impl Rules {
 /// What the packet filter has of the rules of an interface; it is not looked at here.
 #[cfg(not(target_os = "linux"))]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contents;
+pub struct Contents {}
 
 /// Returns what the packet filter has of these rules.
 ///
@@ -207,7 +207,7 @@ pub struct Contents;
 /// None.
 #[cfg(not(target_os = "linux"))]
 pub fn contents(_: &Rules) -> Result<Contents, FirewallError> {
-    Ok(Contents)
+    Ok(Contents {})
 }
 
 /// Reports whether there are any rules of the interface, if these are wanted.

@@ -78,7 +78,7 @@ mod unsaved;
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 mod unsupported;
 
-pub use clean_up::{Keep, clean_up, remembered, take_back_dns, tunnel_left_behind};
+pub use clean_up::{Keep, clean_up, remembered, take_back_dns};
 pub use error::HostError;
 pub use execute::{Applied, Difference, Outcome, StepChange, System};
 pub use follow::FOLLOWS_ENDPOINTS;

@@ -53,7 +53,8 @@ impl Managed {
         Arc::new(Self { controller, running, stop: Box::new(stop), reload, phase, is_of_wg_quick })
     }
 
-    /// Refuses to end the interface: wg-quick undoes its routes, rules and name servers, and nothing else does.
+    /// Refuses to end the interface: wg-quick undoes its routes, rules and name servers, and nothing else
+    /// does.
     pub fn leave_the_end_to_wg_quick(&self) {
         self.is_of_wg_quick.store(true, Ordering::Relaxed);
     }

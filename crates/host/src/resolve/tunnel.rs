@@ -1,8 +1,11 @@
 //! What a look-up has to know of the tunnel that it is for.
 
+use std::path::Path;
+
 use weft_config::InterfaceName;
 
 use crate::clean_up::has_kill_switch;
+use crate::record::Record;
 use crate::step::Step;
 
 /// A tunnel that a look-up must not depend on.
@@ -20,6 +23,12 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
+    /// Returns the tunnel that a daemon left behind, or handed over, and that may be in the way of look-ups.
+    pub fn left_behind(directory: &Path, interface: &InterfaceName) -> Option<Self> {
+        let left = Record::read(directory, interface).ok().flatten()?;
+        Some(Self::new(interface, left.index, left.mark, &left.steps))
+    }
+
     pub(crate) fn new(interface: &InterfaceName, index: Option<u32>, mark: u32, steps: &[Step]) -> Self {
         let carries = |step: &Step| match step {
             Step::Dns(_) => true,
