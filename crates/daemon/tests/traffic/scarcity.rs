@@ -17,7 +17,7 @@ use weft_lab::mounts::Mounts;
 use weft_lab::{Process, Transfer, here, until};
 
 use crate::support::{
-    Conf, End, Ends, Family, NAME, PORT, PeerConf, Running, Traces, alone, routes_of, weft, weft_up,
+    Conf, End, Ends, Family, NAME, PORT, PeerConf, Running, Traces, alone, routes_of, weft_up,
 };
 
 /// One packet thread needs about half of them; several are refused with so few.
@@ -187,8 +187,9 @@ impl State {
     }
 
     /// Runs a command of weft that uses the directory.
-    fn weft(&self, arguments: &[&str]) -> Output {
-        let mut command = weft(self.directory.path(), arguments);
+    fn weft(&self, ends: &Ends, arguments: &[&str]) -> Output {
+        let mut command = ends.a.command(env!("CARGO_BIN_EXE_weft"));
+        command.args(arguments).env("WEFT_RUNTIME_DIR", self.directory.path());
         self.mounts.apply(&mut command).unwrap();
         command.output().unwrap()
     }
@@ -210,7 +211,7 @@ fn a_full_state_directory_refuses_a_reload_whole_and_stops_nothing() {
 
     state.fill();
     let more = with_another_peer(&conf_a).write(files.path(), NAME);
-    let reload = || state.weft(&["reload", more.to_str().unwrap()]);
+    let reload = || state.weft(&ends, &["reload", more.to_str().unwrap()]);
     let refused = reload();
     let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{stderr}");
