@@ -49,6 +49,8 @@ fn a_process_that_does_not_come_to_its_end_is_named_with_what_it_holds() {
     );
 }
 
+/// Elsewhere no process can remove a file that another one has locked.
+#[cfg(unix)]
 #[test]
 fn what_another_process_has_made_in_its_place_stays() {
     let directory = tempfile::tempdir().unwrap();
