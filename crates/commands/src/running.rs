@@ -43,7 +43,8 @@ pub(crate) fn connect_to_first() -> Result<Client, Error> {
     first(names.iter().map(Client::connect)).unwrap_or_else(|| Err(none_is_running()))
 }
 
-/// Warns of an interface whose daemon has ended without taking it down, as after a crash, or of all of them.
+/// Warns that a daemon has ended without taking its interface down, as after a crash: of one interface, or of
+/// all.
 pub(crate) fn warn_of_leftovers(name: Option<&InterfaceName>) {
     let names = name.map_or_else(|| socket::running().unwrap_or_default(), |name| vec![name.clone()]);
     for name in names {

@@ -249,7 +249,7 @@ fn unsaved(target: &str) -> Result<Option<Zeroizing<String>>, LoadError> {
     })
 }
 
-/// Says what to do with a state that was not saved, and whose file was edited since.
+/// Says what to do with a state that was not saved, after its file was edited.
 pub(crate) fn edited(file: &Path, kept: &Path) -> String {
     format!(
         "{} was edited since the interface went down and its state could not be saved: take what is missing from {1}, and \

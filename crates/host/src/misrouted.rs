@@ -105,7 +105,7 @@ pub enum Misrouted {
 /// What helps a name server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerAdvice {
-    /// A route of its own.
+    /// A route to this prefix in AllowedIPs.
     Route(IpNet),
     /// A server elsewhere: this address is that of an endpoint, which cannot be in the tunnel.
     AnotherServer,

@@ -31,7 +31,7 @@ pub trait Manage: Send + Sync + 'static {
         Err(ManageError::Failed("this interface cannot be captured".to_owned()))
     }
 
-    /// Checks whether the interface can be asked to end. `within_command`: one of its own commands asks.
+    /// Checks whether the interface can be asked to end. `within_command`: a command of its file asks.
     ///
     /// # Errors
     /// The end would wait for that command.

@@ -189,7 +189,7 @@ fn a_network_namespace_without_its_own_file_leaves_that_of_the_host_alone() {
     assert_eq!(machine.text(), before);
     assert!(!machine.path("called").exists());
     assert_eq!(machine.system().repair().unwrap(), ["wg0"]);
-    // With a file of its own it has name servers.
+    // With a separate file it has name servers.
     fs::write(machine.path("run/inside"), INSIDE).unwrap();
     namespace.run(|| {
         in_namespace(&machine, || {

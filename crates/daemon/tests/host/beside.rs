@@ -1,4 +1,4 @@
-//! The same script with weft and with wg-quick(8) and wireguard-go, each in a network of its own.
+//! The same script with weft and with wg-quick(8) and wireguard-go, each in a separate network.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -19,7 +19,7 @@ const CHAIN: u16 = 10 << 8 | 3;
 /// The attributes of a table (NFTA_TABLE_NAME, NFTA_TABLE_FLAGS) and of a chain (NFTA_CHAIN_TABLE and so on).
 const TABLE_NAME: u16 = 1;
 const TABLE_FLAGS: u16 = 2;
-/// The flag of a table whose chains are not registered (NFT_TABLE_F_DORMANT).
+/// The flag of a table that is not applied (NFT_TABLE_F_DORMANT).
 const DORMANT: u32 = 1;
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_HANDLE: u16 = 2;
@@ -56,7 +56,7 @@ pub(super) fn existing(tables: impl IntoIterator<Item = Table>) -> io::Result<Ve
     with_flags(tables, |_| true)
 }
 
-/// Returns those of these tables whose rules are applied: of a dormant table none is.
+/// Returns those of these tables that are applied, which dormant ones are not.
 pub(super) fn active(tables: impl IntoIterator<Item = Table>) -> io::Result<Vec<Table>> {
     with_flags(tables, |flags| flags & DORMANT == 0)
 }
