@@ -3,11 +3,13 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONTENT_TYPE, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
 use hyper::http::uri::Scheme;
@@ -108,28 +110,37 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Client {
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        // The client keeps its place between its requests too: it is disconnected if the next one is late.
-        self.place.begin_serving();
         let is_head = request.method() == Method::HEAD;
         let answered = if !self.is_admitted(&request) {
             Err(Refusal::Password)
         } else if request.method() == Method::CONNECT {
-            self.connect(&request).await
+            match self.connect(&request).await {
+                // `serve` goes on with the client, which keeps its place.
+                Ok(connected) => return connected,
+                refused => refused,
+            }
         } else {
             self.forward(request).await
         };
-        answered.unwrap_or_else(|refusal| {
+        let response = answered.unwrap_or_else(|refusal| {
             if !matches!(refusal, Refusal::Password | Refusal::Request(_)) {
                 self.proxy.refusals.report("an HTTP client", &refusal);
             }
             refusal.response(is_head)
-        })
+        });
+        let place = Arc::clone(&self.place);
+        response.map(|body| Answer { body, place }.boxed())
     }
 
+    /// Reports whether the client may make a request, and tells its place.
     fn is_admitted(&self, request: &Request<Incoming>) -> bool {
+        let Some(users) = &self.proxy.users else { return true };
         let given = request.headers().get(PROXY_AUTHORIZATION);
-        let admits = |users: &crate::Users| given.is_some_and(|value| users.admit_basic(value.as_bytes()));
-        self.proxy.users.as_ref().is_none_or(admits)
+        let is_admitted = given.is_some_and(|value| users.admit_basic(value.as_bytes()));
+        if is_admitted {
+            self.place.admit();
+        }
+        is_admitted
     }
 
     /// Opens a connection; once the client has the answer, `serve` relays both.
@@ -137,6 +148,7 @@ impl Client {
         const WRONG: Refusal = Refusal::Request("CONNECT needs HOST:PORT");
         let authority = request.uri().authority().ok_or(WRONG)?;
         let destination = authority.as_str().parse().map_err(|_| WRONG)?;
+        self.place.begin_serving();
         let remote = self.proxy.reach.connect(&destination).await?;
         *lock(&self.connected) = Some(remote);
         Ok(Response::new(text(String::new())))
@@ -155,6 +167,8 @@ impl Client {
         };
         let destination = Destination::with_default_port(authority.as_str(), Some(PORT))
             .map_err(|_| Refusal::Request("the URL names no host and port that can be connected to"))?;
+        // Wrong requests win a client no time.
+        self.place.begin_serving();
         let failed = |error| Refusal::Server(destination.clone(), error);
         if let Some(mut kept) = self.kept_for(&destination).await {
             match kept.try_send_request(request).await {
@@ -194,6 +208,39 @@ impl Client {
         *lock(&self.kept) = Some((destination, sender));
         head::make_end_to_end(&mut response);
         response.map(|body| body.boxed())
+    }
+}
+
+/// The body of an answer. After its end the client is waited for: between requests it gives way.
+struct Answer {
+    body: Body,
+    place: Arc<Place>,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // The end of the answer may still wait for the client.
+        self.place.expect_progress();
     }
 }
 

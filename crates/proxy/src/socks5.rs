@@ -18,9 +18,11 @@ mod message;
 
 /// Serves a client until its connection or its association ends.
 pub(crate) async fn serve(mut client: Box<dyn Connection>, place: &Place, proxy: &Proxy) {
-    let request = message::handshake(&mut *client, proxy.users.as_ref(), || place.expect_progress());
+    let request = message::handshake(&mut *client, proxy.users.as_ref(), place);
     let handshake = timeout(proxy.request_timeout, request).await.unwrap_or(Err(HandshakeError::Late));
-    place.begin_serving();
+    if handshake.is_ok() {
+        place.begin_serving();
+    }
     let served = match handshake {
         Ok((Command::Connect, host, port)) => match Destination::with_host(host, port) {
             Ok(destination) => connect(client, proxy, &destination).await,

@@ -13,12 +13,16 @@ use super::Source;
 /// How long a client keeps its place without progress while it sends a request or receives an answer. A
 /// client that does not pause is done in milliseconds.
 const GRACE: Duration = Duration::from_millis(250);
+/// Clients that are not admitted give way before admitted ones while they have one place in this many. If
+/// they always did, admitted clients that do nothing would leave one place to all others.
+const STRANGERS_SHARE: usize = 4;
 
 /// A fixed number of places for clients.
 ///
 /// When all are taken and another client connects, one client gives way: the client that the server has
 /// waited for longest, among those of the source with the most places. A client keeps its place while its
-/// request is served.
+/// request is served. Where clients have to be admitted, as by a password, those that are not give way before
+/// those that are, and what they send wins them no time.
 #[derive(Debug)]
 pub struct Places {
     count: usize,
@@ -39,7 +43,21 @@ struct Taken {
 struct Client {
     source: Source,
     turn: Turn,
+    standing: Standing,
     wanted: Arc<Notify>,
+}
+
+/// What the server has found out about a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It has sent nothing.
+    Silent,
+    /// It has sent something, and no request of it was served. It has no more time than it had then.
+    Unknown,
+    /// A request of it was served.
+    Served,
+    /// It has shown that it may be served: by a password.
+    Admitted,
 }
 
 /// What a client or the server does next.
@@ -93,7 +111,8 @@ impl Places {
             taken.next += 1;
             let (number, wanted) = (taken.next, Arc::<Notify>::default());
             let turn = Turn::Client { since: Instant::now(), grace: Duration::ZERO };
-            taken.clients.insert(number, Client { source, turn, wanted: Arc::clone(&wanted) });
+            let client = Client { source, turn, standing: Standing::Silent, wanted: Arc::clone(&wanted) };
+            taken.clients.insert(number, client);
             return Ok(Place { places: Arc::clone(self), number, wanted });
         }
         if taken.clients.values().any(|client| client.turn == Turn::Asked) {
@@ -124,14 +143,18 @@ impl Taken {
         for client in self.clients.values() {
             *places_of.entry(client.source).or_insert(0) += 1;
         }
+        let is_stranger = |client: &Client| client.standing != Standing::Admitted;
+        let strangers = self.clients.values().filter(|client| is_stranger(client)).count();
+        let strangers_first = strangers * STRANGERS_SHARE >= self.clients.len();
         let awaited = self.clients.iter().filter_map(|(number, client)| match client.turn {
-            Turn::Client { since, grace } => Some((*number, client.source, since, since + grace)),
+            Turn::Client { since, grace } => Some((*number, client, since, since + grace)),
             Turn::Server | Turn::Asked => None,
         });
-        let longest = awaited
-            .clone()
-            .filter(|(.., from)| *from <= now)
-            .max_by_key(|(number, source, since, _)| (places_of.get(source), Reverse((*since, *number))));
+        let longest =
+            awaited.clone().filter(|(.., from)| *from <= now).max_by_key(|(number, client, since, _)| {
+                let gives_way_first = strangers_first && is_stranger(client);
+                (gives_way_first, places_of.get(&client.source), Reverse((*since, *number)))
+            });
         (longest.map(|(number, ..)| number), awaited.map(|(.., from)| from).min())
     }
 }
@@ -155,10 +178,18 @@ impl Place {
         self.turn(Turn::Client { since: Instant::now(), grace: GRACE });
     }
 
-    /// Records that the request is complete. The place is not asked for until the client has to send or
-    /// receive.
+    /// Records that the request is complete, and that the client may make it. The place is not asked for until
+    /// the client has to send or receive.
     pub fn begin_serving(&self) {
         self.turn(Turn::Server);
+    }
+
+    /// Records that the client has shown that it may be served, for as long as it is connected. Only for
+    /// servers that turn others away.
+    pub fn admit(&self) {
+        if let Some(client) = self.places.lock().clients.get_mut(&self.number) {
+            client.standing = Standing::Admitted;
+        }
     }
 
     /// Waits until another client needs the place.
@@ -173,11 +204,19 @@ impl Place {
         match turn {
             // A client that was asked for its place gets no second request: another client waits.
             _ if client.turn == Turn::Asked => {}
+            // Wrong requests would let it keep its place for as long as it sends them.
+            Turn::Client { .. } if client.standing == Standing::Unknown => {}
             Turn::Client { grace: Duration::ZERO, .. } if is_awaited => {
                 client.ask();
                 taken.is_awaited = false;
             }
             turn => {
+                client.standing = match (client.standing, turn) {
+                    (Standing::Admitted, _) => Standing::Admitted,
+                    (_, Turn::Server) => Standing::Served,
+                    (Standing::Silent, Turn::Client { grace, .. }) if !grace.is_zero() => Standing::Unknown,
+                    (standing, _) => standing,
+                };
                 client.turn = turn;
                 if is_awaited {
                     self.places.changed.notify_one();

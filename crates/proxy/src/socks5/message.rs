@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use weft_ipc::Place;
 use zeroize::Zeroizing;
 
 use crate::access::Users;
@@ -99,15 +100,14 @@ impl HandshakeError {
     }
 }
 
-/// Agrees on a method, checks the password, and returns the request. `started` is called once the client has
-/// sent something.
+/// Agrees on a method, checks the password, and returns the request. The place is told how far the client is.
 pub(super) async fn handshake(
     client: &mut dyn Connection,
     users: Option<&Users>,
-    started: impl Fn(),
+    place: &Place,
 ) -> Result<(Command, Host, u16), HandshakeError> {
     version(client).await?;
-    started();
+    place.expect_progress();
     let mut methods = vec![0; usize::from(client.read_u8().await?)];
     client.read_exact(&mut methods).await?;
     let wanted = if users.is_some() { PASSWORD } else { NO_PASSWORD };
@@ -118,6 +118,7 @@ pub(super) async fn handshake(
     client.write_all(&[VERSION, wanted]).await?;
     if let Some(users) = users {
         check_password(client, users).await?;
+        place.admit();
     }
     request(client).await
 }

@@ -184,6 +184,68 @@ fn only_a_user_with_the_right_password_comes_in() {
     assert!(shown.contains("proxy-authenticate: Basic realm=\"weft\""), "{shown}");
 }
 
+/// Sends a request on a connection. Returns the status of the answer, or `None` if the proxy has hung up.
+async fn status(stream: &mut TcpStream, request: &str) -> Option<String> {
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        if stream.read(&mut byte).await.ok()? == 0 {
+            return None;
+        }
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap().to_lowercase();
+    let length = head.split_once("content-length: ").and_then(|(_, rest)| rest.lines().next()?.parse().ok());
+    stream.read_exact(&mut vec![0; length.unwrap_or(0)]).await.ok()?;
+    head.split(' ').nth(1).map(str::to_owned)
+}
+
+#[test]
+fn clients_with_wrong_requests_keep_no_client_out_and_give_way_before_those_that_may_come_in() {
+    const CLIENTS: usize = 8;
+    /// The user ann of the tests.
+    const PASSWORD: &str = "Proxy-Authorization: Basic YW5uOnNlY3JldA==\r\n";
+    let Some(lab) = Lab::new() else { return };
+    lab.serve_http();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("users");
+    std::fs::write(&path, "ann:secret\n").unwrap();
+    let request = |url: &str, field: &str| format!("GET {url} HTTP/1.1\r\nHost: x\r\n{field}\r\n");
+    let good = request("http://10.9.0.1/", PASSWORD);
+    for (users, wrong, code) in [
+        (Some(Users::read(&path).unwrap()), request("http://10.9.0.1/", ""), "407"),
+        (None, request("/", ""), "400"),
+        (None, request("http://:1/", ""), "400"),
+    ] {
+        let is_asked = users.is_some();
+        let hour = Duration::from_secs(3600);
+        let http = vec![PROXY.parse().unwrap()];
+        let options = Options { http, users, clients: CLIENTS, request_timeout: hour, ..Options::default() };
+        let _running = lab.proxy(options);
+        lab.client(async || {
+            let mut known = TcpStream::connect(PROXY).await.unwrap();
+            assert_eq!(status(&mut known, &good).await.as_deref(), Some("200"));
+            let mut strangers = Vec::new();
+            for _ in 1..CLIENTS {
+                let mut stranger = TcpStream::connect(PROXY).await.unwrap();
+                assert_eq!(status(&mut stranger, &wrong).await.as_deref(), Some(code), "{wrong}");
+                strangers.push(stranger);
+            }
+            for _ in 0..2 * CLIENTS {
+                // Those that are left send another one.
+                for stranger in &mut strangers {
+                    status(stranger, &wrong).await;
+                }
+                let mut client = TcpStream::connect(PROXY).await.unwrap();
+                assert_eq!(status(&mut client, &good).await.as_deref(), Some("200"), "{wrong}");
+                if is_asked {
+                    assert_eq!(status(&mut known, &good).await.as_deref(), Some("200"));
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn half_a_request_and_an_oversized_head_are_turned_away() {
     let Some(lab) = Lab::new() else { return };

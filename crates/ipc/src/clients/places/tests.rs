@@ -67,6 +67,36 @@ async fn a_client_that_has_begun_a_request_has_a_moment_for_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_client_sends_before_it_is_served_wins_it_no_time() {
+    let (places, mut held) = taken(&[1, 2]).await;
+    let [unknown, other] = [0, 1].map(|index: usize| held[index].as_ref().unwrap());
+    unknown.expect_progress();
+    advance(Duration::from_millis(1)).await;
+    other.expect_progress();
+    for _ in 0..3 {
+        advance(GRACE * 2 / 3).await;
+        unknown.expect_progress();
+        unknown.expect_request();
+    }
+    assert_eq!(asked(&places, &mut held).await, Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_was_not_admitted_gives_way_before_one_that_was() {
+    // The admitted clients have waited longest, and are of the largest source.
+    let (places, mut held) = taken(&[1, 1, 1, 2, 3]).await;
+    for place in held[..3].iter().flatten() {
+        place.admit();
+    }
+    for expected in [3, 4, 5, 6] {
+        assert_eq!(asked(&places, &mut held).await, Some(expected));
+    }
+    // Their last place is not taken from one newcomer by the next.
+    held.last().unwrap().as_ref().unwrap().admit();
+    assert_eq!(asked(&places, &mut held).await, Some(0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_is_served_keeps_its_place_until_it_is_waited_for() {
     let (places, mut held) = taken(&[1, 1]).await;
     for place in held.iter().flatten() {
