@@ -36,7 +36,8 @@ Examples:
 
 {EXIT_CODES}"))]
 pub struct CheckArgs {
-    /// A wg-quick configuration file, or a name for /etc/wireguard/NAME.conf.
+    /// A wg-quick configuration file, or a name: for the file that the running interface was brought up from,
+    /// else /etc/wireguard/NAME.conf.
     #[arg(value_name = "FILE|NAME")]
     pub target: String,
     /// Print the result, with errors and warnings, as JSON on standard output.
@@ -61,14 +62,14 @@ pub struct SaveArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("\
 Examples:
-  sudo weft reload wg0              after editing /etc/wireguard/wg0.conf
+  sudo weft reload wg0              after editing its file
   sudo weft reload wg0 --dry-run    prints what would change
 
 Commands (PreUp, PostUp, …) do not run; those for the way down are the new ones from then on.
 
 {EXIT_CODES}"))]
 pub struct ReloadArgs {
-    /// The interface's name, or its configuration file.
+    /// The interface's name, for the file that it was brought up from, or another file.
     #[arg(value_name = "NAME|FILE")]
     pub target: String,
     /// Print what would change, and change nothing.

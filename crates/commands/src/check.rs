@@ -19,14 +19,15 @@ use weft_report::finding::Level;
 use weft_tunnel::{PeerLimits, Rate};
 
 use crate::args::CheckArgs;
-use crate::output;
+use crate::{output, own_file};
 
 /// Checks the file. Prints warnings to standard error, and the meaning of the file to standard output.
 /// Returns the errors; `--json` prints them to standard output as well.
 pub fn run(args: &CheckArgs) -> Result<(), Error> {
-    let mut loaded = config::load(&args.target);
+    let target = &own_file::file_of(&args.target)?;
+    let mut loaded = config::load(target);
     if let Ok(parsed) = &mut loaded {
-        weft_host::warn_of_readers(&args.target, &mut parsed.warnings);
+        weft_host::warn_of_readers(target, &mut parsed.warnings);
     }
     let warnings = match &loaded {
         Ok(parsed) => &parsed.warnings[..],
@@ -36,7 +37,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     for warning in warnings {
         output::warning(warning);
     }
-    let elsewhere = loaded.as_ref().map(|parsed| misrouted(&args.target, parsed)).unwrap_or_default();
+    let elsewhere = loaded.as_ref().map(|parsed| misrouted(target, parsed)).unwrap_or_default();
     for (level, finding) in &elsewhere {
         if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
     }

@@ -11,7 +11,7 @@ use weft_config::{self as config, InterfaceName, LoadError};
 use weft_report::finding::{self, Finding, Level};
 
 use crate::args::DoctorArgs;
-use crate::output;
+use crate::{output, own_file};
 
 mod evaluate;
 mod machine;
@@ -55,7 +55,7 @@ struct Report<'a> {
 /// Returns the requirements of the configuration, and the findings about the configuration itself.
 fn target_of(target: Option<&str>) -> Result<(DoctorTarget, Vec<Finding>), Error> {
     let Some(target) = target else { return Ok((DoctorTarget::default(), Vec::new())) };
-    match config::load(target) {
+    match config::load(&own_file::file_of(target)?) {
         Ok(parsed) => {
             let warnings = parsed
                 .warnings

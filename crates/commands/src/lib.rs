@@ -11,6 +11,7 @@ pub mod hang_up;
 pub mod keys;
 pub mod misrouted;
 pub mod output;
+mod own_file;
 pub mod reload;
 mod running;
 pub mod save;

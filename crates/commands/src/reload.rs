@@ -7,7 +7,7 @@ use weft_config::{self as config, LoadError};
 use weft_report::control_socket::{Client, Reload, ReloadReport};
 
 use crate::args::ReloadArgs;
-use crate::output;
+use crate::{output, own_file};
 
 /// Checks the file, and asks the daemon to apply it.
 ///
@@ -15,14 +15,15 @@ use crate::output;
 /// Errors in the file, and errors of the daemon, after which nothing has changed. [`Code::Permission`] if the
 /// daemon refused some of the changes.
 pub fn run(args: &ReloadArgs) -> Result<(), Error> {
-    // Errors in the file are reported here, before the daemon is contacted.
-    let name = match config::load(&args.target) {
+    let target = own_file::file_of(&args.target)?;
+    // Errors in the file are reported here, before the daemon is asked for a change.
+    let name = match config::load(&target) {
         Ok(parsed) => parsed.config.interface.name,
         // The daemon may have the key as a credential.
-        Err(LoadError::Config(errors)) if errors.lacks_only_keys() => config::interface_of(&args.target)?,
+        Err(LoadError::Config(errors)) if errors.lacks_only_keys() => config::interface_of(&target)?,
         Err(error) => return Err(error.into()),
     };
-    let (file, text) = config::read_text(&args.target)?;
+    let (file, text) = config::read_text(&target)?;
     let text = config::with_keys_in_place(&text, &file);
     let failed = |error: weft_report::control_socket::ClientError| Error::new(error.exit_code(), error);
     let mut client = Client::connect(&name).map_err(failed)?;
@@ -30,9 +31,12 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
         weft_host::refuse_elsewhere(&name, client.server_process())?;
     }
     let file = std::path::absolute(&file).unwrap_or(file);
+    let own = client.status().map_err(failed)?.file;
+    let another = own.and_then(|own| own_file::warning_of_another(&name, own.as_ref(), &file));
     let within_command = weft_host::is_within_command(&name);
     let reload = Reload { text, file, dry_run: args.dry_run, within_command };
-    let report = client.reload(&reload).map_err(failed)?;
+    let mut report = client.reload(&reload).map_err(failed)?;
+    report.warnings.splice(..0, another);
     if args.json {
         output::print_json(&report)?;
     } else {

@@ -33,6 +33,8 @@ use crate::unsupported as device;
 #[derive(Clone, Debug)]
 pub struct Running {
     pub interface: String,
+    /// The absolute path of the file that the interface was brought up from.
+    pub source: Option<PathBuf>,
     /// Where the kernel counts the device's packets (proc_pid_net(5)).
     pub proc_net: PathBuf,
     /// What the device is: `tun`, or `veth` in its place.
@@ -126,6 +128,7 @@ impl Running {
     pub fn new(interface: &str) -> Self {
         Self {
             interface: interface.to_owned(),
+            source: None,
             // /proc/self shows the namespace of the process's first thread instead.
             proc_net: PathBuf::from("/proc/thread-self/net"),
             backing: "tun",
@@ -195,6 +198,7 @@ impl Running {
             interface: self.interface.clone(),
             weft_version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            file: self.source.as_ref().map(|file| file.to_string_lossy().into_owned()),
             members: self.members.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             public_key: settings.private_key.as_ref().map(|key| key.public_key().to_string()),
             listen_port: settings.listen_port,

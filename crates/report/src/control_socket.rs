@@ -145,6 +145,19 @@ pub enum ClientError {
         /// The users that may run the interface.
         expected: Users,
     },
+    /// The daemon names a file as its own that this process has no reason to read.
+    #[error(
+        "{name} was brought up from {} by user {user}, who does not decide what this command reads: give the path of the \
+         file instead of the name",
+        file.display()
+    )]
+    OthersFile {
+        name: String,
+        /// The user that runs the daemon.
+        user: u32,
+        /// The file that the daemon names.
+        file: PathBuf,
+    },
     /// Other users may change the contents of the runtime directory.
     #[error(transparent)]
     Untrusted(#[from] UntrustedError),

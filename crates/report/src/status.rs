@@ -17,6 +17,8 @@ pub struct StatusReport {
     pub weft_version: String,
     /// The process id of the daemon.
     pub pid: u32,
+    /// The absolute path of the file that the interface was brought up from; none if it has no file.
+    pub file: Option<String>,
     /// The process ids of the commands that use an interface without root (`weft exec`, `weft proxy`), the
     /// oldest first.
     pub members: Vec<u32>,

@@ -27,7 +27,8 @@ Example:
 
 {EXIT_CODES}"))]
 pub struct StripArgs {
-    /// A wg-quick configuration file, or a name for /etc/wireguard/NAME.conf.
+    /// A wg-quick configuration file, or a name: for the file that the running interface was brought up from,
+    /// else /etc/wireguard/NAME.conf.
     #[arg(value_name = "FILE|NAME", value_hint = ValueHint::FilePath)]
     pub target: String,
 }

@@ -17,7 +17,8 @@ Exit codes:
   77  the configuration may not be read
   78  the configuration is wrong")]
 pub struct DoctorArgs {
-    /// A wg-quick configuration file, or a name for /etc/wireguard/NAME.conf; without it the machine alone.
+    /// A wg-quick configuration file, or a name: for the file that the running interface was brought up from,
+    /// else /etc/wireguard/NAME.conf; without it the machine alone.
     #[arg(value_name = "NAME|FILE")]
     pub target: Option<String>,
     /// Print the findings as JSON on standard output.

@@ -62,6 +62,9 @@ fn interface(report: &StatusReport) -> Table {
         let members: Vec<String> = report.members.iter().map(|id| format!("process {id}")).collect();
         row("used by", shortened(&members));
     }
+    if let Some(file) = &report.file {
+        row("file", file.clone());
+    }
     row("public key", report.public_key.clone().unwrap_or_else(|| "none".to_owned()));
     row("listen port", report.listen_port.to_string());
     if report.fw_mark != 0 {

@@ -10,11 +10,11 @@ use zeroize::Zeroizing;
 
 use super::file;
 use crate::args::StripArgs;
-use crate::output;
+use crate::{output, own_file};
 
 /// Prints the rest of the file.
 pub fn run(args: &StripArgs) -> Result<(), Error> {
-    let file = config::path_of(&args.target);
+    let file = config::path_of(&own_file::file_of(&args.target)?);
     // wg(8) does not support key files.
     let text = config::with_all_keys_in_place(&file::read(&file)?, &file)?;
     if let Some(error) = config::foreign(&text, &Arc::from(&*file)) {

@@ -122,6 +122,7 @@ fn run(args: &RootlessArgs, file: &Path, members: &Members) -> Result<(), Error>
 
     let options = options(args.tun, &config);
     let mut supervisor = bring_up(&namespace, config, overrides, &found, &options, &inbox, metrics)?;
+    supervisor.is_from(file);
     let state = TunnelState {
         process: std::process::id(),
         file: file.to_owned(),

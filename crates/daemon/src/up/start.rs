@@ -97,6 +97,7 @@ pub(super) fn run(
         let mut served =
             Served::open(interface, &config, options, &inbox, Some(Client::path_of(name)), metrics)?;
         served.managed.running().mtu = mtu;
+        served.managed.running().source = Some(file.to_owned());
         served.serve_uapi(name, interface.controller(), &inbox, &is_configured);
         Ok(served)
     };

@@ -160,6 +160,12 @@ impl Supervisor {
         running.far_counters = far_counters.map(Arc::new);
     }
 
+    /// Reports the file that an interface without root was brought up from.
+    #[cfg(target_os = "linux")]
+    pub(super) fn is_from(&self, file: &Path) {
+        self.managed.running().source = Some(file.to_owned());
+    }
+
     /// Reports the processes that use an interface without root.
     #[cfg(target_os = "linux")]
     pub(super) fn is_used_by(&self, processes: Arc<std::sync::Mutex<Vec<u32>>>) {

@@ -29,6 +29,7 @@ mod many_peers;
 mod many_routes;
 mod misrouted;
 mod namespaces;
+mod own_file;
 mod reload;
 mod save;
 mod silent;

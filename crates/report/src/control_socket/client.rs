@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use weft_config::InterfaceName;
+use weft_config::{self as config, InterfaceName};
 use weft_ipc::Connection;
-use weft_ipc::runtime_dir::{self, control_socket, runtime_dir, user_dir};
+use weft_ipc::runtime_dir::{self, Users, control_socket, runtime_dir, user_dir};
 use zeroize::Zeroizing;
 
 use super::line::{
@@ -127,6 +127,23 @@ impl Client {
 
     pub fn name(&self) -> &InterfaceName {
         &self.name
+    }
+
+    /// Requests the file that the interface was brought up from, if it has one.
+    ///
+    /// # Errors
+    /// Those of [`Self::status`], and [`ClientError::OthersFile`] if the daemon runs as another user, which
+    /// does not decide what this process reads.
+    pub fn own_file(&mut self) -> Result<Option<PathBuf>, ClientError> {
+        let Some(file) = self.status()?.file.map(PathBuf::from) else { return Ok(None) };
+        match self.connection.server().map_err(|error| self.failed(error, PATIENCE))? {
+            Some(user)
+                if !Users::of_process().trusts(user) && file != config::path_of(self.name.as_str()) =>
+            {
+                Err(ClientError::OthersFile { name: self.name.to_string(), user, file })
+            }
+            _ => Ok(Some(file)),
+        }
     }
 
     /// Requests the state of the interface. Reconnects once if the daemon closed an idle connection.

@@ -1,0 +1,41 @@
+//! The file that a command reads when it is given the NAME of an interface.
+
+use std::path::Path;
+
+use weft_config::exit::Error;
+use weft_config::{InterfaceName, path_of};
+use weft_report::control_socket::{Client, ClientError};
+
+/// Returns the path of the file that `target` names: a path as it is, and for the name of a running interface
+/// the file that it was brought up from. All other names stand for /etc/wireguard/NAME.conf, also those of
+/// interfaces that do not tell this user.
+///
+/// # Errors
+/// An interface of that name runs, and does not answer, or its file is another user's choice.
+pub(crate) fn file_of(target: &str) -> Result<String, Error> {
+    // A path is no valid name: it has a separator, or the end of a file's name.
+    let name = target.parse::<InterfaceName>().ok().filter(|_| path_of(target) != Path::new(target));
+    let Some(name) = name else { return Ok(target.to_owned()) };
+    let own = Client::connect(&name).and_then(|mut client| client.own_file());
+    match own {
+        Ok(Some(file)) => Ok(file.to_string_lossy().into_owned()),
+        Ok(None) | Err(ClientError::NotRunning { .. } | ClientError::Forbidden { .. }) => {
+            Ok(target.to_owned())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns a warning if an interface that was brought up from `own` shall take what is in `given`, another
+/// file.
+pub(crate) fn warning_of_another(name: &InterfaceName, own: &Path, given: &Path) -> Option<String> {
+    let resolved = |file: &Path| file.canonicalize().or_else(|_| std::path::absolute(file)).ok();
+    (resolved(own) != resolved(given)).then(|| {
+        format!(
+            "{name} was brought up from {}, and takes what is in {} until its next start: a restart, `weft reload {name}` \
+             and a save of its state use its own file",
+            own.display(),
+            given.display()
+        )
+    })
+}
