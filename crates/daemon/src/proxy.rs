@@ -9,6 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 use weft_commands::output;
 use weft_commands::signals;
 use weft_config::exit::{Code, Error};
+use weft_host::memory;
 use weft_ipc::ServerThread;
 use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
@@ -20,10 +21,16 @@ use weft_rootless::{Names, News, Sockets, TunnelState};
 
 use crate::cli::{Elsewhere, ProxyArgs};
 use crate::up::rootless::{self, NameServers};
+use crate::wiping_allocator;
 
 const THREAD: &str = "weft-proxy";
 /// Clients of all listening sockets together.
 const CLIENTS: usize = 8192;
+/// The available memory has at most this share for clients, each of which may take as much as an HTTP client
+/// does: its head and its body, and those of the answer.
+const CLIENTS_SHARE: u64 = 8;
+const CLIENT_BYTES: u64 = 128 << 10;
+const MIN_CLIENTS: u64 = 64;
 /// A client has one, and its connection another one.
 const DESCRIPTORS_OF_CLIENT: usize = 2;
 /// Those of the tunnel, and of UDP.
@@ -138,11 +145,11 @@ pub(crate) fn maker(sockets: Sockets, congestion: Option<&str>) -> MakeSocket {
 
 fn serve(
     runtime: Runtime,
-    mut options: Options,
+    options: Options,
     reach: Reach,
     host: &Arc<dyn Network>,
 ) -> Result<ServerThread, Error> {
-    options.clients = clients()?;
+    let options = bounded(options)?;
     wait_for_release(&options);
     let server = {
         let _inside = runtime.enter();
@@ -186,8 +193,18 @@ fn serve_stdio(
     Ok(ServerThread::start(THREAD, runtime, serve)?)
 }
 
+/// Bounds a proxy by the memory and the descriptors that this process may have.
+pub(crate) fn bounded(options: Options) -> std::io::Result<Options> {
+    let available = memory::available_bytes();
+    let by_memory =
+        available.map_or(MIN_CLIENTS, |bytes| bytes / CLIENTS_SHARE / CLIENT_BYTES).max(MIN_CLIENTS);
+    let clients = clients()?.min(usize::try_from(by_memory).unwrap_or(usize::MAX));
+    let waiting_bytes = weft_dataplane::staging_bytes(available);
+    Ok(Options { clients, waiting_bytes, give_back: wiping_allocator::give_back, ..options })
+}
+
 /// Raises the limit for descriptors as far as is needed, and returns how many clients it allows.
-pub(crate) fn clients() -> std::io::Result<usize> {
+fn clients() -> std::io::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let needed = (CLIENTS * DESCRIPTORS_OF_CLIENT + DESCRIPTORS_OF_OTHERS) as rlim_t;
     let limit = soft.max(hard.min(needed));

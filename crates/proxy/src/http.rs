@@ -28,7 +28,7 @@ use crate::relay::relay;
 mod head;
 
 /// The most that is kept of a message in one direction: its head, and what was read of its body.
-const MAX_BUFFER: usize = 64 * 1024;
+const MAX_BUFFER: usize = MAX_HEAD;
 /// The largest head. Browsers send less than 16 KiB, with all cookies.
 const MAX_HEAD: usize = 32 * 1024;
 const PORT: u16 = 80;
@@ -73,7 +73,7 @@ pub(crate) async fn serve(client: Box<dyn Connection>, place: Arc<Place>, proxy:
     };
     let Some(remote) = lock(&state.connected).take() else { return };
     let (client, first) = client;
-    if let (_, Err(error)) = relay(client, remote, first).await {
+    if let (_, Err(error)) = relay(client, remote, first, &proxy.relayed).await {
         tracing::debug!("a connection of the HTTP proxy failed: {error}");
     }
 }

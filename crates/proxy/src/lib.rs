@@ -9,6 +9,7 @@
 
 mod access;
 mod address;
+mod budget;
 mod datagram;
 mod destination;
 mod http;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access::Users;
+use crate::budget::{Account, Budget};
 use crate::network::Network;
 use crate::reach::Reach;
 use crate::refusals::Refusals;
@@ -15,4 +16,7 @@ pub(crate) struct Proxy {
     pub(crate) users: Option<Users>,
     pub(crate) request_timeout: Duration,
     pub(crate) refusals: Refusals,
+    pub(crate) budget: Arc<Budget>,
+    /// What relays hold for their receivers.
+    pub(crate) relayed: Arc<Account>,
 }

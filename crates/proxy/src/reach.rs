@@ -18,6 +18,8 @@ use crate::network::{Connection, LookUpError, Network};
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// A further address of a name is tried beside the first ones after this time (RFC 8305, section 5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// Addresses of a name that are tried. Each one that is silent takes a socket until another one accepts.
+const MAX_RACED: usize = 16;
 
 /// The networks that destinations are reached by.
 #[derive(Clone)]
@@ -129,7 +131,8 @@ impl Reach {
     /// # Errors
     /// Those of [`ReachError`].
     pub async fn connect(&self, to: &Destination) -> Result<Box<dyn Connection>, ReachError> {
-        let routes = alternate(self.routes(to).await?);
+        let mut routes = alternate(self.routes(to).await?);
+        routes.truncate(MAX_RACED);
         match timeout(CONNECT_TIMEOUT, race(routes)).await {
             Ok(connected) => connected.map_err(|error| ReachError::Connect(to.clone(), error)),
             Err(_) => Err(ReachError::Silent(to.clone())),

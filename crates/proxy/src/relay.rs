@@ -2,20 +2,27 @@
 //!
 //! A relay reads only what it can write: while one side takes nothing, the other side is not read, and TCP
 //! slows its sender down. Between the two there is at most one read of [`BUFFER`] bytes each way, and nothing
-//! while the connection is idle: buffers belong to the thread.
+//! while the connection is idle: buffers belong to the thread. What waits is charged to the budget of the
+//! proxy. The less is left of it, the less is read at once.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::ReadBuf;
 
+use crate::budget::{Account, Charge};
 use crate::network::Connection;
 
 /// Bytes read at once. Reads of 64 KiB take a fifth more processor time, and splice(2) as much.
 pub(crate) const BUFFER: usize = 256 * 1024;
+/// The least that is read at once, when nothing is left of the budget.
+const SMALL: usize = 8 * 1024;
+/// A read takes at most this share of what is left of the budget.
+const SHARE: usize = 16;
 /// Reads of one direction before other tasks of the thread continue: less than a millisecond.
 const READS_A_TURN: usize = 4;
 /// Unused buffers that a thread keeps.
@@ -44,6 +51,8 @@ struct Direction {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// The bytes of the buffer while it waits.
+    charge: Option<Charge>,
     state: State,
     bytes: u64,
 }
@@ -76,12 +85,13 @@ pub(crate) async fn relay(
     mut client: Box<dyn Connection>,
     mut remote: Box<dyn Connection>,
     first: Vec<u8>,
+    account: &Arc<Account>,
 ) -> (Carried, io::Result<()>) {
     let mut out = Direction { end: first.len(), buffer: first, ..Direction::default() };
     let mut back = Direction::default();
     let result = poll_fn(|cx| {
-        let out = out.poll(cx, client.as_mut(), remote.as_mut())?;
-        let back = back.poll(cx, remote.as_mut(), client.as_mut())?;
+        let out = out.poll(cx, client.as_mut(), remote.as_mut(), account)?;
+        let back = back.poll(cx, remote.as_mut(), client.as_mut(), account)?;
         if out.is_ready() && back.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await;
@@ -103,14 +113,23 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &mut dyn Connection,
         to: &mut dyn Connection,
+        account: &Arc<Account>,
     ) -> Poll<io::Result<()>> {
         for _ in 0..READS_A_TURN {
             if matches!(self.state, State::Ended | State::Broken) {
                 return Poll::Ready(Ok(()));
             }
-            if ready!(self.poll_write(cx, to)).is_err() {
-                self.state = State::Broken;
-                continue;
+            match self.poll_write(cx, to) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => {
+                    self.state = State::Broken;
+                    self.release();
+                    continue;
+                }
+                Poll::Pending => {
+                    self.hold(account);
+                    return Poll::Pending;
+                }
             }
             if self.state == State::Ending {
                 // The other end may have gone already.
@@ -118,7 +137,7 @@ impl Direction {
                 self.state = State::Ended;
                 continue;
             }
-            if self.poll_read(cx, from)?.is_pending() {
+            if self.poll_read(cx, from, account)?.is_pending() {
                 // Only standard output keeps something back.
                 let _ = Pin::new(&mut *to).poll_flush(cx);
                 return Poll::Pending;
@@ -138,16 +157,42 @@ impl Direction {
             self.start += count;
             self.bytes += count as u64;
         }
-        if !self.buffer.is_empty() {
-            return_buffer(std::mem::take(&mut self.buffer));
-        }
+        self.release();
         Poll::Ready(Ok(()))
     }
 
+    /// Keeps what was read until the sink takes it.
+    fn hold(&mut self, account: &Arc<Account>) {
+        if self.charge.is_some() {
+            return;
+        }
+        self.charge = account.charge(self.buffer.len());
+        if self.charge.is_none() {
+            let rest = self.buffer[self.start..self.end].to_vec();
+            return_buffer(std::mem::replace(&mut self.buffer, rest));
+            (self.start, self.end) = (0, self.buffer.len());
+            // Without a charge if it is one of the smallest.
+            self.charge = account.charge(self.buffer.len());
+        }
+    }
+
+    fn release(&mut self) {
+        self.charge = None;
+        if !self.buffer.is_empty() {
+            return_buffer(std::mem::take(&mut self.buffer));
+        }
+    }
+
     /// Reads once.
-    fn poll_read(&mut self, cx: &mut Context<'_>, from: &mut dyn Connection) -> Poll<io::Result<()>> {
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut dyn Connection,
+        account: &Account,
+    ) -> Poll<io::Result<()>> {
         let mut bytes = take_buffer();
-        let mut buffer = ReadBuf::new(&mut bytes);
+        let limit = (account.free() / SHARE).clamp(SMALL, BUFFER);
+        let mut buffer = ReadBuf::new(&mut bytes[..limit]);
         let read = Pin::new(from).poll_read(cx, &mut buffer);
         let count = buffer.filled().len();
         if !matches!(read, Poll::Ready(Ok(()))) || count == 0 {

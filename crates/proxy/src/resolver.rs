@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -22,9 +22,11 @@ const ROUNDS: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(3), D
 const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 /// Names in the cache.
 const CACHED: usize = 1024;
+/// Addresses of a name in each family: a message may have 4,000, of which one is needed.
+const MAX_ADDRESSES: usize = 64;
 /// An address is looked up again after this time at the latest.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// A burst of connections to one name needs one query, even if the name must not be cached.
+/// A burst of connections to one name needs one query, even if the name must not be cached, or has none.
 const MIN_TTL: Duration = Duration::from_secs(1);
 /// The port of DNS servers.
 const PORT: u16 = 53;
@@ -34,12 +36,15 @@ const PORT: u16 = 53;
 pub struct Resolver {
     servers: Vec<SocketAddr>,
     search: Vec<Domain>,
-    cache: Mutex<HashMap<String, Cached>>,
+    cache: Mutex<HashMap<String, Known>>,
 }
+
+/// What is known of a name. Locked while its servers are asked: all who want it wait for one answer.
+type Known = Arc<tokio::sync::Mutex<Option<Cached>>>;
 
 #[derive(Clone, Debug)]
 struct Cached {
-    addresses: Vec<IpAddr>,
+    found: Result<Vec<IpAddr>, LookUpError>,
     until: Instant,
 }
 
@@ -89,38 +94,49 @@ impl Resolver {
     }
 
     async fn look_up_one(&self, network: &dyn Network, name: &str) -> Result<Vec<IpAddr>, LookUpError> {
-        if let Some(cached) = self.cache().get(name)
+        let known = self.known(name);
+        let mut known = known.lock().await;
+        if let Some(cached) = &*known
             && cached.until > Instant::now()
         {
-            return Ok(cached.addresses.clone());
+            return cached.found.clone();
         }
-        let answer = self.ask_all(network, name).await?;
-        if answer.addresses.is_empty() {
+        let mut ttl = MIN_TTL;
+        let found = self.ask_all(network, name).await.and_then(|answer| {
             let name = name.to_owned();
-            return Err(match answer.exists {
-                true => LookUpError::NoAddress { name },
-                false => LookUpError::NotFound { name },
-            });
-        }
-        let until = Instant::now() + answer.ttl.clamp(MIN_TTL, MAX_TTL);
-        self.keep(name, Cached { addresses: answer.addresses.clone(), until });
-        Ok(answer.addresses)
+            match (answer.addresses.is_empty(), answer.exists) {
+                (true, true) => Err(LookUpError::NoAddress { name }),
+                (true, false) => Err(LookUpError::NotFound { name }),
+                (false, _) => {
+                    ttl = answer.ttl;
+                    Ok(answer.addresses)
+                }
+            }
+        });
+        let until = Instant::now() + ttl.clamp(MIN_TTL, MAX_TTL);
+        *known = Some(Cached { found: found.clone(), until });
+        found
     }
 
-    fn cache(&self) -> MutexGuard<'_, HashMap<String, Cached>> {
+    fn cache(&self) -> MutexGuard<'_, HashMap<String, Known>> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, name: &str, cached: Cached) {
+    /// Returns what is known of a name, or room for it.
+    fn known(&self, name: &str) -> Known {
         let mut cache = self.cache();
-        if cache.len() >= CACHED {
+        if cache.len() >= CACHED && !cache.contains_key(name) {
             let now = Instant::now();
-            cache.retain(|_, cached| cached.until > now);
+            // One that is locked is being asked for.
+            let is_wanted = |known: &Known| {
+                known.try_lock().map_or(true, |known| known.as_ref().is_some_and(|cached| cached.until > now))
+            };
+            cache.retain(|_, known| is_wanted(known));
+            if cache.len() >= CACHED {
+                cache.clear();
+            }
         }
-        if cache.len() >= CACHED {
-            cache.clear();
-        }
-        cache.insert(name.to_owned(), cached);
+        Arc::clone(cache.entry(name.to_owned()).or_default())
     }
 
     async fn ask_all(&self, network: &dyn Network, name: &str) -> Result<Answer, LookUpError> {
@@ -187,10 +203,11 @@ async fn ask(
             query.read(&bytes)
         };
         match whole {
-            Ok(got) => {
+            Ok(mut got) => {
                 if !got.addresses.is_empty() {
                     deadline = deadline.min(Instant::now() + RESOLUTION_DELAY);
                 }
+                got.addresses.truncate(MAX_ADDRESSES);
                 *answer = Some(got);
             }
             Err(error) => failed = error,

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::time::sleep;
 use weft_ipc::holder::{Held, Holder};
 use weft_ipc::{Place, Source, serve_each};
 
 use crate::access::Users;
 use crate::address::{Forward, LocalAddress, Reverse, Transport, TunnelAddress};
+use crate::budget::Budget;
 use crate::destination::Destination;
 use crate::network::{Connection, Datagrams, Listener, Network};
 use crate::proxy::Proxy;
@@ -28,6 +30,9 @@ use crate::{http, socks5, system};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Clients at once, with two descriptors each.
 const CLIENTS: usize = 4096;
+const WAITING_BYTES: usize = 16 << 20;
+/// How often memory is given back to the system after much of it was used.
+const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(5);
 
 const SOCKS5: &str = "SOCKS5";
 const HTTP: &str = "HTTP";
@@ -53,6 +58,10 @@ pub struct Options {
     pub clients: usize,
     /// How long a client has for its request.
     pub request_timeout: Duration,
+    /// Bytes that wait for something slow, of all clients together: a name, or a receiver.
+    pub waiting_bytes: usize,
+    /// Gives memory back to the system that much of it was freed of.
+    pub give_back: fn(),
 }
 
 impl Default for Options {
@@ -66,6 +75,8 @@ impl Default for Options {
             allow_anyone: false,
             clients: CLIENTS,
             request_timeout: REQUEST_TIMEOUT,
+            waiting_bytes: WAITING_BYTES,
+            give_back: || (),
         }
     }
 }
@@ -141,6 +152,7 @@ pub struct Server {
     datagrams: Vec<(Arc<dyn Datagrams>, Arc<Target>)>,
     addresses: Vec<(&'static str, String)>,
     clients: usize,
+    give_back: fn(),
 }
 
 impl fmt::Debug for Server {
@@ -183,15 +195,20 @@ impl Server {
     /// Those of [`StartError`].
     pub fn bind(options: Options, reach: Reach, host: &Arc<dyn Network>) -> Result<Self, StartError> {
         options.check()?;
-        let Options { socks5, http, forwards, reverses, users, clients, request_timeout, .. } = options;
+        let Options { socks5, http, forwards, reverses, users, clients, request_timeout, give_back, .. } =
+            options;
+        let budget = Budget::new(options.waiting_bytes);
         let proxy = Arc::new(Proxy {
             reach,
             host: Arc::clone(host),
             users,
             request_timeout,
             refusals: Refusals::default(),
+            relayed: budget.account(),
+            budget,
         });
-        let mut server = Self { proxy, services: vec![], datagrams: vec![], addresses: vec![], clients };
+        let mut server =
+            Self { proxy, services: vec![], datagrams: vec![], addresses: vec![], clients, give_back };
         for address in socks5 {
             server.listen(host, &address, Kind::Socks5)?;
         }
@@ -284,7 +301,7 @@ impl Server {
 
     /// Serves clients. Never returns: drop it to end. It is one task; clients are tasks of the runtime.
     pub async fn serve(self) -> Infallible {
-        let Self { proxy, services, datagrams, clients, .. } = self;
+        let Self { proxy, services, datagrams, clients, give_back, .. } = self;
         let clients = (clients / services.len().max(1)).max(1);
         let mut tasks: Vec<Pin<Box<dyn Future<Output = Infallible>>>> = Vec::new();
         for Service { listener, kind } in services {
@@ -301,8 +318,16 @@ impl Server {
             }));
         }
         for (socket, target) in datagrams {
-            tasks.push(Box::pin(udp_forward::serve(socket, target)));
+            tasks.push(Box::pin(udp_forward::serve(socket, target, proxy.budget.account())));
         }
+        tasks.push(Box::pin(async move {
+            loop {
+                sleep(GIVE_BACK_INTERVAL).await;
+                if proxy.budget.has_shrunk() {
+                    give_back();
+                }
+            }
+        }));
         poll_fn(|cx| {
             // A task that always has something to do uses up what the runtime allows for a turn. The next
             // turn begins with another one.
@@ -338,7 +363,7 @@ async fn serve_client(client: Box<dyn Connection>, place: Arc<Place>, kind: Arc<
                 proxy.refusals.report("a client of a reverse forward", &format!("{local}: {error}"));
             }
             match opened {
-                Ok(remote) => drop(relay(client, remote, Vec::new()).await),
+                Ok(remote) => drop(relay(client, remote, Vec::new(), &proxy.relayed).await),
                 Err(_) => client.abort(),
             }
         }
@@ -352,7 +377,7 @@ async fn forward(
     proxy: &Proxy,
 ) {
     match opened {
-        Ok(remote) => drop(relay(client, remote, Vec::new()).await),
+        Ok(remote) => drop(relay(client, remote, Vec::new(), &proxy.relayed).await),
         Err(error) => {
             proxy.refusals.report("a client of a forward", &error);
             // There is no other way to tell it.

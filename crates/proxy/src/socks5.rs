@@ -51,7 +51,7 @@ async fn connect(mut client: Box<dyn Connection>, proxy: &Proxy, to: &Destinatio
     match proxy.reach.connect(to).await {
         Ok(remote) => {
             client.write_all(&Reply::Succeeded.with(remote.local_addr())).await?;
-            relay(client, remote, Vec::new()).await.1
+            relay(client, remote, Vec::new(), &proxy.relayed).await.1
         }
         Err(error) => {
             proxy.refusals.report("a SOCKS5 client", &error);

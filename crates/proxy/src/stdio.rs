@@ -7,10 +7,11 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, Stdin, Stdout};
 
+use crate::budget::Budget;
 use crate::destination::Destination;
 use crate::network::Connection;
 use crate::reach::{Reach, ReachError};
-use crate::relay::relay;
+use crate::relay::{BUFFER, relay};
 
 struct Stdio {
     input: Stdin,
@@ -24,7 +25,7 @@ struct Stdio {
 pub async fn connect_stdio(reach: &Reach, to: &Destination) -> Result<(), ReachError> {
     let remote = reach.connect(to).await?;
     let here = Box::new(Stdio { input: tokio::io::stdin(), output: tokio::io::stdout() });
-    let (_, result) = relay(here, remote, Vec::new()).await;
+    let (_, result) = relay(here, remote, Vec::new(), &Budget::new(2 * BUFFER).account()).await;
     result.map_err(|error| ReachError::Connect(to.clone(), error))
 }
 

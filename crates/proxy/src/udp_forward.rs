@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use crate::budget::{Account, Charge};
 use crate::datagram;
 use crate::destination::Destination;
 use crate::mapping::LastUsed;
@@ -19,8 +20,10 @@ use crate::network::{Datagrams, Network};
 use crate::reach::{Reach, ReachError};
 use crate::refusals::Refusals;
 
-/// Datagrams of a source that wait until its mapping is ready.
+/// Datagrams of a source that wait until its mapping is ready, if the budget of the proxy has room for them.
 const WAITING: usize = 8;
+/// What a datagram that waits takes beside its bytes.
+const OVERHEAD: usize = 128;
 /// Mappings of a forward, over all clients.
 const ALL_MAPPINGS: usize = 8 * crate::mapping::MAPPINGS;
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(15);
@@ -83,7 +86,7 @@ struct Mapping(Mutex<Phase>);
 
 enum Phase {
     /// The socket is being made; these datagrams wait for it.
-    Opening(Vec<Vec<u8>>),
+    Opening(Vec<(Vec<u8>, Charge)>),
     Ready(Arc<dyn Datagrams>, SocketAddr),
 }
 
@@ -106,7 +109,11 @@ impl Mappings {
 }
 
 /// Forwards the datagrams that arrive at a socket. Never returns: drop it to end.
-pub(crate) async fn serve(listening: Arc<dyn Datagrams>, target: Arc<Target>) -> Infallible {
+pub(crate) async fn serve(
+    listening: Arc<dyn Datagrams>,
+    target: Arc<Target>,
+    account: Arc<Account>,
+) -> Infallible {
     let mappings = Arc::new(Mappings {
         clients: Mutex::default(),
         listening: Arc::clone(&listening),
@@ -141,7 +148,7 @@ pub(crate) async fn serve(listening: Arc<dyn Datagrams>, target: Arc<Target>) ->
                     let task = tasks.spawn(carry(Arc::clone(&mappings), Arc::clone(&mapping), from));
                     (mapping, task)
                 });
-                send(mapping, datagram).await;
+                send(mapping, datagram, &account).await;
             }
             Some(ended) = tasks.join_next() => {
                 // A mapping that could not be opened is tried again with the next datagram.
@@ -161,11 +168,13 @@ pub(crate) async fn serve(listening: Arc<dyn Datagrams>, target: Arc<Target>) ->
 }
 
 /// Sends a datagram of a source, or lets it wait for its socket.
-async fn send(mapping: &Mapping, datagram: Vec<u8>) {
+async fn send(mapping: &Mapping, datagram: Vec<u8>, account: &Arc<Account>) {
     let (socket, to) = match &mut *mapping.phase() {
         Phase::Opening(waiting) => {
-            if waiting.len() < WAITING {
-                waiting.push(datagram);
+            if waiting.len() < WAITING
+                && let Some(charge) = account.charge(datagram.len() + OVERHEAD)
+            {
+                waiting.push((datagram, charge));
             }
             return;
         }
@@ -188,7 +197,7 @@ async fn carry(mappings: Arc<Mappings>, mapping: Arc<Mapping>, source: SocketAdd
     let ready = Phase::Ready(Arc::clone(&socket), to);
     let opening = std::mem::replace(&mut *mapping.phase(), ready);
     if let Phase::Opening(waiting) = opening {
-        for datagram in waiting {
+        for (datagram, _charge) in waiting {
             let _ = datagram::send(&*socket, &datagram, to).await;
         }
     }
@@ -215,3 +224,7 @@ async fn pause(error: &io::Error) {
     tracing::debug!("cannot receive a datagram: {error}");
     sleep(PAUSE).await;
 }
+
+#[cfg(test)]
+#[path = "udp_forward/tests.rs"]
+mod tests;

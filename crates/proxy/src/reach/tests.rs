@@ -92,6 +92,17 @@ async fn if_all_addresses_refuse_the_first_reason_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_more_than_16_addresses_of_a_name_are_tried_of_both_families() {
+    let many: Vec<String> = (4..=250).map(|last| format!("2001:db8::{last}4")).collect();
+    let mut addresses: Vec<&str> = many.iter().map(String::as_str).collect();
+    addresses.extend(["192.0.2.4", "192.0.2.14"]);
+    let (result, _, attempts) = connect(&addresses).await;
+    assert!(matches!(result, Err(ReachError::Silent(_))));
+    assert_eq!(attempts.len(), 16);
+    assert!(attempts.contains(&"192.0.2.14".to_owned()), "{attempts:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn addresses_outside_the_tunnel_are_left_out() {
     let (result, _, attempts) = connect(&["198.51.100.1", "192.0.2.1", "127.0.0.1"]).await;
     assert!(result.is_ok());

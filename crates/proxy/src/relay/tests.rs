@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
 
+use tokio::task::JoinHandle;
+
 use super::*;
+use crate::budget::Budget;
 
 /// One end of a pipe, with what was read from it and whether it was aborted.
 struct End {
@@ -73,13 +76,60 @@ impl Connection for End {
     }
 }
 
+fn roomy() -> Arc<Account> {
+    Budget::new(64 << 20).account()
+}
+
+fn begin(
+    client: Box<dyn Connection>,
+    remote: Box<dyn Connection>,
+    first: Vec<u8>,
+    account: &Arc<Account>,
+) -> JoinHandle<(Carried, io::Result<()>)> {
+    let account = Arc::clone(account);
+    tokio::spawn(async move { relay(client, remote, first, &account).await })
+}
+
+#[tokio::test(start_paused = true)]
+async fn receivers_that_take_nothing_hold_no_more_than_the_budget_and_stop_no_other() {
+    const RELAYS: usize = 100;
+    const ALL: usize = 4 << 20;
+    const SINK: usize = 1000;
+    let budget = Budget::new(ALL);
+    let account = budget.account();
+    let mut stuck = Vec::new();
+    for _ in 0..RELAYS {
+        let (client, from_client, mut sender) = end(1 << 20);
+        let (remote, _, receiver) = end(SINK);
+        sender.write_all(&vec![0; 1 << 20]).await.unwrap();
+        stuck.push((begin(client, remote, Vec::new(), &account), from_client, sender, receiver));
+    }
+    // Paused time goes on only when every task waits.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let held: usize = stuck.iter().map(|(_, from_client, ..)| from_client.read.load(Relaxed) - SINK).sum();
+    assert!(held <= ALL / 2 + RELAYS * SMALL, "{held}");
+    let (client, _, mut sender) = end(100_000);
+    let (remote, _, mut receiver) = end(SINK);
+    let relaying = begin(client, remote, Vec::new(), &account);
+    sender.write_all(&[7; 100_000]).await.unwrap();
+    sender.shutdown().await.unwrap();
+    let mut received = Vec::new();
+    receiver.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, [7; 100_000]);
+    drop(receiver);
+    relaying.await.unwrap().1.unwrap();
+    drop(stuck);
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(account.free(), ALL);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_relay_waits_for_a_slow_reader_and_holds_one_read_at_most() {
     const PIPE: usize = 10_000_000;
     const SINK: usize = 1000;
     let (client, from_client, mut sender) = end(PIPE);
     let (remote, _, mut receiver) = end(SINK);
-    let relaying = tokio::spawn(relay(client, remote, Vec::new()));
+    let relaying = begin(client, remote, Vec::new(), &roomy());
     let sent: Vec<u8> = (0..PIPE).map(|number| (number / 251 + number) as u8).collect();
     sender.write_all(&sent).await.unwrap();
     sender.shutdown().await.unwrap();
@@ -100,7 +150,7 @@ async fn a_relay_waits_for_a_slow_reader_and_holds_one_read_at_most() {
 async fn what_the_client_had_sent_before_comes_first() {
     let (client, _, mut sender) = end(64);
     let (remote, _, mut receiver) = end(64);
-    let relaying = tokio::spawn(relay(client, remote, b"first, ".to_vec()));
+    let relaying = begin(client, remote, b"first, ".to_vec(), &roomy());
     sender.write_all(b"second").await.unwrap();
     sender.shutdown().await.unwrap();
     let mut received = String::new();
@@ -114,7 +164,7 @@ async fn what_the_client_had_sent_before_comes_first() {
 async fn a_source_that_fails_resets_both_ends_after_what_it_had_sent() {
     let (client, seen_client, mut sender) = end(64);
     let (remote, seen_remote, mut receiver) = end(64);
-    let relaying = tokio::spawn(relay(client, remote, Vec::new()));
+    let relaying = begin(client, remote, Vec::new(), &roomy());
     sender.write_all(b"data").await.unwrap();
     let mut received = [0; 4];
     receiver.read_exact(&mut received).await.unwrap();
@@ -131,7 +181,7 @@ async fn a_sink_that_is_gone_is_still_read_to_its_end() {
     receiver.write_all(b"last words").await.unwrap();
     drop(receiver);
     sender.write_all(b"nothing takes this").await.unwrap();
-    let relaying = tokio::spawn(relay(client, remote, Vec::new()));
+    let relaying = begin(client, remote, Vec::new(), &roomy());
     let mut received = Vec::new();
     let (_, result) = relaying.await.unwrap();
     assert!(result.is_ok());

@@ -10,6 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::message::{DATAGRAM_HEADER, Reply, parse_datagram, prepend_header};
+use crate::budget::{Account, Charge};
 use crate::datagram;
 use crate::destination::{Destination, Host};
 use crate::mapping::Peers;
@@ -50,6 +51,8 @@ impl Outside {
 
 /// A destination with its address.
 type Route = (SocketAddr, Arc<dyn Network>);
+/// A datagram that waited for its name, where its payload begins, and what it took of the budget.
+type LookedUp = (Option<Route>, Vec<u8>, usize, Charge);
 
 /// Relays the datagrams of a client for as long as it keeps its connection. `host` and `port` are where it
 /// will send from, if it knows.
@@ -77,9 +80,15 @@ pub(super) async fn serve(
     let known = if is_known { OnceLock::from(port) } else { OnceLock::new() };
     client.write_all(&Reply::Succeeded.with(socket.local_addr().ok())).await?;
     let inside = Inside { socket, client: peer, port: known, sending: tokio::sync::Mutex::new(()) };
-    Association { proxy, inside: Arc::new(inside), outside: Vec::new(), replies: JoinSet::new() }
-        .run(client)
-        .await
+    Association {
+        proxy,
+        inside: Arc::new(inside),
+        outside: Vec::new(),
+        replies: JoinSet::new(),
+        waiting: proxy.budget.account(),
+    }
+    .run(client)
+    .await
 }
 
 /// Returns the address with another port. A link-local one keeps its zone, without which it means nothing.
@@ -97,13 +106,15 @@ struct Association<'a> {
     inside: Arc<Inside>,
     outside: Vec<(Arc<Outside>, AbortHandle)>,
     replies: JoinSet<()>,
+    /// The datagrams that wait for a name.
+    waiting: Arc<Account>,
 }
 
 impl Association<'_> {
     async fn run(mut self, mut client: Box<dyn Connection>) -> io::Result<()> {
         let mut expiry = interval(EXPIRY_INTERVAL);
         expiry.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut look_ups: JoinSet<(Option<Route>, Vec<u8>, usize)> = JoinSet::new();
+        let mut look_ups: JoinSet<LookedUp> = JoinSet::new();
         let inside = Arc::clone(&self.inside);
         let mut ignored = [0; 64];
         loop {
@@ -116,7 +127,7 @@ impl Association<'_> {
                     Err(error) => pause(&error).await,
                 },
                 Some(looked_up) = look_ups.join_next() => {
-                    if let Ok((Some(route), datagram, payload)) = looked_up {
+                    if let Ok((Some(route), datagram, payload, _charge)) = looked_up {
                         self.send(route, &datagram[payload..]).await;
                     }
                 }
@@ -137,7 +148,7 @@ impl Association<'_> {
     }
 
     /// Sends a datagram of the client to where its header says.
-    async fn dispatch(&mut self, datagram: Vec<u8>, look_ups: &mut JoinSet<(Option<Route>, Vec<u8>, usize)>) {
+    async fn dispatch(&mut self, datagram: Vec<u8>, look_ups: &mut JoinSet<LookedUp>) {
         let Some((host, port, payload)) = parse_datagram(&datagram) else { return };
         match host {
             Host::Address(address) => match self.proxy.reach.network_for(address) {
@@ -148,12 +159,13 @@ impl Association<'_> {
                 Err(error) => tracing::debug!("a datagram is dropped: {error}"),
             },
             Host::Name(_) if look_ups.len() < LOOK_UPS => {
+                let Some(charge) = self.waiting.charge(datagram.len()) else { return };
                 let reach = self.proxy.reach.clone();
                 look_ups.spawn(async move {
                     let routes = reach.routes(&Destination { host, port }).await;
                     let routes =
                         routes.inspect_err(|error| tracing::debug!("a datagram is dropped: {error}"));
-                    (routes.ok().and_then(|routes| routes.into_iter().next()), datagram, payload)
+                    (routes.ok().and_then(|routes| routes.into_iter().next()), datagram, payload, charge)
                 });
             }
             Host::Name(_) => {}

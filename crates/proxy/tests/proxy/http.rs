@@ -212,22 +212,22 @@ fn clients_with_wrong_requests_keep_no_client_out_and_give_way_before_those_that
     std::fs::write(&path, "ann:secret\n").unwrap();
     let request = |url: &str, field: &str| format!("GET {url} HTTP/1.1\r\nHost: x\r\n{field}\r\n");
     let good = request("http://10.9.0.1/", PASSWORD);
-    for (users, wrong, code) in [
-        (Some(Users::read(&path).unwrap()), request("http://10.9.0.1/", ""), "407"),
-        (None, request("/", ""), "400"),
-        (None, request("http://:1/", ""), "400"),
+    for (proxy, users, wrong, code) in [
+        ("127.0.0.1:3128", Some(Users::read(&path).unwrap()), request("http://10.9.0.1/", ""), "407"),
+        ("127.0.0.1:3129", None, request("/", ""), "400"),
+        ("127.0.0.1:3130", None, request("http://:1/", ""), "400"),
     ] {
         let is_asked = users.is_some();
         let hour = Duration::from_secs(3600);
-        let http = vec![PROXY.parse().unwrap()];
+        let http = vec![proxy.parse().unwrap()];
         let options = Options { http, users, clients: CLIENTS, request_timeout: hour, ..Options::default() };
         let _running = lab.proxy(options);
         lab.client(async || {
-            let mut known = TcpStream::connect(PROXY).await.unwrap();
+            let mut known = TcpStream::connect(proxy).await.unwrap();
             assert_eq!(status(&mut known, &good).await.as_deref(), Some("200"));
             let mut strangers = Vec::new();
             for _ in 1..CLIENTS {
-                let mut stranger = TcpStream::connect(PROXY).await.unwrap();
+                let mut stranger = TcpStream::connect(proxy).await.unwrap();
                 assert_eq!(status(&mut stranger, &wrong).await.as_deref(), Some(code), "{wrong}");
                 strangers.push(stranger);
             }
@@ -236,7 +236,7 @@ fn clients_with_wrong_requests_keep_no_client_out_and_give_way_before_those_that
                 for stranger in &mut strangers {
                     status(stranger, &wrong).await;
                 }
-                let mut client = TcpStream::connect(PROXY).await.unwrap();
+                let mut client = TcpStream::connect(proxy).await.unwrap();
                 assert_eq!(status(&mut client, &good).await.as_deref(), Some("200"), "{wrong}");
                 if is_asked {
                     assert_eq!(status(&mut known, &good).await.as_deref(), Some("200"));

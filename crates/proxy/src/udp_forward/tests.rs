@@ -1,0 +1,120 @@
+//! A forward whose name is not resolved for a while, with sockets in memory.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::ReadBuf;
+use tokio::sync::Notify;
+
+use super::*;
+use crate::budget::Budget;
+use crate::network::{Connection, Later, Listener, LookUpError, Stats};
+
+/// What arrives at a socket, and who waits for it.
+#[derive(Default)]
+struct Arriving {
+    datagrams: VecDeque<(Vec<u8>, SocketAddr)>,
+    waker: Option<Waker>,
+}
+
+/// A socket at which datagrams arrive, and which counts what is sent by it.
+#[derive(Default)]
+struct Fake {
+    arriving: Mutex<Arriving>,
+    sent: Arc<AtomicUsize>,
+}
+
+impl Datagrams for Fake {
+    fn poll_recv(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
+        let mut arriving = self.arriving.lock().unwrap();
+        match arriving.datagrams.pop_front() {
+            Some((datagram, from)) => {
+                into.put_slice(&datagram);
+                Poll::Ready(Ok(from))
+            }
+            None => {
+                arriving.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_send(&self, _: &mut Context<'_>, datagram: &[u8], _: SocketAddr) -> Poll<io::Result<()>> {
+        self.sent.fetch_add(datagram.len(), Relaxed);
+        Poll::Ready(Ok(()))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok((Ipv4Addr::LOCALHOST, 1).into())
+    }
+}
+
+/// A tunnel that answers for a name when it is told to.
+#[derive(Default)]
+struct Slow {
+    answer: Notify,
+    sent: Arc<AtomicUsize>,
+}
+
+impl Network for Slow {
+    fn connect(&self, _: SocketAddr) -> Later<'_, io::Result<Box<dyn Connection>>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+
+    fn listen(&self, _: SocketAddr) -> io::Result<Box<dyn Listener>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn udp(&self, _: SocketAddr) -> io::Result<Arc<dyn Datagrams>> {
+        Ok(Arc::new(Fake { sent: Arc::clone(&self.sent), ..Fake::default() }))
+    }
+
+    fn look_up<'a>(&'a self, _: &'a str) -> Later<'a, Result<Vec<IpAddr>, LookUpError>> {
+        Box::pin(async {
+            self.answer.notified().await;
+            Ok(vec![[192, 0, 2, 1].into()])
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_slow_name_is_bounded_over_all_sources_and_given_back() {
+    const SOURCES: u16 = 800;
+    const LEN: usize = 60_000;
+    const BUDGET: usize = 4 << 20;
+    let budget = Budget::new(BUDGET);
+    let (listening, slow) = (Arc::<Fake>::default(), Arc::<Slow>::default());
+    let network: Arc<dyn Network> = Arc::clone(&slow) as Arc<dyn Network>;
+    let reach = Reach::new(network, vec!["192.0.2.0/24".parse().unwrap()], None);
+    let target = Arc::new(Target::Remote(reach, "slow.example:53".parse().unwrap()));
+    let forward = serve(Arc::clone(&listening) as Arc<dyn Datagrams>, target, budget.account());
+    let driver = async {
+        for round in [1, 2] {
+            for port in 1..=SOURCES {
+                let from = ([127, 0, 0, round], port).into();
+                let mut arriving = listening.arriving.lock().unwrap();
+                arriving.datagrams.extend((0..8).map(|_| (vec![0; LEN], from)));
+                if let Some(waker) = arriving.waker.take() {
+                    waker.wake();
+                }
+            }
+            // Paused time goes on when every task waits.
+            sleep(Duration::from_secs(1)).await;
+            assert!(listening.arriving.lock().unwrap().datagrams.is_empty());
+            slow.answer.notify_waiters();
+            sleep(Duration::from_secs(1)).await;
+            let waited = slow.sent.swap(0, Relaxed);
+            assert!((BUDGET / 4..=BUDGET).contains(&waited), "{waited} bytes waited, round {round}");
+            assert_eq!(budget.account().free(), BUDGET);
+        }
+    };
+    tokio::select! {
+        never = forward => match never {},
+        () = driver => {}
+    }
+}
