@@ -75,13 +75,12 @@ fn run_command(args: &ExecArgs) -> Result<Ended, Error> {
     let mut command = Command::new(program);
     command.args(arguments);
     entrance.apply(&mut command)?;
-    // Its child makes the sockets of the ports.
-    let inside = (!ports.is_empty()).then_some(inside);
     let ended = match target.spawn(&mut command).and_then(|mut child| target.wait(&mut child)) {
         Ok(status) => Ended::Status(status),
         Err(error) => Ended::NotStarted(error),
     };
     drop(ports);
+    // Its child made the sockets of the ports, and followed changes of the host's files.
     drop(inside);
     drop(member);
     match failure.lock().unwrap_or_else(PoisonError::into_inner).take() {

@@ -1,4 +1,5 @@
-//! A command enters the namespaces: as the user, without capabilities, in the same directory.
+//! A command enters the namespaces: as the user, without capabilities, in the same directory, and with
+//! sockets of the network namespace alone.
 
 use std::ffi::CString;
 use std::io;
@@ -13,6 +14,8 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{chdir, getpid, getppid};
+
+use crate::families;
 
 /// The error of [`Command::spawn`] if the command could not enter: one that no execution of a program has.
 pub const ENTRY_FAILED: i32 = libc::ENOLINK;
@@ -49,6 +52,7 @@ impl Entrance {
             chdir(directory.as_c_str())?;
             give_up_capabilities()?;
             prctl::set_no_new_privs()?;
+            families::confine()?;
             // After everything that changes the rights of the process, which resets it.
             prctl::set_pdeathsig(Some(Signal::SIGHUP))?;
             if getppid() == parent { Ok(()) } else { Err(Errno::ESRCH) }

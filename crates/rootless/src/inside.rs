@@ -35,16 +35,20 @@ impl Inside {
         Ok(Self { keeper, namespaces: Arc::new(namespaces) })
     }
 
-    /// Makes a mount namespace with these name servers, and returns the way into all three.
+    /// Makes a mount namespace with these name servers, and returns the way into all three. For as long as
+    /// this lives, the child follows changes of the host's files there.
     ///
     /// # Errors
     /// There can be no such namespace, or the files of the C library cannot be replaced.
     pub fn entrance(&self, names: &Names) -> Result<Entrance, RootlessError> {
         let has_servers = !names.servers.is_empty();
-        let (_, mut made) = self
+        let (warnings, mut made) = self
             .keeper
             .connection()
             .ask(&Request::Names { resolv_conf: names.resolv_conf(), has_servers }, 1)?;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
         let mounts = made.pop().ok_or_else(unexpected)?;
         Ok(Entrance::new(Arc::clone(&self.namespaces), mounts))
     }

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -16,7 +17,7 @@ use nix::unistd::{Pid, getegid, geteuid, getppid, setsid};
 use weft_tun::OpenError;
 
 use crate::channel::{Channel, Reply, Request};
-use crate::names;
+use crate::look_ups::LookUps;
 use crate::probe::Step;
 use crate::sysctl;
 
@@ -60,13 +61,36 @@ fn serve(
     if getppid() != parent {
         return Ok(());
     }
+    let mut look_ups = None;
     loop {
+        wait(channel, look_ups.as_mut())?;
         let (request, _) = match channel.receive() {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             other => other?,
         };
-        answer(channel, request)?;
+        answer(channel, request, &mut look_ups)?;
     }
+}
+
+/// Waits for a request, and follows changes of the host's files meanwhile.
+fn wait(channel: &Channel, look_ups: Option<&mut LookUps>) -> io::Result<()> {
+    let Some(look_ups) = look_ups else { return Ok(()) };
+    while let Some(changes) = look_ups.changes() {
+        let of = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
+        let mut polled = [of(channel.as_fd()), of(changes)];
+        match poll(&mut polled, PollTimeout::NONE) {
+            Err(Errno::EINTR) => continue,
+            other => other?,
+        };
+        let [has_request, has_changed] = polled.map(|polled| polled.any().unwrap_or(true));
+        if has_request {
+            return Ok(());
+        }
+        if has_changed {
+            look_ups.follow();
+        }
+    }
+    Ok(())
 }
 
 fn send(channel: &Channel, reply: &Reply, descriptors: &[OwnedFd]) -> io::Result<()> {
@@ -92,16 +116,17 @@ fn make() -> Result<Vec<OwnedFd>, Refusal> {
     Ok(vec![open("user")?, open("net")?])
 }
 
-/// Makes a mount namespace with these name servers, and returns its descriptor.
-fn make_names(resolv_conf: &str, has_servers: bool) -> Result<OwnedFd, Reply> {
+/// Makes a mount namespace in which names are looked up at these name servers, and returns its descriptor.
+fn make_names(resolv_conf: &str, has_servers: bool) -> Result<(OwnedFd, LookUps), Reply> {
     let refused = |(step, errno): Refusal| Reply::Refused { step, errno: errno as i32 };
     let at_mounts = |errno| refused((Step::Mounts, errno));
     unshare(CloneFlags::CLONE_NEWNS).map_err(at_mounts)?;
     let none = None::<&Path>;
     // What is mounted here stays here; what the host mounts later appears here too.
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none).map_err(at_mounts)?;
-    names::set(resolv_conf, has_servers).map_err(|message| failed(&message, io::ErrorKind::Other, 0))?;
-    open("mnt").map_err(refused)
+    let look_ups = LookUps::set(resolv_conf, has_servers)
+        .map_err(|message| failed(&message, io::ErrorKind::Other, 0))?;
+    Ok((open("mnt").map_err(refused)?, look_ups))
 }
 
 fn open(kind: &str) -> Result<OwnedFd, Refusal> {
@@ -110,7 +135,7 @@ fn open(kind: &str) -> Result<OwnedFd, Refusal> {
         .map_err(|error| (Step::Open, Errno::from_raw(error.raw_os_error().unwrap_or_default())))
 }
 
-fn answer(channel: &Channel, request: Request) -> io::Result<()> {
+fn answer(channel: &Channel, request: Request, look_ups: &mut Option<LookUps>) -> io::Result<()> {
     let (reply, descriptors) = match request {
         Request::Tun { name, queues } => match weft_tun::open_queues(&name, Vec::new(), queues) {
             // Where the driver is missing or closed, something else can take its place.
@@ -131,7 +156,11 @@ fn answer(channel: &Channel, request: Request) -> io::Result<()> {
             }
         },
         Request::Names { resolv_conf, has_servers } => match make_names(&resolv_conf, has_servers) {
-            Ok(mounts) => (Reply::Done { warnings: Vec::new() }, vec![mounts]),
+            Ok((mounts, made)) => {
+                let warnings = made.warning().into_iter().collect();
+                *look_ups = Some(made);
+                (Reply::Done { warnings }, vec![mounts])
+            }
             Err(reply) => (reply, Vec::new()),
         },
         Request::Sysctls { group, tcp_buffer_bytes } => {

@@ -1,24 +1,12 @@
-//! Names of the mount namespace: they are looked up at the tunnel's name servers and nowhere else.
-//!
-//! Programs look names up by their C library, which reads resolv.conf(5) and nsswitch.conf(5), or asks nscd,
-//! systemd-resolved or avahi over a socket file. Their sockets would lead past the tunnel, so that they are
-//! hidden. Sockets without a file are of a network namespace.
+//! The name servers of a namespace, and the files that tell programs of them.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use weft_config::Dns;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-const NSSWITCH_CONF: &str = "/etc/nsswitch.conf";
-/// Directories with the sockets of services that look names up on the host.
-const SERVICES: [&str; 4] = ["/run/nscd", "/var/run/nscd", "/run/systemd/resolve", "/run/avahi-daemon"];
-/// Directories that may be covered for a moment, while nothing else runs in the mount namespace.
-const COVERABLE: [&str; 5] = ["/tmp", "/var/tmp", "/mnt", "/srv", "/opt"];
 
 /// The name servers of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,77 +77,13 @@ impl Names {
 
 /// Returns an nsswitch.conf(5) that looks hosts up in files and, if there are servers, with DNS: other
 /// modules ask services of the host.
-fn nsswitch_conf(host: &str, has_servers: bool) -> String {
+pub(crate) fn nsswitch_conf(host: &str, has_servers: bool) -> String {
     let hosts = if has_servers { "hosts: files dns" } else { "hosts: files" };
     let is_hosts = |line: &str| {
         line.trim_start().strip_prefix("hosts").is_some_and(|rest| rest.trim_start().starts_with(':'))
     };
     let others = host.lines().filter(|line| !is_hosts(line));
     others.chain([hosts]).map(|line| format!("{line}\n")).collect()
-}
-
-/// Sets the name servers of the mount namespace of this process.
-pub(crate) fn set(resolv_conf: &str, has_servers: bool) -> Result<(), String> {
-    let failed = |what: String| move |error: io::Error| format!("cannot {what}: {error}");
-    // Found out before its directory may be hidden.
-    let file = fs::canonicalize(RESOLV_CONF).map_err(failed(format!(
-        "look names up through the tunnel, because {RESOLV_CONF} is no file that could be replaced: make one"
-    )))?;
-    let nsswitch = fs::read_to_string(NSSWITCH_CONF).ok().map(|host| nsswitch_conf(&host, has_servers));
-    for directory in SERVICES.iter().filter_map(|directory| fs::canonicalize(directory).ok()) {
-        hide(&directory).map_err(failed(format!("hide {}", directory.display())))?;
-    }
-    let scratch = Scratch::cover(&file).map_err(failed("mount a directory for files".to_owned()))?;
-    let replace = |target: &Path, name: &str, text: &str| scratch.replace(target, name, text);
-    let replaced = if file.exists() {
-        replace(&file, "resolv.conf", resolv_conf)
-    } else {
-        // In a directory that is empty now.
-        file.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&file, resolv_conf))
-    };
-    replaced.map_err(failed(format!("replace {RESOLV_CONF}")))?;
-    if let Some(nsswitch) = nsswitch {
-        let target = Path::new(NSSWITCH_CONF);
-        replace(target, "nsswitch.conf", &nsswitch).map_err(failed(format!("replace {NSSWITCH_CONF}")))?;
-    }
-    Ok(())
-}
-
-/// Covers a directory by an empty one.
-fn hide(directory: &Path) -> io::Result<()> {
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    Ok(mount(Some("tmpfs"), directory, Some("tmpfs"), flags, Some("mode=755"))?)
-}
-
-/// A directory in memory that takes the files, until they are mounted in place.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    /// Covers a directory that does not lead to `file`.
-    fn cover(file: &Path) -> io::Result<Self> {
-        let mut result = Err(io::ErrorKind::NotFound.into());
-        for directory in COVERABLE.iter().map(Path::new).filter(|directory| !file.starts_with(directory)) {
-            match hide(directory) {
-                Ok(()) => return Ok(Self(directory.to_owned())),
-                Err(error) => result = Err(error),
-            }
-        }
-        result
-    }
-
-    fn replace(&self, target: &Path, name: &str, text: &str) -> io::Result<()> {
-        let source = self.0.join(name);
-        fs::write(&source, text)?;
-        let none = None::<&Path>;
-        Ok(mount(Some(&source), target, none, MsFlags::MS_BIND, none)?)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // The files stay mounted where they replace others.
-        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::support::{Ended, World};
 #[test]
 fn a_command_is_the_user_in_its_directory_without_capabilities() {
     let Some(world) = World::new() else { return };
-    let script = "id -u; id -g; pwd; grep -E '^(CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs|SigBlk)' /proc/self/status; cat";
+    let script = "id -u; id -g; pwd; grep -E '^(CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs|SigBlk|Seccomp):' /proc/self/status; cat";
     let mut command = world.exec(&world.file("DNS = 10.77.0.1"), &[], &["sh", "-c", script]);
     let (input, mut writer) = std::io::pipe().unwrap();
     writer.write_all(b"from standard input\n").unwrap();
@@ -25,7 +25,7 @@ fn a_command_is_the_user_in_its_directory_without_capabilities() {
     let none = "0000000000000000";
     let expected = format!(
         "{user}\n{user}\n{directory}\nSigBlk:\t{none}\nCapInh:\t{none}\nCapPrm:\t{none}\nCapEff:\t{none}\n\
-         CapAmb:\t{none}\nNoNewPrivs:\t1\nfrom standard input\n"
+         CapAmb:\t{none}\nNoNewPrivs:\t1\nSeccomp:\t2\nfrom standard input\n"
     );
     assert_eq!((ended.text(), ended.stderr.as_str(), ended.code), (expected, "", Some(0)));
 }

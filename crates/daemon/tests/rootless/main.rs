@@ -20,6 +20,7 @@ mod network;
 mod ports;
 mod proxy;
 mod refusals;
+mod replaced;
 mod running;
 mod support;
 mod underlay;

@@ -98,7 +98,7 @@ fn a_name_is_looked_up_at_the_tunnels_server_past_every_service_of_the_host() {
     mounts::run_separate(prepare, work);
 }
 
-fn mount_file(from: &str, to: &str) -> std::io::Result<()> {
+pub(crate) fn mount_file(from: &str, to: &str) -> std::io::Result<()> {
     use nix::mount::{MsFlags, mount};
     let none = None::<&Path>;
     Ok(mount(Some(from), to, none, MsFlags::MS_BIND, none)?)
