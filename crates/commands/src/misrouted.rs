@@ -1,12 +1,13 @@
 //! Findings about what the routing table does not lead where the configuration means it to go.
 
+use weft_host::DnsPast;
 use weft_host::misrouted::Misrouted;
 use weft_report::finding::{Finding, Level};
 
 /// Returns the finding about packets that do not go where they are meant to go.
 pub fn finding(misrouted: &Misrouted) -> Finding {
     let level = match misrouted {
-        Misrouted::Loop { .. } => Level::Problem,
+        Misrouted::Loop { .. } | Misrouted::Dns(DnsPast::Lost(_)) => Level::Problem,
         Misrouted::NameServer { is_minor: true, .. } => Level::Note,
         _ => Level::Warning,
     };

@@ -256,6 +256,7 @@ fn nowhere() -> Places {
         nsswitch: none(),
         state: none(),
         interface_order: none(),
+        resolvconf: none(),
         no_stub: none(),
         resolvers: none(),
         programs: Vec::new(),

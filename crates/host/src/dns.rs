@@ -129,6 +129,8 @@ pub struct Places {
     pub state: PathBuf,
     /// The file of Debian's resolvconf that names the prefix for tunnel interfaces.
     pub interface_order: PathBuf,
+    /// The directory of resolvconf with the entries of all interfaces.
+    pub resolvconf: PathBuf,
     /// The file in which NetworkManager names its servers if it runs a resolver on this machine.
     pub no_stub: PathBuf,
     /// The directory of macOS with a file for each domain that has separate servers (resolver(5)).
@@ -150,6 +152,8 @@ impl Default for Places {
             nsswitch: "/etc/nsswitch.conf".into(),
             state: "/var/lib/weft/dns".into(),
             interface_order: "/etc/resolvconf/interface-order".into(),
+            resolvconf: if cfg!(target_os = "freebsd") { "/var/run/resolvconf" } else { "/run/resolvconf" }
+                .into(),
             no_stub: "/run/NetworkManager/no-stub-resolv.conf".into(),
             resolvers: "/etc/resolver".into(),
             programs: std::env::split_paths(&path).chain(usual.map(PathBuf::from)).collect(),
@@ -182,6 +186,17 @@ pub enum Seen {
     InForce,
     /// Another program has replaced them: by what.
     Replaced(String),
+    /// They are set, and names are looked up elsewhere all the same.
+    Overruled(Overruled),
+}
+
+/// What another program, or a person, puts before the settings of an interface. It may be meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overruled {
+    /// What it is, as a sentence.
+    pub by: String,
+    /// What to do.
+    pub advice: String,
 }
 
 /// The machine's resolver.

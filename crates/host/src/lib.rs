@@ -89,7 +89,7 @@ pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;
 pub use predecessor::{wait_for_predecessor, wait_for_release};
 pub use record::{Owner, Record, record_path, refuse_elsewhere};
-pub use restore::Undone;
+pub use restore::{DnsPast, Undone};
 pub use save::{SaveError, save, save_running};
 pub use step::{Firewall, FullTunnel, Step};
 pub use unsaved::{Unsaved, settle as settle_unsaved};
@@ -366,7 +366,7 @@ impl Host {
         let alone = self.choose_alone()?;
         let plan = self.decide(config, endpoints)?;
         let again = self.to_do_again(&plan);
-        self.forget_undone();
+        self.forget_undone(&again);
         let changes = self.change_to(plan, alone)?;
         Ok(changes + self.restore_connected(again))
     }

@@ -6,11 +6,15 @@
 //! found then.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use ipnet::IpNet;
-use weft_config::{Config, KillSwitch, Table};
+use weft_config::{Config, InterfaceName, KillSwitch, Table};
 
+use crate::dns::System;
 use crate::firewall;
+use crate::record::Record;
+use crate::restore::{DnsPast, dns_past};
 use crate::routes::{Family, MAIN_TABLE};
 
 mod describe;
@@ -100,6 +104,8 @@ pub enum Misrouted {
     Prefixes { prefixes: Vec<IpNet>, via: String },
     /// The tunnel's packets to an endpoint go into the tunnel.
     Loop { endpoint: SocketAddr },
+    /// Names are not looked up at the name servers of the tunnel.
+    Dns(DnsPast),
 }
 
 /// What helps a name server.
@@ -131,6 +137,13 @@ pub(crate) fn find(
     }
     found.extend(meant.loops());
     found
+}
+
+/// Returns why names are not looked up at the name servers of a tunnel that is up, by what its daemon wrote
+/// down in the directory.
+pub fn dns_in_force(directory: &Path, interface: &InterfaceName) -> Option<Misrouted> {
+    let record = Record::read(directory, interface).ok().flatten()?.dns?;
+    dns_past(&System::default(), interface, &record).map(Misrouted::Dns)
 }
 
 struct Meant<'a, R> {

@@ -32,7 +32,8 @@ pub enum Undone {
 
 mod dns;
 
-pub(super) use dns::DnsWatch;
+pub use dns::DnsPast;
+pub(super) use dns::{DnsWatch, dns_past};
 
 impl Host {
     /// Does again what another program has undone of the device, its addresses and routes, and the rules,
@@ -71,13 +72,16 @@ impl Host {
     }
 
     /// Takes the steps that another program has undone on purpose for not done: a reload does them again.
-    pub(super) fn forget_undone(&mut self) {
+    pub(super) fn forget_undone(&mut self, again: &[Step]) {
         let step = |undone| match undone {
             Undone::Step(step, _) => Some(step),
             _ => None,
         };
-        let undone: Vec<Step> = std::mem::take(&mut self.undone).into_iter().filter_map(step).collect();
+        let undone = std::mem::take(&mut self.undone).into_iter().filter_map(step);
+        let dns = again.iter().filter(|step| matches!(step, Step::Dns(_))).cloned();
+        let undone: Vec<Step> = undone.chain(dns).collect();
         self.applied.forget(&undone);
+        self.forget_dns_watch();
     }
 
     /// Returns the steps that another program has undone, maybe on purpose, and that a reload with this plan
@@ -88,7 +92,11 @@ impl Host {
             Undone::Step(step, _) => Some(step),
             _ => None,
         });
-        undone.filter(|step| plan.steps.contains(step) || connected.contains(step)).cloned().collect()
+        let undone = undone.filter(|step| plan.steps.contains(step) || connected.contains(step));
+        // Other name servers are set anyway.
+        let is_same = |step: &&Step| matches!(step, Step::Dns(_)) && self.applied.steps().contains(step);
+        let dns = plan.steps.iter().filter(is_same).filter(|_| self.is_dns_undone());
+        undone.chain(dns).cloned().collect()
     }
 
     /// Adds the routes that the kernel makes with addresses which are there, of these steps. Returns their

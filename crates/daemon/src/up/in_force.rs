@@ -4,22 +4,10 @@ use std::collections::HashMap;
 
 use weft_config::{Config, Peer};
 use weft_host::Step;
-use weft_report::finding::{Finding, Level};
 use weft_tunnel::PublicKey;
 
 use crate::status::{FilePeer, Running};
 use crate::up::daemon::Daemon;
-
-/// The name of the finding that the name servers of the tunnel are not in force.
-pub(super) const LOST_DNS: &str = "lost_dns";
-
-/// Returns the finding that the name servers of the tunnel are not in force.
-pub(super) fn lost_dns(why: &str) -> Finding {
-    Finding::new(LOST_DNS, Level::Problem, format!("names are looked up past the tunnel: {why}")).advise(
-        "see which program writes /etc/resolv.conf, and keep it from that: in NetworkManager `dns=none`, for dhcpcd \
-         `nohook resolv.conf`, for dhclient and ifupdown the package openresolv, which weft uses too",
-    )
-}
 
 /// Updates what the control socket reports as in force.
 pub(super) fn show(daemon: &Daemon, config: &Config, running: &mut Running) {

@@ -81,6 +81,8 @@ pub(super) struct Supervisor {
     firewall_due: Instant,
     /// What does not go where the configuration means it to go, as last found.
     misrouted: Told,
+    /// That names are looked up past the tunnel, as last told.
+    dns_past: Told,
     /// What another program has undone, as last told.
     undone: Told,
     /// When to write down addresses that names have now.
@@ -129,6 +131,7 @@ impl Supervisor {
             silent: HashSet::new(),
             firewall_due: Instant::now(),
             misrouted: Told::default(),
+            dns_past: Told::default(),
             undone: Told::default(),
             memory_due: None,
             text: None,
@@ -290,18 +293,6 @@ impl Supervisor {
             self.tell_of_undone();
         }
         Some(self.firewall_due)
-    }
-
-    /// Sets DNS again that another program replaces, and reports if that does not last. Returns when to look
-    /// again.
-    fn look_after_dns(&mut self) -> Option<Instant> {
-        let host = self.daemon.host_mut()?;
-        let due = host.look_after_dns(Instant::now())?;
-        let lost = host.lost_dns().map(in_force::lost_dns);
-        let findings = &mut self.managed.running().findings;
-        findings.retain(|finding| finding.check != in_force::LOST_DNS);
-        findings.extend(lost);
-        Some(due)
     }
 
     /// Writes down addresses that names got a moment ago. Returns when to do that.

@@ -18,7 +18,7 @@ use weft_tunnel::PrivateKey;
 
 use crate::name_server::{Records, set};
 use crate::names::with_name_server;
-use crate::support::Machine;
+use crate::support::{Machine, Resolvconf};
 
 const NAME: &str = "weftdns0";
 
@@ -218,15 +218,22 @@ fn resolv_conf() -> String {
     fs::read_to_string("/etc/resolv.conf").unwrap()
 }
 
+/// Gives the machine its own /etc.
+fn own_etc() {
+    let files = ["/etc/resolv.conf", "/etc/nsswitch.conf"].map(|path| (path, fs::read(path).unwrap()));
+    files.iter().for_each(|(path, _)| nix::mount::umount(*path).unwrap());
+    mounts::empty("/etc").unwrap();
+    files.into_iter().for_each(|(path, content)| fs::write(path, content).unwrap());
+}
+
 /// Gives the machine its own /etc, and a resolvconf that writes the file there, and that fails afterwards for
 /// the server 10.77.0.66.
 fn resolvconf(machine: &Machine) {
-    let files = ["/etc/resolv.conf", "/etc/nsswitch.conf"].map(|path| (path, fs::read(path).unwrap()));
-    mounts::empty("/etc").unwrap();
-    files.into_iter().for_each(|(path, content)| fs::write(path, content).unwrap());
+    own_etc();
     let script = "#!/bin/sh\nold=\"${0%/*}/before\"\ncase $1 in\n\
                   -a) [ -e \"$old\" ] || cp /etc/resolv.conf \"$old\"\ncat > /etc/resolv.conf\n\
                   ! grep -q 10.77.0.66 /etc/resolv.conf;;\n\
+                  -l) [ ! -e \"$old\" ] || { echo '# resolv.conf from weftdns0'; cat /etc/resolv.conf; };;\n\
                   -d) [ ! -e \"$old\" ] || { cat \"$old\" > /etc/resolv.conf; rm \"$old\"; };;\nesac\n";
     machine.program("resolvconf", script);
 }
@@ -307,6 +314,112 @@ fn a_program_that_writes_again_and_again_is_reported_and_not_fought_for_ever() {
         assert_eq!(resolv_conf(), other);
         drop(daemon);
         assert_eq!(resolv_conf(), other);
+    });
+}
+
+/// Brings an interface with a name server up where /etc is the test's, and resolvconf is there if it is given.
+fn with_own_etc(kind: Option<Resolvconf>, work: impl FnOnce(&Machine) + Send) {
+    if !here::tun_permitted() {
+        return;
+    }
+    with_name_server(&Records::default(), || {
+        mounts::empty("/var/lib").unwrap();
+        own_etc();
+        let machine = Machine::new();
+        let takes = System::default().method(Choice::Auto).unwrap();
+        if takes != Method::File {
+            return here::not_run(&format!("{takes} sets name servers here"));
+        }
+        if let Some(kind) = kind {
+            kind.install(&machine, &machine.path("run"), "/etc/resolv.conf".as_ref());
+        }
+        let _daemon = up_to("192.0.2.1:51820", machine.root.path(), "DNS = 10.77.0.2");
+        wait_for_endpoint(machine.root.path(), "192.0.2.1:51820");
+        until("the name server is set", is_ours);
+        work(&machine);
+    });
+}
+
+fn is_ours() -> bool {
+    fs::read_to_string("/etc/resolv.conf").is_ok_and(|text| text.contains("nameserver 10.77.0.2\n"))
+}
+
+/// What a command says of a check with this name.
+fn said(directory: &Path, command: &[&str], findings: &str, check: &str) -> Option<String> {
+    let output = weft(directory).args(command).output().unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let findings = json.pointer(findings)?.as_array()?.clone();
+    let found = findings.into_iter().find(|finding| finding["check"] == check)?;
+    Some(found["says"].as_str()?.to_owned())
+}
+
+/// What `weft status` and `weft doctor` say of it.
+fn told(directory: &Path, check: &str) -> [Option<String>; 2] {
+    let file = directory.join(format!("{NAME}.conf"));
+    let status =
+        said(directory, &["status", NAME, "--json", "--sample", "0"], "/interfaces/0/findings", check);
+    [status, said(directory, &["doctor", file.to_str().unwrap(), "--json"], "/findings", check)]
+}
+
+#[test]
+fn a_record_that_resolvconf_loses_is_set_again() {
+    for kind in [Resolvconf::Openresolv, Resolvconf::Debian] {
+        with_own_etc(Some(kind), |machine| {
+            let resolvconf = |words: &[&str]| {
+                let done =
+                    Command::new(machine.path("bin/resolvconf")).args(words).stdin(Stdio::null()).status();
+                assert!(done.unwrap().success());
+            };
+            resolvconf(&["-d", NAME, "-f"]);
+            until("it is set again", is_ours);
+            fs::remove_dir_all(machine.path("run/interface")).unwrap();
+            resolvconf(&["-u"]);
+            until("it is set again", is_ours);
+        });
+    }
+}
+
+#[test]
+fn an_exclusive_interface_of_another_program_is_told_and_a_reload_comes_before_it() {
+    with_own_etc(Some(Resolvconf::Openresolv), |machine| {
+        let directory = machine.root.path();
+        let is_told = |is_wanted: bool| {
+            let says = |said: &Option<String>| said.as_ref().is_some_and(|said| said.contains("ppp0"));
+            told(directory, "dns_past_tunnel").iter().all(|said| says(said) == is_wanted)
+        };
+        let input = machine.path("theirs");
+        fs::write(&input, "nameserver 192.0.2.66\n").unwrap();
+        let mut resolvconf = Command::new(machine.path("bin/resolvconf"));
+        resolvconf.args(["-a", "ppp0", "-x"]).stdin(fs::File::open(&input).unwrap());
+        assert!(resolvconf.status().unwrap().success());
+        until("it is told", || is_told(true));
+        assert!(!is_ours());
+        let (is_ok, said) = reload(directory, |text| text);
+        assert!(is_ok && is_ours(), "{said}");
+        until("it is told no more", || is_told(false));
+    });
+}
+
+#[test]
+fn a_file_that_cannot_be_restored_is_told_until_it_can() {
+    with_own_etc(None, |machine| {
+        let directory = machine.root.path();
+        let file = Path::new("/etc/resolv.conf");
+        let is_told = |part: Option<&str>| {
+            let says =
+                |said: &Option<String>| said.as_ref().map(|said| said.contains(part.unwrap_or_default()));
+            told(directory, "lost_dns").iter().all(|said| says(said) == part.map(|_| true))
+        };
+        // A link whose target goes.
+        fs::remove_file(file).unwrap();
+        std::os::unix::fs::symlink("/run/gone/resolv.conf", file).unwrap();
+        until("a link is replaced", is_ours);
+        fs::remove_file(file).unwrap();
+        fs::create_dir(file).unwrap();
+        until("a directory is told", || is_told(Some("a directory is in its place")));
+        fs::remove_dir(file).unwrap();
+        until("it is set again", is_ours);
+        until("it is told no more", || is_told(None));
     });
 }
 

@@ -66,6 +66,10 @@ pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
 /// Returns the beginning of the file, if it is not what weft has written for the interface.
 pub(super) fn replaced(places: &Places, interface: &str) -> Result<Option<String>, DnsError> {
     let file = ResolvConf::find(places)?;
+    // Programs read another file than the one that is written.
+    if file.has_lost_its_mount() {
+        return Ok(Some(beginning(&places.resolv_conf)));
+    }
     if is_as_written(&file, interface)? {
         return Ok(None);
     }
@@ -185,6 +189,7 @@ fn failure(action: &'static str, path: &Path, error: io::Error) -> DnsError {
              or leave DNS out of the configuration"
         }
         Some(libc::EPERM) => "; it may be immutable: see `lsattr`, and unlock it with `chattr -i`",
+        Some(libc::EISDIR) => "; a directory is in its place: remove it",
         Some(libc::EACCES) => "; run weft as root",
         _ => "",
     };

@@ -27,8 +27,8 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
 
 /// Reports them as in force: other programs are not looked after here.
 #[allow(clippy::unnecessary_wraps, reason = "on other systems it may fail")]
-pub(super) fn look(_: &Places, _: &str, _: &Record) -> Result<Seen, DnsError> {
-    Ok(Seen::InForce)
+pub(super) fn look(places: &Places, interface: &str, record: &Record) -> Result<Seen, DnsError> {
+    Ok(resolvconf::look(places, interface, &record.settings))
 }
 
 /// Returns nothing: resolvconf keeps what it was given by interface, and the record undoes it.

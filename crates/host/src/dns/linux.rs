@@ -4,8 +4,6 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use weft_config::Dns;
-
 use super::{Choice, DnsError, Method, Places, Record, Seen, Upstream, list};
 use crate::netns;
 
@@ -103,14 +101,15 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
     }
 }
 
-/// Looks at what programs read: at the file, for systemd-resolved also whether it knows the servers.
+/// Looks at what programs read: at the file, for systemd-resolved and resolvconf also whether they have the
+/// settings.
 pub(super) fn look(places: &Places, interface: &str, record: &Record) -> Result<Seen, DnsError> {
     let replaced = match record.method {
         Method::Resolved if !asks_resolved(places) && !has_resolvectl(places) => {
             Some(file::beginning(&places.resolv_conf))
         }
         Method::Resolved => resolved::replaced(places, record.index, &record.settings)?,
-        Method::Resolvconf => resolvconf_is_replaced(places, &record.settings),
+        Method::Resolvconf => return Ok(resolvconf::look(places, interface, &record.settings)),
         Method::File => file::replaced(places, interface)?,
         Method::Scutil | Method::Registry => None,
     };
@@ -119,19 +118,6 @@ pub(super) fn look(places: &Places, interface: &str, record: &Record) -> Result<
 
 fn has_resolvectl(places: &Places) -> bool {
     resolvconf::find(places).is_ok_and(|program| resolvconf::is_resolvectl(&program))
-}
-
-/// Returns the beginning of /etc/resolv.conf, if another program than resolvconf has written it. resolvconf
-/// says there that it wrote it. It names servers of another interface if that has precedence, and a local
-/// resolver if it feeds one.
-fn resolvconf_is_replaced(places: &Places, settings: &Dns) -> Option<String> {
-    let text = fs::read_to_string(&places.resolv_conf).ok()?;
-    let names = |server: &IpAddr| names_a_server(&text, |found| found == *server);
-    let is_shown = !settings.is_full()
-        || text.contains("resolvconf")
-        || settings.servers.iter().any(names)
-        || names_a_server(&text, |found| found.is_loopback());
-    (!is_shown).then(|| file::beginning(&places.resolv_conf))
 }
 
 fn names_a_server(resolv_conf: &str, is_wanted: impl Fn(IpAddr) -> bool) -> bool {

@@ -2,14 +2,16 @@
 //! interface.
 
 use std::fs;
-#[cfg(target_os = "linux")]
-use std::path::Path;
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use weft_config::Dns;
 
 use super::super::program::{self, run};
-use super::super::{DnsError, Method, Places, list};
+use super::super::{DnsError, Method, Overruled, Places, Seen, list};
+
+/// What precedes the lines of each entry in a list of them.
+const HEADER: &str = "# resolv.conf from ";
 
 /// Returns the program in the first directory that has it.
 pub(super) fn find(places: &Places) -> Result<PathBuf, DnsError> {
@@ -30,7 +32,9 @@ pub(super) fn is_resolvectl(program: &Path) -> bool {
 /// it informs other programs.
 pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<(), DnsError> {
     let program = find(places)?;
-    let mut arguments = vec!["-a".to_owned(), entry(places, interface)];
+    let entry = entry(places, interface);
+    let is_known = is_stored(places, &entry, settings);
+    let mut arguments = vec!["-a".to_owned(), entry];
     arguments.extend(["-m", "0"].map(str::to_owned));
     if settings.is_split() {
         if !is_openresolv(&program) {
@@ -46,7 +50,11 @@ pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<()
     } else if settings.is_full() {
         arguments.push("-x".to_owned());
     }
-    let added = run(&program, &arguments, &lines(settings));
+    let mut added = run(&program, &arguments, &lines(settings));
+    // What it knows already makes it write nothing, also if another program has written the file since.
+    if added.is_ok() && is_known {
+        added = run(&program, &["-u".to_owned()], "");
+    }
     if added.is_err()
         && let Err(error) = remove(places, interface)
     {
@@ -64,22 +72,136 @@ pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
 /// Returns the lines of all other interfaces; `None`: there is no resolvconf, or it has none.
 #[cfg(target_os = "linux")]
 pub(super) fn others(places: &Places, interface: &str) -> Option<String> {
-    let listed = program::output(&find(places).ok()?, &["-l".to_owned()], "").ok()?;
+    let listed = all(places)?;
     Some(without(&listed, &entry(places, interface))).filter(|lines| !lines.is_empty())
+}
+
+/// Looks at the entry of the interface, and at the file that resolvconf writes. A local resolver that it feeds
+/// is at a loopback address there. It is asked itself only if its directory does not show the entry.
+pub(super) fn look(places: &Places, interface: &str, settings: &Dns) -> Seen {
+    let entry = entry(places, interface);
+    let mut listed = None;
+    if !is_stored(places, &entry, settings) {
+        listed = all(places);
+        if listed.as_deref().is_some_and(|listed| !has_all(&of(listed, &entry), settings)) {
+            return Seen::Replaced(format!("no entry {entry} with them in resolvconf"));
+        }
+    }
+    if !settings.is_full() {
+        return Seen::InForce;
+    }
+    let text = read(&places.resolv_conf);
+    let first = servers(&text).next();
+    let is_fed = first.is_some_and(|first| first.is_loopback());
+    if first.is_some_and(|first| settings.servers.contains(&first)) {
+        return Seen::InForce;
+    }
+    let is_written_by_it = text.contains("resolvconf")
+        || fs::canonicalize(&places.resolv_conf).is_ok_and(|file| file.starts_with(&places.resolvconf));
+    if is_fed || is_written_by_it {
+        if let Some(other) = exclusive(places).filter(|other| *other != entry) {
+            return overruled(format!("resolvconf gives precedence to {other}, which is exclusive"));
+        }
+        // Debian's sorts the entries, and makes none exclusive.
+        if let Some(first) = first.filter(|_| !is_fed && !places.resolvconf.join(EXCLUSIVE).exists()) {
+            let listed = listed.or_else(|| all(places)).unwrap_or_default();
+            let is_of = |name: &&str| *name != entry && servers(&of(&listed, name)).any(|one| one == first);
+            if let Some(other) = listed.lines().filter_map(|line| line.strip_prefix(HEADER)).find(is_of) {
+                return overruled(format!("resolvconf puts {first} of {other} first"));
+            }
+        }
+    }
+    if is_fed { Seen::InForce } else { Seen::Replaced(beginning(&places.resolv_conf)) }
+}
+
+fn overruled(by: String) -> Seen {
+    let advice = "take the other interface down, or see its place in /etc/resolvconf/interface-order; `weft reload` \
+                  makes the tunnel's name servers exclusive again";
+    Seen::Overruled(Overruled { by, advice: advice.to_owned() })
+}
+
+/// The directory in which openresolv has a file for each exclusive entry: the first by name has precedence.
+const EXCLUSIVE: &str = "exclusive";
+
+fn exclusive(places: &Places) -> Option<String> {
+    let files = fs::read_dir(places.resolvconf.join(EXCLUSIVE)).ok()?;
+    let first = files.filter_map(|file| file.ok()?.file_name().into_string().ok()).min()?;
+    first.split_once(' ').map(|(_, entry)| entry.to_owned())
+}
+
+/// Reports whether resolvconf has an entry with these settings, as far as its directory shows that: each kind
+/// and version has the entries in another directory below it.
+fn is_stored(places: &Places, entry: &str, settings: &Dns) -> bool {
+    let Ok(directories) = fs::read_dir(&places.resolvconf) else { return false };
+    let has = |path: &Path| fs::read_to_string(path).is_ok_and(|text| has_all(&text, settings));
+    directories.flatten().any(|directory| has(&directory.path().join(entry)))
+}
+
+/// Reports whether an entry has all servers, or the domains if there are no servers.
+fn has_all(text: &str, settings: &Dns) -> bool {
+    let found: Vec<IpAddr> = servers(text).collect();
+    let has_word = |domain: &str| text.split_whitespace().any(|word| word.eq_ignore_ascii_case(domain));
+    match settings.servers.is_empty() {
+        true => settings.search.iter().all(|domain| has_word(domain.as_str())),
+        false => settings.servers.iter().all(|server| found.contains(server)),
+    }
+}
+
+fn servers(text: &str) -> impl Iterator<Item = IpAddr> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        words.next().filter(|word| *word == "nameserver")?;
+        words.next()?.parse().ok()
+    })
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// Says in words for people what a file is.
+fn beginning(path: &Path) -> String {
+    match fs::read(path) {
+        Ok(content) => {
+            let text = String::from_utf8_lossy(&content);
+            let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+            format!(
+                "a file that begins with `{}`",
+                line.chars().filter(|c| !c.is_control()).take(80).collect::<String>()
+            )
+        }
+        Err(error) => match fs::read_link(path) {
+            Ok(target) => format!("a link to {}: {error}", target.display()),
+            Err(_) => format!("no file: {error}"),
+        },
+    }
+}
+
+/// Returns the lines of all entries; `None`: resolvconf cannot be asked.
+fn all(places: &Places) -> Option<String> {
+    program::output(&find(places).ok()?, &["-l".to_owned()], "").ok()
+}
+
+/// Returns the lines of one entry of a list.
+fn of(listed: &str, entry: &str) -> String {
+    lines_of(listed, |name| name == entry)
 }
 
 /// Returns the lines of a list of entries without those of one entry.
 #[cfg(target_os = "linux")]
 fn without(listed: &str, entry: &str) -> String {
-    const HEADER: &str = "# resolv.conf from ";
-    let mut is_own = false;
-    let others = listed.lines().filter(|line| {
+    lines_of(listed, |name| name != entry)
+}
+
+fn lines_of(listed: &str, is_wanted: impl Fn(&str) -> bool) -> String {
+    let mut is_in = is_wanted("");
+    let lines = listed.lines().filter(|line| {
         if let Some(name) = line.strip_prefix(HEADER) {
-            is_own = name.trim() == entry;
+            is_in = is_wanted(name.trim());
         }
-        !is_own
+        is_in
     });
-    others.flat_map(|line| [line, "\n"]).collect()
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Returns the name of the interface's entry in resolvconf. Debian's resolvconf sorts entries by the patterns

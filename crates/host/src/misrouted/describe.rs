@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{Misrouted, ServerAdvice, probes};
+use crate::restore::DnsPast;
 
 impl Misrouted {
     /// Returns the name of the check; it is stable across releases.
@@ -14,13 +15,15 @@ impl Misrouted {
             Self::NameServer { .. } | Self::NoNames { .. } => "dns_past_tunnel",
             Self::Captured { .. } | Self::Ipv6Past { .. } | Self::Prefixes { .. } => "traffic_past_tunnel",
             Self::Loop { .. } => "endpoint_in_tunnel",
+            Self::Dns(DnsPast::Lost(_)) => "lost_dns",
+            Self::Dns(DnsPast::Overruled(_)) => "dns_past_tunnel",
         }
     }
 
     /// Returns the key of the file whose value is not followed.
     pub fn key(&self) -> &'static str {
         match self {
-            Self::NameServer { .. } | Self::NoNames { .. } => "DNS",
+            Self::NameServer { .. } | Self::NoNames { .. } | Self::Dns(_) => "DNS",
             Self::Captured { .. } | Self::Ipv6Past { .. } | Self::Prefixes { .. } => "AllowedIPs",
             Self::Loop { .. } => "Endpoint",
         }
@@ -58,6 +61,7 @@ impl Misrouted {
                 endpoint.ip(),
                 IpNet::from(endpoint.ip())
             ),
+            Self::Dns(past) => past.advice().to_owned(),
         }
     }
 }
@@ -109,6 +113,7 @@ impl fmt::Display for Misrouted {
                     "{endpoint} is reached through the tunnel itself: what is sent to it goes round in circles"
                 )
             }
+            Self::Dns(past) => past.fmt(f),
         }
     }
 }

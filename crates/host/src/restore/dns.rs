@@ -1,14 +1,19 @@
 //! Sets DNS again that other programs replace: dhclient, dhcpcd and NetworkManager write /etc/resolv.conf
-//! when a lease or a network changes, and systemd-resolved forgets an interface that is reverted.
+//! when a lease or a network changes, and systemd-resolved and resolvconf forget an interface that is removed
+//! there.
 //!
 //! What another program wrote is kept beneath, and comes back at the end. One that writes again and again is
 //! not fought for ever.
 
+use std::fmt;
 use std::time::{Duration, Instant};
+
+use weft_config::InterfaceName;
+use weft_config::exit::Code;
 
 use super::super::execute::System as _;
 use super::super::{Host, Step};
-use crate::dns::{Method, Seen};
+use crate::dns::{Method, Overruled, Record, Seen, System};
 
 /// How often DNS is set again within [`WINDOW`].
 const ATTEMPTS: usize = 5;
@@ -25,8 +30,52 @@ pub(in super::super) struct DnsWatch {
     due: Option<Instant>,
     /// When DNS was set again.
     attempts: Vec<Instant>,
-    /// Why DNS is not in force.
-    lost: Option<String>,
+    /// Why it could not be seen at the last look.
+    unseen: Option<String>,
+    /// Why DNS is not in force, as last told.
+    past: Option<DnsPast>,
+}
+
+/// Why names are looked up past the name servers of the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DnsPast {
+    /// They are not set any more, for this reason.
+    Lost(String),
+    /// Something else comes before them.
+    Overruled(Overruled),
+}
+
+impl fmt::Display for DnsPast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Lost(why) | Self::Overruled(Overruled { by: why, .. })) = self;
+        write!(f, "names are looked up past the tunnel: {why}")
+    }
+}
+
+impl DnsPast {
+    /// Returns what to do.
+    pub fn advice(&self) -> &str {
+        match self {
+            Self::Lost(_) => {
+                "see which program writes /etc/resolv.conf, and keep it from that: in NetworkManager `dns=none`, for \
+                 dhcpcd `nohook resolv.conf`, for dhclient and ifupdown the package openresolv, which weft uses too; \
+                 `weft reload` sets them again"
+            }
+            Self::Overruled(overruled) => &overruled.advice,
+        }
+    }
+}
+
+/// Looks whether the name servers of a record are in force. `None`: they are, or that cannot be seen.
+pub(crate) fn dns_past(resolver: &System, interface: &InterfaceName, record: &Record) -> Option<DnsPast> {
+    match resolver.look(interface, record) {
+        Ok(Seen::InForce) => None,
+        Ok(Seen::Replaced(by)) => Some(DnsPast::Lost(format!("another program has replaced DNS by {by}"))),
+        Ok(Seen::Overruled(overruled)) => Some(DnsPast::Overruled(overruled)),
+        // An ordinary user may not see it.
+        Err(error) if error.exit_code() == Code::Permission => None,
+        Err(error) => Some(DnsPast::Lost(error.to_string())),
+    }
 }
 
 impl Host {
@@ -41,51 +90,69 @@ impl Host {
         let pause = if record.method == Method::Resolved { PAUSE_BETWEEN_QUESTIONS } else { PAUSE };
         let due = now + pause;
         self.dns_watch.due = Some(due);
+        let unseen = self.dns_watch.unseen.take();
         match self.kernel.resolver.look(&self.plan.interface, &record) {
-            Ok(Seen::InForce) => self.dns_watch.lost = None,
+            Ok(Seen::InForce) => self.dns_watch.past = None,
+            Ok(Seen::Overruled(overruled)) => self.dns_watch.past = Some(DnsPast::Overruled(overruled)),
             Ok(Seen::Replaced(by)) => self.set_dns_again(&Step::Dns(wanted), &by, now),
-            Err(error) => tracing::debug!("cannot see whether DNS is in force: {error}"),
+            Err(error) => {
+                let error = error.to_string();
+                // A resolver that is just being restarted is not told.
+                if unseen.is_some() {
+                    self.dns_watch.past = Some(DnsPast::Lost(error.clone()));
+                }
+                self.dns_watch.unseen = Some(error);
+            }
         }
         Some(due)
     }
 
     /// Returns why DNS is not in force, if that is known.
-    pub fn lost_dns(&self) -> Option<&str> {
-        self.dns_watch.lost.as_deref()
+    pub fn dns_past(&self) -> Option<&DnsPast> {
+        self.dns_watch.past.as_ref()
+    }
+
+    /// Reports whether a reload has to set DNS again. Looks at once.
+    pub(in super::super) fn is_dns_undone(&self) -> bool {
+        let seen =
+            self.kernel.dns.as_ref().map(|record| self.kernel.resolver.look(&self.plan.interface, record));
+        !matches!(seen, None | Some(Ok(Seen::InForce)))
+    }
+
+    /// Looks at DNS as after a start.
+    pub(in super::super) fn forget_dns_watch(&mut self) {
+        self.dns_watch = DnsWatch { past: self.dns_watch.past.take(), ..DnsWatch::default() };
     }
 
     fn set_dns_again(&mut self, step: &Step, by: &str, now: Instant) {
-        let interface = self.plan.interface.clone();
         let watch = &mut self.dns_watch;
         watch.attempts.retain(|attempt| now.saturating_duration_since(*attempt) < WINDOW);
         if watch.attempts.len() >= ATTEMPTS {
             let minutes = WINDOW.as_secs() / 60;
-            let lost = format!(
+            watch.past = Some(DnsPast::Lost(format!(
                 "another program replaces DNS again and again: there is {by}; it was set again {ATTEMPTS} times in \
                  {minutes} minutes"
-            );
-            if watch.lost.is_none() {
-                tracing::warn!(%interface, "{lost}");
-            }
-            watch.lost = Some(lost);
+            )));
             return;
         }
         watch.attempts.push(now);
-        match self.kernel.apply(step) {
-            Ok(_) => {
-                watch.lost = None;
-                tracing::warn!(%interface, "another program had replaced DNS by {by}; done again: {}", step.doing(&interface));
-                // The method may be another one.
-                if let Err(error) = self.write_what_is_in_force() {
-                    tracing::warn!("{error}");
-                }
-            }
-            Err(error) => {
-                let lost = format!("another program has replaced DNS by {by}: {error}");
-                if watch.lost.as_ref() != Some(&lost) {
-                    tracing::warn!(%interface, "{lost}");
-                }
-                watch.lost = Some(lost);
+        let done = self.kernel.apply(step).map_err(|error| error.to_string());
+        let record = self.kernel.dns.clone();
+        let seen = record.map(|record| self.kernel.resolver.look(&self.plan.interface, &record));
+        let past = match (done, seen) {
+            (Err(error), _) => Some(format!("another program has replaced DNS by {by}: {error}")),
+            (Ok(_), Some(Ok(Seen::Replaced(by)))) => Some(format!(
+                "another program has replaced DNS by {by}, and it has no effect to set it again"
+            )),
+            (Ok(_), _) => None,
+        };
+        self.dns_watch.past = past.map(DnsPast::Lost);
+        if self.dns_watch.past.is_none() {
+            let interface = &self.plan.interface;
+            tracing::warn!(%interface, "another program had replaced DNS by {by}; done again: {}", step.doing(interface));
+            // The method may be another one.
+            if let Err(error) = self.write_what_is_in_force() {
+                tracing::warn!("{error}");
             }
         }
     }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use weft_host::firewall::{self, FirewallError, FullTunnel, KillSwitch, Local, OwnPackets, Rules};
 use weft_host::misrouted;
 use weft_host::routes::{Netlink, RouteError};
+use weft_ipc::runtime_dir::runtime_dir;
 use weft_lab::Namespace;
 use weft_report::StatusReport;
 use weft_tun::{TunConfig, TunOffload};
@@ -60,7 +61,11 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
         let endpoints: Vec<SocketAddr> =
             facts.ways.iter().filter_map(|way| way.address.as_ref().ok().copied()).collect();
         facts.misrouted = match (mark, Netlink::open()) {
-            (Some(mark), Ok(netlink)) => misrouted::in_force(&netlink, config, &endpoints, mark),
+            (Some(mark), Ok(netlink)) => {
+                let mut found = misrouted::in_force(&netlink, config, &endpoints, mark);
+                found.extend(misrouted::dns_in_force(&runtime_dir(), &config.interface.name));
+                found
+            }
             _ => misrouted::predicted(config, &endpoints),
         };
     }

@@ -1,9 +1,11 @@
 //! Tells what the routing table does not lead where the configuration means it to go.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use weft_commands::misrouted::finding;
-use weft_host::{Host, misrouted};
+use weft_host::Host;
+use weft_host::misrouted::{self, Misrouted};
 
 use super::Supervisor;
 
@@ -20,5 +22,15 @@ impl Supervisor {
         endpoints.sort_unstable();
         let found = misrouted::in_force(host.netlink(), &self.config, &endpoints, Host::mark(host));
         self.misrouted.tell(found.iter().map(finding).collect(), &self.managed);
+    }
+
+    /// Sets DNS again that another program replaces, and reports if that does not last. Returns when to look
+    /// again.
+    pub(super) fn look_after_dns(&mut self) -> Option<Instant> {
+        let host = self.daemon.host_mut()?;
+        let due = host.look_after_dns(Instant::now())?;
+        let past = host.dns_past().cloned().map(|past| finding(&Misrouted::Dns(past)));
+        self.dns_past.tell(past.into_iter().collect(), &self.managed);
+        Some(due)
     }
 }

@@ -54,6 +54,12 @@ impl<'a> ResolvConf<'a> {
         netns::ancestors_elsewhere().find(|&process| self.is_read_by(process))
     }
 
+    /// Reports whether the path leads to another file than the one that was mounted there.
+    pub(super) fn has_lost_its_mount(&self) -> bool {
+        let path = fs::metadata(&self.places.resolv_conf).map(|file| (file.dev(), file.ino()));
+        self.bound.is_some() && path.ok() != Some(self.identity)
+    }
+
     fn is_read_by(&self, process: u32) -> bool {
         let path = &self.places.resolv_conf;
         let path = if self.bound.is_some() { path } else { directory_of(path) };
