@@ -1,5 +1,6 @@
 //! Takes from a thread what it does not need: capabilities, system calls, and files that it may write. A
-//! thread that panics ends the process ([`EndProcessOnPanic`]).
+//! thread that panics ends the process ([`EndProcessOnPanic`]); one that hangs does not keep its owner
+//! ([`join()`]).
 //!
 //! Each thread of a daemon calls [`thread`] with its [`Role`] before it touches what others sent. Nothing
 //! happens unless the process called [`enable`]: tests and the library for apps have threads that are not
@@ -7,6 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+mod join;
 #[cfg(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
@@ -30,6 +32,7 @@ use linux as platform;
 )))]
 use unsupported as platform;
 
+pub use join::{join, join_all};
 pub use thread_guard::EndProcessOnPanic;
 
 /// What a thread does.

@@ -2,7 +2,6 @@
 //! belong to the host (`weft_host`).
 
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 
 use weft_config::{PacketThreads, TunThreads};
 use weft_dataplane::{Controller, DataplaneError, Handle, OnEvent};
@@ -214,11 +213,7 @@ impl Interface {
         drop(self.start.take());
         drop(self.balancer.take());
         self.handle.stop();
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            // The guard ends the process on a panic, so this is never seen.
-            Some(Err(_)) | None => Err(DataplaneError::Ended),
-        }
+        self.thread.take().and_then(weft_confine::join).unwrap_or(Err(DataplaneError::Ended))
     }
 }
 

@@ -6,7 +6,8 @@ use std::thread::JoinHandle;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-/// A thread that serves clients. Dropping it ends their connections and waits for the end of the thread.
+/// A thread that serves clients. Dropping it ends their connections and waits for the end of
+/// the thread, but not for one that hangs.
 #[derive(Debug)]
 pub struct ServerThread {
     stop: Option<oneshot::Sender<()>>,
@@ -44,7 +45,7 @@ impl ServerThread {
 }
 
 impl ServerThread {
-    /// Waits until the server ends by itself.
+    /// Waits until the server ends by itself, however long that takes.
     pub fn finish(mut self) {
         if let Some(thread) = self.thread.take() {
             // The guard ends the process on a panic, so this always succeeds.
@@ -57,8 +58,7 @@ impl Drop for ServerThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // The guard ends the process on a panic, so this always succeeds.
-            let _ = thread.join();
+            weft_confine::join(thread);
         }
     }
 }

@@ -48,8 +48,7 @@ impl Drop for Balancer {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // The guard ends the process on a panic, so this always succeeds.
-            let _ = thread.join();
+            weft_confine::join(thread);
         }
     }
 }

@@ -203,7 +203,7 @@ pub(super) fn spawn(
     match reported.recv() {
         Ok(Ok((handle, opened))) => Ok((thread, handle, opened)),
         Ok(Err(error)) => {
-            let _ = thread.join();
+            weft_confine::join(thread);
             Err(error)
         }
         Err(mpsc::RecvError) => Err(StartError::Thread(io::Error::other("it ended before it had begun"))),
@@ -345,8 +345,7 @@ impl Others {
         let (threads, starts): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
         // A thread that was not started yet waits for its sender.
         drop(starts);
-        // The guard ends the process on a panic, so every join succeeds.
-        let results = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(DataplaneError::Ended)));
+        let results = weft_confine::join_all(threads).map(|end| end.unwrap_or(Err(DataplaneError::Ended)));
         results.fold(Ok(()), Result::and)
     }
 }

@@ -61,9 +61,8 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // The guard ends the process on a panic, so this always succeeds; a check in progress has time
-            // limits.
-            let _ = thread.join();
+            // A check in progress has time limits.
+            weft_confine::join(thread);
         }
     }
 }

@@ -128,8 +128,7 @@ impl Leaving {
     /// Ends the thread and returns its writer.
     pub(super) fn finish(self) -> Option<Writer> {
         let _ended = self.tell.send(Message::End);
-        // The guard ends the process on a panic, so this always succeeds.
-        self.thread.join().ok()
+        weft_confine::join(self.thread)
     }
 }
 

@@ -55,8 +55,7 @@ impl Drop for Watch {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
-            // The guard ends the process on a panic, so there is none to pass on.
-            let _ = thread.join();
+            weft_confine::join(thread);
         }
     }
 }

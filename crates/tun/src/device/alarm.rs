@@ -63,8 +63,7 @@ impl Drop for Alarm {
         if let Some((task, thread)) = self.thread.take() {
             task.lock().unwrap_or_else(PoisonError::into_inner).is_ended = true;
             thread.thread().unpark();
-            // A thread that panicked has ended the process.
-            let _ = thread.join();
+            weft_confine::join(thread);
         }
     }
 }

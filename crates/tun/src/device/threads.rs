@@ -282,9 +282,6 @@ impl<Q> Drop for Threads<Q> {
                 Channel::Writer(orders) => drop(orders.send(Order::End)),
             }
         }
-        for handle in self.handles.drain(..) {
-            // A thread that panicked has ended the process.
-            let _ = handle.join();
-        }
+        weft_confine::join_all(self.handles.drain(..)).for_each(drop);
     }
 }
