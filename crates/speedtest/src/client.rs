@@ -153,6 +153,7 @@ async fn test(plan: &Plan, probe: Probe, mut on_sample: impl FnMut(&Outcome)) ->
         congestion: plan.congestion.clone().filter(|_| !sends),
         udp: udp.as_ref().map(|(_, udp)| *udp),
     };
+    request.check().map_err(TestError::Refused)?;
     protocol::write(&mut requests, &Hello::Test(request)).await?;
     let token = match lines.answer().await? {
         Reply::Accepted { token } => token,
@@ -243,7 +244,7 @@ impl Lines {
 
 fn unexpected(reply: Reply) -> TestError {
     match reply {
-        Reply::Refused(refusal) => TestError::Refused(refusal.printable()),
+        Reply::Refused(refusal) => TestError::Refused(refusal),
         _ => TestError::Broken("the responder sent a line out of order".to_owned()),
     }
 }

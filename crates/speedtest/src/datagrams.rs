@@ -8,14 +8,20 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
+use tokio::task::coop::consume_budget;
+use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::from_device;
+use crate::protocol::NUMBER;
 use crate::sample::Datagrams;
 
-/// The bytes of a number, which begins each datagram.
-const NUMBER: usize = 8;
 /// The time between two bursts.
 const BURST_EVERY: Duration = Duration::from_millis(1);
+/// What is overdue by more than this time is skipped: the rate is one that the machine cannot send.
+const MAX_OVERDUE: Duration = Duration::from_millis(50);
+/// The most datagrams between two looks at the end, after which other tasks have their turn.
+const MAX_BURST: u64 = 64;
 /// The most bytes of a datagram.
 const MOST: usize = 65_535;
 
@@ -45,7 +51,7 @@ impl Counts {
 /// Makes a socket that sends to and receives from one address, through this interface alone.
 pub(crate) fn socket(device: &str, local: SocketAddr, remote: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
-    socket.bind_device(Some(device.as_bytes()))?;
+    from_device::only(&socket, device)?;
     socket.set_nonblocking(true)?;
     socket.bind(&local.into())?;
     socket.connect(&remote.into())?;
@@ -62,24 +68,40 @@ pub(crate) async fn send(
 ) -> io::Result<()> {
     let mut datagram = vec![0; usize::from(bytes).max(NUMBER)];
     let per_second = bits_per_second as f64 / (datagram.len() * 8) as f64;
-    let begun = Instant::now();
-    let mut number = 0_u64;
+    let mut begun = Instant::now();
+    // Those sent since `begun`, and in all.
+    let (mut sent, mut number) = (0_u64, 0_u64);
     let mut burst = interval(BURST_EVERY);
     burst.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut is_behind = false;
     while Instant::now() < until {
-        burst.tick().await;
+        if is_behind {
+            yield_now().await;
+        } else {
+            burst.tick().await;
+        }
+        let next_due = Duration::from_secs_f64((sent + 1) as f64 / per_second);
+        if begun.elapsed().saturating_sub(next_due) > MAX_OVERDUE {
+            (begun, sent) = (Instant::now(), 0);
+        }
         let due = (begun.elapsed().as_secs_f64() * per_second) as u64;
-        while number < due {
+        let burst_end = due.min(sent + MAX_BURST);
+        is_behind = due > burst_end;
+        while sent < burst_end {
             datagram[..NUMBER].copy_from_slice(&number.to_le_bytes());
             match socket.try_send(&datagram) {
                 Ok(_) => {}
                 // What does not fit the socket waits: a rate that the machine cannot send is not loss.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    is_behind = false;
+                    break;
+                }
                 // The receiver's socket is closed at the end of the test before this one.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(error) => return Err(error),
             }
             number += 1;
+            sent += 1;
             counts.sent.store(number, Relaxed);
         }
     }
@@ -90,6 +112,8 @@ pub(crate) async fn send(
 pub(crate) async fn receive(socket: Arc<UdpSocket>, counts: Arc<Counts>) -> io::Result<()> {
     let mut datagram = vec![0; MOST];
     loop {
+        // A flood leaves a turn to the other tasks.
+        consume_budget().await;
         let len = match socket.recv(&mut datagram).await {
             Ok(len) => len,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
@@ -126,6 +150,38 @@ mod tests {
         assert!(timeout(Duration::from_millis(200), receive).await.is_err());
         let expected = Datagrams { sent: 0, expected: 6, received: 5, displaced: 1 };
         assert_eq!(counts.observe(), (500, expected));
+    }
+
+    /// Neither a rate that no machine sends, nor a receiver that refuses each datagram, keeps other tasks from
+    /// their turn, or the sender from its end.
+    #[tokio::test]
+    async fn the_highest_rate_ends_in_time_and_leaves_turns_to_others() {
+        for is_refused in [false, true] {
+            let receiver = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            sender.connect(receiver.local_addr().unwrap()).await.unwrap();
+            let _open = Some(receiver).filter(|_| !is_refused);
+            let until = Instant::now() + Duration::from_millis(100);
+            let sending = tokio::spawn(send(Arc::new(sender), u64::MAX, 8, until, Arc::default()));
+            let mut turns = 0;
+            while !sending.is_finished() {
+                yield_now().await;
+                turns += 1;
+            }
+            assert!(turns > 10, "{turns}");
+            sending.await.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_rate_sends_too() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        sender.connect(receiver.local_addr().unwrap()).await.unwrap();
+        let (until, counts) = (Instant::now() + Duration::from_millis(250), Arc::<Counts>::default());
+        // One datagram in 100 ms, which is longer than the time after which one is skipped.
+        send(Arc::new(sender), 10_000, 125, until, Arc::clone(&counts)).await.unwrap();
+        assert!((1..=3).contains(&counts.observe().1.sent), "{:?}", counts.observe());
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use std::time::Duration;
 mod client;
 mod cpu;
 mod datagrams;
+mod from_device;
 mod load;
 mod protocol;
 mod responder;

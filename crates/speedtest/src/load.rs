@@ -11,6 +11,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinSet;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
 
 use crate::datagrams::{self, Counts};
@@ -115,7 +116,9 @@ pub(crate) fn set_congestion(stream: &TcpStream, name: &str) -> Result<(), Refus
 async fn send(stream: Arc<TcpStream>, until: Instant) -> io::Result<()> {
     let block = vec![0; BLOCK];
     let mut end = pin!(sleep_until(until));
-    loop {
+    while Instant::now() < until {
+        // A connection that always has room never waits, and leaves a turn to the other tasks all the same.
+        consume_budget().await;
         tokio::select! {
             biased;
             () = &mut end => return Ok(()),
@@ -127,11 +130,13 @@ async fn send(stream: Arc<TcpStream>, until: Instant) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 async fn receive(stream: Arc<TcpStream>, received: Arc<AtomicU64>) -> io::Result<()> {
     let mut block = vec![0; BLOCK];
     loop {
+        consume_budget().await;
         stream.readable().await?;
         match stream.try_read(&mut block) {
             Ok(0) => return Ok(()),

@@ -18,9 +18,24 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::sample::{Counters, Sample};
+use crate::{MAX_SECONDS, MAX_STREAMS};
 
-/// The most bytes of a line: a sample has fewer than 2 KiB.
-const MAX_LINE: u64 = 64 << 10;
+/// The most bytes of a line of the client.
+const MAX_HELLO: usize = 1 << 10;
+/// The most bytes of a line of the responder: a sample has fewer than 2 KiB, and more with many packet threads.
+const MAX_REPLY: usize = 16 << 10;
+/// The most bytes of a token.
+const MAX_TOKEN: usize = 64;
+/// The most bytes of a name or a reason in a refusal.
+const MAX_TEXT: usize = 512;
+/// The most bytes of the name of a congestion control (`TCP_CA_NAME_MAX`, with its end).
+const MAX_CONGESTION: usize = 15;
+/// The highest rate of datagrams, in bits per second.
+const MAX_RATE: u64 = 100_000_000_000;
+/// The bytes of a datagram's number, with which it begins.
+pub(crate) const NUMBER: usize = 8;
+/// The most bytes of a datagram: those of UDP in IPv4.
+const MAX_DATAGRAM: u16 = 65_507;
 /// How long the other end may take for an answer, or for the connections of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// The time after the last byte is sent until the counters of both daemons have seen it.
@@ -58,6 +73,43 @@ pub(crate) struct Request {
     /// Datagrams instead of connections.
     #[serde(default)]
     pub(crate) udp: Option<UdpRequest>,
+}
+
+impl Request {
+    /// Checks every number and string of the request against its bound, at the client before it asks and at
+    /// the responder before it does anything.
+    ///
+    /// # Errors
+    /// The refusal that says which one is out of bounds.
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
+        let Self { direction: _, milliseconds, streams, congestion, udp } = self;
+        if !(1..=MAX_SECONDS * 1000).contains(milliseconds) || !(1..=MAX_STREAMS).contains(streams) {
+            return Err(Refusal::TooMuch { seconds: MAX_SECONDS, streams: MAX_STREAMS });
+        }
+        let out = |what: String| Err(Refusal::OutOfBounds(what));
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+        if let Some(name) = congestion
+            && !((1..=MAX_CONGESTION).contains(&name.len()) && name.bytes().all(is_of_name))
+        {
+            return out(format!(
+                "a congestion control has a name of at most {MAX_CONGESTION} letters and digits"
+            ));
+        }
+        let Some(UdpRequest { bits_per_second, bytes, port }) = *udp else { return Ok(()) };
+        if !(1..=MAX_RATE).contains(&bits_per_second) {
+            return out(format!(
+                "the rate of datagrams is at most {} Gbit/s, and not 0",
+                MAX_RATE / 1_000_000_000
+            ));
+        }
+        if !(NUMBER as u16..=MAX_DATAGRAM).contains(&bytes) {
+            return out(format!("a datagram has {NUMBER} to {MAX_DATAGRAM} bytes"));
+        }
+        if port == 0 {
+            return out("the port of the client cannot be 0".to_owned());
+        }
+        Ok(())
+    }
 }
 
 /// The datagrams that a client asks for.
@@ -117,21 +169,52 @@ pub enum Refusal {
         /// The kernel's reason.
         reason: String,
     },
+    /// Another number or name of the request is out of bounds.
+    #[error("the request is out of bounds: {0}")]
+    OutOfBounds(String),
     /// The responder cannot run a test now.
     #[error("the responder failed: {0}")]
     Failed(String),
 }
 
-impl Refusal {
-    /// Returns it without control characters, which a terminal would obey.
-    pub(crate) fn printable(mut self) -> Self {
-        if let Self::Congestion { name: text, reason: _ } | Self::Failed(text) = &mut self {
-            *text = text.escape_debug().take(300).collect();
+/// A line of one end: its most bytes, and the bounds of what it holds.
+pub(crate) trait Line: DeserializeOwned {
+    const MAX_BYTES: usize;
+
+    /// Returns what is out of bounds. A [`Request`] is checked where it is answered.
+    fn out_of_bounds(&self) -> Option<&'static str>;
+}
+
+impl Line for Hello {
+    const MAX_BYTES: usize = MAX_HELLO;
+
+    fn out_of_bounds(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+impl Line for Reply {
+    const MAX_BYTES: usize = MAX_REPLY;
+
+    fn out_of_bounds(&self) -> Option<&'static str> {
+        match self {
+            Self::Accepted { token } => (token.len() > MAX_TOKEN).then_some("a long token"),
+            Self::Refused(Refusal::Congestion { name, reason }) => {
+                (name.len().max(reason.len()) > MAX_TEXT).then_some("a long reason")
+            }
+            Self::Refused(Refusal::OutOfBounds(reason) | Refusal::Failed(reason)) => {
+                (reason.len() > MAX_TEXT).then_some("a long reason")
+            }
+            Self::Sample(sample) => {
+                let is_large = sample.counters.as_ref().is_some_and(Counters::is_large);
+                is_large.then_some("a sample with too many counters")
+            }
+            Self::End { counters } => {
+                counters.as_ref().is_some_and(Counters::is_large).then_some("too many counters")
+            }
+            Self::Refused(Refusal::Busy { .. } | Refusal::NotAPeer | Refusal::TooMuch { .. })
+            | Self::Begin => None,
         }
-        if let Self::Congestion { reason, .. } = &mut self {
-            *reason = reason.escape_debug().take(300).collect();
-        }
-        self
     }
 }
 
@@ -151,19 +234,20 @@ pub(crate) enum LineError {
 }
 
 /// Reads a line. `buffer` keeps a part of it if the call is cancelled.
-pub(crate) async fn read<T: DeserializeOwned>(
+pub(crate) async fn read<T: Line>(
     stream: &mut (impl AsyncBufRead + Unpin),
     buffer: &mut Vec<u8>,
 ) -> Result<T, LineError> {
-    let room = MAX_LINE.saturating_sub(buffer.len() as u64);
-    stream.take(room).read_until(b'\n', buffer).await?;
+    let garbled = |what: &str| LineError::Garbled(what.to_owned());
+    let room = T::MAX_BYTES.saturating_sub(buffer.len());
+    stream.take(room as u64).read_until(b'\n', buffer).await?;
     if buffer.last() != Some(&b'\n') {
-        let is_long = buffer.len() as u64 >= MAX_LINE;
-        return Err(if is_long { LineError::Garbled("a long line".to_owned()) } else { LineError::Closed });
+        return Err(if buffer.len() >= T::MAX_BYTES { garbled("a long line") } else { LineError::Closed });
     }
-    let line = serde_json::from_slice(buffer).map_err(|error| LineError::Garbled(error.to_string()));
+    let line = serde_json::from_slice::<T>(buffer);
     buffer.clear();
-    line
+    let line = line.map_err(|error| LineError::Garbled(error.to_string()))?;
+    line.out_of_bounds().map_or(Ok(line), |what| Err(garbled(what)))
 }
 
 /// What a responder told, line by line. The properties of any bytes need it, and nothing else.
@@ -184,7 +268,7 @@ impl TestLines {
         while let Ok(reply) = read(&mut bytes, &mut buffer).await {
             match reply {
                 Reply::Sample(sample) => lines.samples.push(*sample),
-                Reply::Refused(refusal) => lines.refusals.push(refusal.printable()),
+                Reply::Refused(refusal) => lines.refusals.push(refusal),
                 Reply::End { counters } => lines.counters = counters,
                 Reply::Accepted { .. } | Reply::Begin => {}
             }
@@ -216,7 +300,79 @@ mod tests {
         assert!(matches!(read::<Reply>(&mut stream, &mut buffer).await, Err(LineError::Closed)));
         let long = vec![b' '; 1 << 20];
         buffer.clear();
-        let read = read::<Reply>(&mut &long[..], &mut buffer).await;
-        assert!(matches!(read, Err(LineError::Garbled(_))) && buffer.len() <= 64 << 10);
+        let reply = read::<Reply>(&mut &long[..], &mut buffer).await;
+        assert!(matches!(reply, Err(LineError::Garbled(_))) && buffer.len() <= MAX_REPLY);
+        buffer.clear();
+        let hello = read::<Hello>(&mut &long[..], &mut buffer).await;
+        assert!(matches!(hello, Err(LineError::Garbled(_))) && buffer.len() <= MAX_HELLO);
+    }
+
+    #[test]
+    fn every_number_and_name_of_a_request_has_a_bound() {
+        let udp = UdpRequest { bits_per_second: MAX_RATE, bytes: MAX_DATAGRAM, port: u16::MAX };
+        let largest = Request {
+            direction: Direction::Down,
+            milliseconds: 60_000,
+            streams: 32,
+            congestion: Some("a_name-of_15-by".to_owned()),
+            udp: Some(udp),
+        };
+        let least = Request {
+            direction: Direction::Up,
+            milliseconds: 1,
+            streams: 1,
+            congestion: Some("a".to_owned()),
+            udp: Some(UdpRequest { bits_per_second: 1, bytes: 8, port: 1 }),
+        };
+        assert_eq!([largest.check(), least.check()], [Ok(()), Ok(())]);
+        let with = |udp| Request { udp: Some(udp), ..largest.clone() };
+        let named = |name: &str| Request { congestion: Some(name.to_owned()), ..largest.clone() };
+        let refused = [
+            Request { milliseconds: 0, ..largest.clone() },
+            Request { milliseconds: 60_001, ..largest.clone() },
+            Request { milliseconds: u64::MAX, ..largest.clone() },
+            Request { streams: 0, ..largest.clone() },
+            Request { streams: 33, ..largest.clone() },
+            named(""),
+            named("a_name-of_16-byt"),
+            named("\x1b]52;c;aGk=\x07"),
+            with(UdpRequest { bits_per_second: 0, ..udp }),
+            with(UdpRequest { bits_per_second: MAX_RATE + 1, ..udp }),
+            with(UdpRequest { bits_per_second: u64::MAX, ..udp }),
+            with(UdpRequest { bytes: 0, ..udp }),
+            with(UdpRequest { bytes: 7, ..udp }),
+            with(UdpRequest { bytes: u16::MAX, ..udp }),
+            with(UdpRequest { port: 0, ..udp }),
+        ];
+        for request in refused {
+            assert!(request.check().is_err(), "{request:?}");
+        }
+    }
+
+    /// What a sample takes in memory is bounded by what a daemon has, not by what fits a line.
+    #[tokio::test]
+    async fn a_reply_holds_no_more_than_a_daemon_tells() {
+        let counters = |busy: usize, reasons: usize, bytes: usize| {
+            let busy = vec!["0"; busy].join(",");
+            let reasons: Vec<_> = (0..reasons).map(|number| format!("\"{number:0>bytes$}\":0")).collect();
+            format!("{{\"busy_us\":[{busy}],\"drops\":{{{}}}}}", reasons.join(","))
+        };
+        let sample = |counters: String| format!("{{\"sample\":{{\"counters\":{counters}}}}}\n");
+        let end = |counters: String| format!("{{\"end\":{{\"counters\":{counters}}}}}\n");
+        let ok = [sample(counters(256, 256, 8)), sample(counters(0, 10, 64)), end(counters(64, 100, 20))];
+        let refused = [
+            sample(counters(257, 0, 0)),
+            sample(counters(0, 257, 8)),
+            sample(counters(0, 1, 65)),
+            end(counters(257, 0, 0)),
+            format!("{{\"accepted\":{{\"token\":\"{}\"}}}}\n", "a".repeat(65)),
+            format!("{{\"refused\":{{\"failed\":\"{}\"}}}}\n", "a".repeat(513)),
+        ];
+        for (lines, is_ok) in [(&ok[..], true), (&refused, false)] {
+            for line in lines {
+                let reply = read::<Reply>(&mut line.as_bytes(), &mut Vec::new()).await;
+                assert_eq!(reply.is_ok(), is_ok, "{reply:?}: {line}");
+            }
+        }
     }
 }

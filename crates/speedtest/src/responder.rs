@@ -17,11 +17,12 @@ use weft_ipc::{Place, ServerThread, Source, serve_each};
 use weft_report::StatusReport;
 
 use crate::datagrams;
+use crate::from_device;
 use crate::load::{self, Lanes};
 use crate::protocol::{self, Direction, Hello, PATIENCE, Refusal, Reply, Request, SETTLE};
 use crate::sample::peer_of;
 use crate::sampler::{Probe, Sampler, Watch};
-use crate::{MAX_SECONDS, MAX_STREAMS, PORT};
+use crate::{MAX_STREAMS, PORT};
 
 /// Maximum number of connections: those of a test, and some that are refused meanwhile.
 const CONNECTIONS: usize = MAX_STREAMS as usize + 16;
@@ -30,7 +31,8 @@ const BACKLOG: i32 = 64;
 /// Reads the state of the daemon.
 pub type Status = Probe;
 
-/// The listening socket. It accepts only what arrives through its interface.
+/// The listening socket. It accepts only what comes out of its interface: by the device that hands the packet
+/// in, since every local user may bind a socket to the interface, and reaches its addresses through `lo`.
 #[derive(Debug)]
 pub struct Listener {
     socket: StdListener,
@@ -41,7 +43,8 @@ impl Listener {
     /// Listens on [`PORT`] of this interface, whatever its addresses are.
     ///
     /// # Errors
-    /// Another program listens on the port of all addresses; there is no such interface.
+    /// Another program listens on the port of all addresses; there is no such interface; the kernel refuses the
+    /// filter.
     pub fn open(interface: &str) -> io::Result<Self> {
         let any = [IpAddr::from(Ipv6Addr::UNSPECIFIED), Ipv4Addr::UNSPECIFIED.into()];
         let [both, only_v4] = any.map(|address| open(interface, SocketAddr::new(address, PORT)));
@@ -60,7 +63,7 @@ fn open(interface: &str, address: SocketAddr) -> io::Result<StdListener> {
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
-    socket.bind_device(Some(interface.as_bytes()))?;
+    from_device::only(&socket, interface)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -120,7 +123,7 @@ impl Site {
         let mut running = self.lock();
         let now = Instant::now();
         if let Some(running) = &*running {
-            return Err(Refusal::Busy { seconds: (running.ends - now).as_secs() + 1 });
+            return Err(Refusal::Busy { seconds: running.ends.saturating_duration_since(now).as_secs() + 1 });
         }
         let (streams, received) = mpsc::channel(usize::from(request.streams));
         let token = format!("{:032x}", rand::random::<u128>());
@@ -187,11 +190,8 @@ async fn test(
     mut lines: OwnedReadHalf,
     answers: &mut OwnedWriteHalf,
 ) -> Result<(), Refusal> {
+    request.check()?;
     let duration = Duration::from_millis(request.milliseconds);
-    let allowed = Duration::from_secs(MAX_SECONDS);
-    if duration.is_zero() || duration > allowed || !(1..=MAX_STREAMS).contains(&request.streams) {
-        return Err(Refusal::TooMuch { seconds: MAX_SECONDS, streams: MAX_STREAMS });
-    }
     let mut claim = site.claim(request)?;
     let failed = |reason: &str| Refusal::Failed(reason.to_owned());
     let report = site.status().await.ok_or_else(|| failed("the interface is being taken down"))?;

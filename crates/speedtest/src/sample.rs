@@ -133,7 +133,19 @@ const OVERLOAD: [&str; 3] = ["overload", "tun_stalled", "packet_thread_stalled"]
 /// Those of the kernel in the queues before the daemon.
 const KERNEL_QUEUES: [&str; 2] = ["tun_queue", "socket"];
 
+/// The most packet threads and reasons in the counters of the other end: several times as many as there are.
+const MAX_COUNTERS: usize = 256;
+/// The most bytes of the name of a reason.
+const MAX_REASON: usize = 64;
+
 impl Counters {
+    /// Whether the other end tells more than a daemon has.
+    pub(crate) fn is_large(&self) -> bool {
+        self.busy_us.len() > MAX_COUNTERS
+            || self.drops.len() > MAX_COUNTERS
+            || self.drops.keys().any(|reason| reason.len() > MAX_REASON)
+    }
+
     /// Takes the counters from a report, for this peer.
     pub(crate) fn of(report: &StatusReport, peer: &str, at_us: u64) -> Self {
         let mut drops: BTreeMap<String, u64> = BTreeMap::new();

@@ -454,6 +454,9 @@ fn a_responder_answers_peers_alone_one_at_a_time_and_only_when_it_is_on() {
     let outside = SocketAddr::new(End::B.outer(Family::V4), PORT);
     let error = bed.ends.a.run(|| TcpStream::connect_timeout(&outside, PATIENCE).unwrap_err());
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    // Nor is there one for the users of its machine, who reach the address of the interface through `lo`.
+    let local = bed.ends.b.run(|| TcpStream::connect_timeout(&responder(), Duration::from_secs(1)));
+    assert!(local.is_err(), "{local:?}");
 
     // Nonsense and strange tokens get no answer, long tests a refusal, and the responder goes on.
     for text in ["nonsense\n", "{\"data\":{\"token\":\"0\"}}\n", &" ".repeat(100_000)] {
@@ -475,6 +478,9 @@ fn a_responder_answers_peers_alone_one_at_a_time_and_only_when_it_is_on() {
     for (milliseconds, streams) in [(60_001, 1), (0, 1), (1000, 0), (1000, 33)] {
         assert!(bed.say(&request(milliseconds, streams)).1.contains("too_much"));
     }
+    for (rate, bytes) in [(u64::MAX, 1000), (100_000_000_001, 1000), (0, 1000), (1000, 7), (1000, 65_535)] {
+        assert!(bed.say(&datagrams(rate, bytes)).1.contains("out_of_bounds"), "{rate} {bytes}");
+    }
     // A client that never opens its connections keeps the place for seconds only.
     let (_silent, line) = bed.say(&request(1000, 1));
     assert!(line.contains("accepted"), "{line}");
@@ -486,4 +492,32 @@ fn a_responder_answers_peers_alone_one_at_a_time_and_only_when_it_is_on() {
     let Bed { a, b, .. } = bed;
     a.stop();
     b.stop();
+}
+
+/// The request for a minute of datagrams from the responder.
+fn datagrams(bits_per_second: u64, bytes: u16) -> String {
+    format!(
+        "{{\"test\":{{\"direction\":\"down\",\"milliseconds\":60000,\"streams\":1,\"udp\":{{\"bits_per_second\":\
+         {bits_per_second},\"bytes\":{bytes},\"port\":9}}}}}}\n"
+    )
+}
+
+#[test]
+fn a_responder_that_sends_as_fast_as_a_peer_may_ask_ends_when_it_is_told_to() {
+    let _undisturbed = undisturbed();
+    let Some(bed) = Bed::over(&LinkSpec::default(), |_, _| {}) else { return };
+    let mut off = bed.conf_b.clone();
+    off.settings.clear();
+    for _ in 0..2 {
+        let (test, line) = bed.say(&datagrams(100_000_000_000, 8));
+        assert!(line.contains("accepted"), "{line}");
+        assert_eq!(bed.b.reload(&off, &[]), ["refuse speed tests of peers"]);
+        assert_eq!(bed.b.reload(&bed.conf_b, &[]), ["allow speed tests of peers"]);
+        drop(test);
+    }
+    let (_test, line) = bed.say(&datagrams(100_000_000_000, 8));
+    assert!(line.contains("accepted"), "{line}");
+    let Bed { a, b, .. } = bed;
+    b.stop();
+    a.stop();
 }
