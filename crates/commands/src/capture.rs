@@ -4,7 +4,7 @@
 //! that the file is valid wherever it ends.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use weft_config::exit::{Code, Error};
 use weft_report::control_socket::{CaptureRequest, Client, PacketStream, Received, Stopper};
 
 use crate::args::CaptureArgs;
-use crate::{running, signals};
+use crate::{output, running, signals};
 
 pub mod pcapng;
 
@@ -97,12 +97,10 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
         End::Unread => "; the reader stopped, and did not receive all of them",
     };
     let slow = if dropped > 0 { " (they were read too slowly)" } else { "" };
-    // On standard error, because standard output may be the capture. If this fails, there is no place to
-    // report it.
-    let _ = writeln!(
-        io::stderr(),
-        "{name}: {written} packets captured, {dropped} dropped by the capture{slow}{why}"
-    );
+    // On standard error, because standard output may be the capture.
+    output::progress(&format!(
+        "{name}: {written} packets captured, {dropped} dropped by the capture{slow}{why}\n"
+    ));
     Ok(())
 }
 

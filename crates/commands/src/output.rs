@@ -1,21 +1,23 @@
-//! Printing that tolerates a closed pipe.
+//! Printing that tolerates a closed pipe. All texts of commands go through here, and none of them makes a
+//! terminal do anything: names, answers and files of others are among them.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
 
 use serde::Serialize;
 use weft_config::exit::{Code, Error};
+use weft_config::{Notation, printable, printable_bytes};
 
-/// Prints all of `text` to standard output. A closed pipe is not an error: its reader wants no more.
+/// Prints all of `text` to standard output, [escaped](printable). A closed pipe is not an error: its reader wants no more.
 pub fn print(text: &[u8]) -> Result<(), Error> {
-    write(text, io::stdout().lock())
+    write(&printable_bytes(text, Notation::Text), io::stdout().lock())
 }
 
 /// Prints `value` as indented JSON and a line break.
 pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
     let mut text = serde_json::to_vec_pretty(value).map_err(|error| Error::new(Code::Failure, error))?;
     text.push(b'\n');
-    print(&text)
+    write(&printable_bytes(&text, Notation::Json), io::stdout().lock())
 }
 
 fn write(text: &[u8], mut stdout: impl io::Write) -> Result<(), Error> {
@@ -29,13 +31,13 @@ fn write(text: &[u8], mut stdout: impl io::Write) -> Result<(), Error> {
 /// Prints text with terminal colours to standard output, also if it is not a terminal. Enables colours on a
 /// terminal that needs it.
 pub fn print_coloured(text: &[u8]) -> Result<(), Error> {
-    write(text, anstream::AutoStream::always(io::stdout().lock()))
+    write(&printable_bytes(text, Notation::Coloured), anstream::AutoStream::always(io::stdout().lock()))
 }
 
 /// Prints text with colours to standard output. Removes the colours if it is not a terminal, or if NO_COLOR
 /// is set.
 pub fn print_styled(text: &str) -> Result<(), Error> {
-    write(text.as_bytes(), anstream::AutoStream::auto(io::stdout().lock()))
+    write(printable(text, Notation::Coloured).as_bytes(), anstream::AutoStream::auto(io::stdout().lock()))
 }
 
 /// Prints each line of `error` to standard error, as `error: …`.
@@ -53,10 +55,17 @@ pub fn note(note: &impl Display) {
     labelled("\x1b[36mnote:\x1b[0m", note);
 }
 
+/// Prints text with colours to standard error: what happens while the result goes to standard output.
+pub fn progress(text: &str) {
+    // If this fails, there is no other place to report it.
+    let _ = anstream::stderr().write_all(printable(text, Notation::Coloured).as_bytes());
+}
+
 /// anstream removes the colours if standard error is not a terminal, or if NO_COLOR is set.
 fn labelled(label: &str, text: &impl Display) {
     let mut stderr = anstream::stderr().lock();
-    for line in text.to_string().lines() {
+    let text = text.to_string();
+    for line in printable(&text, Notation::Text).lines() {
         // If this fails, there is no other place to report it.
         let _ = writeln!(stderr, "{label} {line}");
     }

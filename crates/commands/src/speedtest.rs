@@ -83,9 +83,7 @@ pub fn run(args: &SpeedtestArgs) -> Result<(), Error> {
     let result = result?;
     if let (Some(path), Some(Counts { written, dropped })) = (&args.pcap, captured?) {
         let path = path.display();
-        let text = format!("{path}: {written} packets captured, {dropped} dropped by the capture\n");
-        // If this fails, there is no place to report it.
-        let _ = io::stderr().write_all(text.as_bytes());
+        output::progress(&format!("{path}: {written} packets captured, {dropped} dropped by the capture\n"));
     }
     if let Some(plot) = plot {
         plot.write(&result)?;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Domain, InterfaceName};
 use crate::metrics::MetricsConfig;
+use crate::printable::is_unprintable;
 
 /// Settings of the system around the tunnel. The default asks for nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -162,7 +163,7 @@ impl fmt::Debug for Hook {
 }
 
 /// Returns `text` with `…` in place of every run that is long enough to be a key in base64 or hex (40
-/// characters), and with control characters escaped.
+/// characters), and with what is not printable escaped.
 pub fn without_keys(text: &str) -> String {
     const MOST_OF_A_KEY: usize = 40;
     let is_key = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';
@@ -175,8 +176,8 @@ pub fn without_keys(text: &str) -> String {
         } else if run > 0 {
             shown.push_str(&rest[..run]);
         } else {
-            shown.extend(first.escape_debug().filter(|_| first.is_control()));
-            shown.extend(Some(first).filter(|c| !c.is_control()));
+            shown.extend(first.escape_debug().filter(|_| is_unprintable(first)));
+            shown.extend(Some(first).filter(|c| !is_unprintable(*c)));
         }
         rest = &rest[run.max(first.len_utf8())..];
     }

@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use crate::printable::is_unprintable;
+
 /// A section that the format knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
@@ -99,11 +101,11 @@ impl<'a> Line<'a> {
     }
 
     /// Returns the text behind `# friendly_name =` if the line is such a comment. The text is only displayed:
-    /// control characters are removed, and at most 64 characters are kept.
+    /// what is not printable is removed, and at most 64 characters are kept.
     pub fn friendly_name(self) -> Option<String> {
         const LONGEST: usize = 64;
         let (key, name) = self.comment()?.split_once('=')?;
-        let shown: String = name.trim().chars().filter(|c| !c.is_control()).take(LONGEST).collect();
+        let shown: String = name.trim().chars().filter(|c| !is_unprintable(*c)).take(LONGEST).collect();
         (key.trim().eq_ignore_ascii_case("friendly_name") && !shown.is_empty()).then_some(shown)
     }
 

@@ -30,6 +30,7 @@ pub mod mapped;
 pub mod metrics;
 #[cfg(unix)]
 mod permissions;
+mod printable;
 mod problem;
 #[cfg(test)]
 mod properties;
@@ -55,6 +56,7 @@ pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{
     LoadError, interface_of, load, load_as_service, name_of, path_of, read_text, read_text_as_service,
 };
+pub use printable::{Notation, is_unprintable, printable, printable_bytes};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning, foreign};
 pub use suggest::shown_key;
 pub use threads::{InvalidThreads, MAX_THREADS, PacketThreads, Threads, TunThreads};

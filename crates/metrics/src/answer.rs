@@ -126,7 +126,7 @@ impl Site {
                 None => return Ok(()),
             },
         };
-        let shown = || asked.chars().filter(|c| !c.is_control()).take(100).collect();
+        let shown = || asked.chars().filter(|c| !weft_config::is_unprintable(*c)).take(100).collect();
         if self.hosts.allow(asked) { Ok(()) } else { Err(shown()) }
     }
 

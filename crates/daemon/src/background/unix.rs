@@ -7,6 +7,8 @@ use nix::errno::Errno;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
 
+use weft_commands::output;
+
 use super::{BackgroundError, Output};
 use crate::logging;
 
@@ -59,7 +61,7 @@ fn wait(mut word: PipeReader, child: Pid) -> i32 {
         match waitpid(child, None) {
             Ok(WaitStatus::Exited(_, code)) => return code,
             Ok(WaitStatus::Signaled(_, signal, _)) => {
-                eprintln!("error: {signal:?} ended the daemon before it was ready");
+                output::error(&format_args!("{signal:?} ended the daemon before it was ready"));
                 return FAILURE;
             }
             Ok(_) | Err(Errno::EINTR) => {}

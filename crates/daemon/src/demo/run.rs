@@ -1,6 +1,6 @@
 //! The sequence of the demo.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
 use weft_commands::hang_up::is_hung_up;
@@ -105,28 +105,17 @@ struct Output {
 impl Output {
     fn progress(&self, text: &str) -> Result<(), Error> {
         if self.json {
-            // If standard error cannot be written, there is nowhere left to report that.
-            let _ = anstream::stderr().write_all(text.as_bytes());
+            output::progress(text);
             // The report would go to a terminal that is gone.
             if self.is_terminal && is_hung_up(io::stdout()) {
                 return Err(Error::new(Code::Failure, "the terminal is gone"));
             }
             return Ok(());
         }
-        Self::print(text)
+        output::print_styled(text)
     }
 
     fn report(&self, report: &Report) -> Result<(), Error> {
-        if self.json { output::print_json(report) } else { Self::print(&table::report(report)) }
-    }
-
-    /// Prints to standard output, with colour only on a terminal and without NO_COLOR.
-    fn print(text: &str) -> Result<(), Error> {
-        match anstream::AutoStream::choice(&io::stdout()) {
-            anstream::ColorChoice::Never => {
-                output::print(anstream::adapter::strip_str(text).to_string().as_bytes())
-            }
-            _ => output::print(text.as_bytes()),
-        }
+        if self.json { output::print_json(report) } else { output::print_styled(&table::report(report)) }
     }
 }

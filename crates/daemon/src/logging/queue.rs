@@ -2,6 +2,7 @@
 //! disk that hangs, a pipe that is full, a terminal after Ctrl-S. Threads that move packets must not wait for
 //! it, and others not for long.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::panic;
@@ -12,11 +13,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::dispatcher::{self, Dispatch};
-use tracing::field::{self, Field, Value, Visit};
+use tracing::field::{self, Field, Value, ValueSet, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
+use weft_config::{Notation, printable};
 use weft_confine::EndProcessOnPanic;
 
 /// Capacity of the queue, in lines.
@@ -187,15 +189,23 @@ impl<S: Subscriber, L: Layer<S>> Layer<S> for Queued<L> {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        if self.queue.takes() {
-            self.queue.add(Line::of(event));
-        } else {
+        if IS_WRITER.get() {
+            // Of a line that was taken before.
             self.layer.on_event(event, context);
+            return;
+        }
+        let line = Line::of(event);
+        if self.queue.takes() {
+            self.queue.add(line);
+        } else {
+            let metadata = line.metadata;
+            line.values(|values| self.layer.on_event(&Event::new(metadata, values), context));
         }
     }
 }
 
-/// What was logged, without what it borrowed.
+/// What was logged, without what it borrowed, and without anything that a terminal would obey: what others
+/// sent is among the values.
 struct Line {
     metadata: &'static Metadata<'static>,
     values: Vec<(Field, OwnedValue)>,
@@ -220,6 +230,11 @@ impl Line {
 
     /// Logs it on this thread.
     fn log(&self) {
+        self.values(|values| Event::dispatch(self.metadata, values));
+    }
+
+    /// Calls `then` with the values.
+    fn values(&self, then: impl FnOnce(&ValueSet<'_>)) {
         let Some((first, _)) = self.values.first() else { return };
         let values: Vec<(&Field, Box<dyn Value + '_>)> =
             self.values.iter().map(|(field, value)| (field, value.borrow())).collect();
@@ -227,7 +242,7 @@ impl Line {
         for (place, (field, value)) in fields.iter_mut().zip(&values) {
             *place = (field, Some(&**value));
         }
-        Event::dispatch(self.metadata, &self.metadata.fields().value_set(&fields));
+        then(&self.metadata.fields().value_set(&fields));
     }
 
     fn add(&mut self, field: &Field, value: OwnedValue) {
@@ -248,13 +263,20 @@ impl OwnedValue {
     }
 }
 
+fn shown(text: String) -> String {
+    match printable(&text, Notation::Text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(shown) => shown,
+    }
+}
+
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.add(field, OwnedValue::Formatted(format!("{value:?}")));
+        self.add(field, OwnedValue::Formatted(shown(format!("{value:?}"))));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.add(field, OwnedValue::Text(value.to_owned()));
+        self.add(field, OwnedValue::Text(shown(value.to_owned())));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
@@ -281,6 +303,29 @@ mod tests {
 
     use super::*;
     use crate::logging::tests::Lines;
+
+    /// Neither queued nor before the queue has begun.
+    #[test]
+    fn a_terminal_obeys_nothing_of_a_line() {
+        for is_queued in [false, true] {
+            let (log, queue) = (Lines::default(), &*Box::leak(Box::new(Queue::new())));
+            let writer = log.clone();
+            let layer = fmt::layer().with_ansi(false).without_time().with_writer(move || writer.clone());
+            let subscriber = Dispatch::new(registry().with(Queued { layer, queue }));
+            dispatcher::with_default(&subscriber, || {
+                if is_queued {
+                    queue.start();
+                }
+                let (title, clear) = ("\x1b]0;title\x07", "\u{9b}2J");
+                tracing::warn!(title, peer = %clear, kind = ?"\u{202e}", "it says \x1b[31m\u{202e}{clear}");
+                assert!(queue.flush());
+            });
+            let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+            assert!(text.contains("it says") && text.contains(r"\u{202e}"), "{text}");
+            let obeyed = |c| c != '\n' && weft_config::is_unprintable(c);
+            assert!(!text.contains(obeyed), "{is_queued}: {text:?}");
+        }
+    }
 
     #[test]
     fn a_log_that_is_not_read_stops_no_thread_and_says_later_how_much_is_missing() {

@@ -153,7 +153,7 @@ fn line(report: &StatusReport) -> String {
         }
     }
     // A line break would begin another variable of the message.
-    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let line = text.chars().map(|c| if weft_config::is_unprintable(c) { ' ' } else { c });
     if text.chars().count() <= LONGEST {
         line.collect()
     } else {

@@ -4,14 +4,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use weft_config::{self as config, InterfaceName};
 use weft_ipc::Connection;
 use weft_ipc::runtime_dir::{self, Users, control_socket, runtime_dir, user_dir};
 use zeroize::Zeroizing;
 
 use super::line::{
-    Answer, Done, Incomplete, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line,
+    self, Answer, Done, Incomplete, Kind, LineBuffer, MAX_ANSWER, Request, encode, room_around, to_line,
 };
 use super::{CaptureRequest, ClientError, Received, Reload, ReloadReport, VERSION};
 use crate::StatusReport;
@@ -254,8 +254,8 @@ impl Client {
         }
     }
 
-    fn understand<'a, T: Deserialize<'a>>(&self, line: &'a [u8]) -> Result<T, ClientError> {
-        let answer: Answer<T> = serde_json::from_slice(line).map_err(|error| {
+    fn understand<T: DeserializeOwned>(&self, line: &[u8]) -> Result<T, ClientError> {
+        let answer: Answer<T> = line::parse(line).map_err(|error| {
             // The text of the error is left out: it may quote a part of the line.
             self.garbled(format_args!("{:?} error in column {}", error.classify(), error.column()))
         })?;

@@ -1,8 +1,13 @@
 //! The lines of the control socket: JSON objects, bounded in length, wiped after use.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use weft_config::{Notation, printable, printable_bytes};
 use zeroize::Zeroizing;
 
 use super::{Layer, ManageError, VERSION};
@@ -129,6 +134,30 @@ impl From<WireError> for ManageError {
     }
 }
 
+/// Parses an answer. Its strings are printable: the process that answers may belong to another user than the
+/// one that reads what it says.
+pub fn parse<T: DeserializeOwned>(line: &[u8]) -> serde_json::Result<T> {
+    let is_escape = |pair: &[u8]| pair[0] == b'\\' && b"ubfr".contains(&pair[1]);
+    let is_printable = matches!(printable_bytes(line, Notation::Json), Cow::Borrowed(_));
+    if is_printable && !line.windows(2).any(is_escape) {
+        return serde_json::from_slice(line);
+    }
+    serde_json::from_value(made_printable(serde_json::from_slice(line)?))
+}
+
+fn made_printable(value: Value) -> Value {
+    let text = |text: String| printable(&text, Notation::Text).into_owned();
+    match value {
+        Value::String(string) => Value::String(text(string)),
+        Value::Array(values) => Value::Array(values.into_iter().map(made_printable).collect()),
+        Value::Object(fields) => {
+            let fields = fields.into_iter().map(|(key, value)| (text(key), made_printable(value)));
+            Value::Object(fields.collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
+    }
+}
+
 /// Serializes a request or an answer as a line. Allocates `room` bytes first, so that a line with keys is not
 /// reallocated, which would leave copies behind.
 pub fn to_line(value: &impl Serialize, room: usize) -> serde_json::Result<Zeroizing<Vec<u8>>> {
@@ -242,6 +271,23 @@ mod tests {
         assert!(buffer.push(b"x", 10).is_err());
         assert!(LineBuffer::default().push(b"0123456789x\n", 10).is_err());
         assert!(LineBuffer::default().push(b"0123456789\n", 10).unwrap().is_some());
+    }
+
+    #[test]
+    fn the_strings_of_an_answer_are_printable() {
+        let line = "{\"version\":1,\"ok\":{\"failures\":[\"a\\u001b]52;c;aGk=\\u0007\",\"b\u{9b}2J\",\"c\\nd\\\\u\"]}}";
+        let Answer { ok: Some(Incomplete { failures }), .. } = parse(line.as_bytes()).unwrap() else {
+            panic!()
+        };
+        assert_eq!(failures, [r"a\u{1b}]52;c;aGk=\u{7}", r"b\u{9b}2J", "c\nd\\u"]);
+        let line = br#"{"version":1,"error":{"kind":"failed","message":"\u202e"}}"#;
+        let Answer { error: Some(error), .. } = parse::<Answer<Done>>(line).unwrap() else { panic!() };
+        assert_eq!(ManageError::from(error).to_string(), r"\u{202e}");
+        let line = r#"{"version":1,"ok":{"failures":["plain ä"]}}"#;
+        let Answer { ok: Some(Incomplete { failures }), .. } = parse(line.as_bytes()).unwrap() else {
+            panic!()
+        };
+        assert_eq!(failures, ["plain ä"]);
     }
 
     #[test]

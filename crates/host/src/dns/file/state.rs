@@ -70,7 +70,8 @@ impl FileState {
     pub(super) fn beginning(&self) -> String {
         let text = String::from_utf8_lossy(self.content());
         let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-        let line: String = line.chars().filter(|character| !character.is_control()).take(80).collect();
+        let line: String =
+            line.chars().filter(|character| !weft_config::is_unprintable(*character)).take(80).collect();
         match self {
             Self::Missing => "nothing".to_owned(),
             Self::Link { target, .. } => format!("a link to {}", target.display()),
