@@ -14,12 +14,12 @@ use weft_ipc::ServerThread;
 use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_proxy::{
-    Destination, Kernel, LocalAddress, MakeSocket, Network, Options, Reach, Resolver, Server, StartError,
-    Transport, Users, UsersError, connect_stdio,
+    Destination, Elsewhere, Kernel, LocalAddress, MakeSocket, Network, Options, Reach, Resolver, Server,
+    StartError, Transport, Users, UsersError, connect_stdio,
 };
 use weft_rootless::{Names, News, Sockets, TunnelState};
 
-use crate::cli::{Elsewhere, ProxyArgs};
+use crate::cli::ProxyArgs;
 use crate::up::rootless::{self, NameServers};
 use crate::wiping_allocator;
 
@@ -44,6 +44,9 @@ const DESCRIPTORS_OF_OTHERS: usize = 512;
 pub fn run(args: &ProxyArgs) -> Result<(), Error> {
     // Before anything is set up.
     let options = options(args)?;
+    if !args.elsewhere_allow.is_empty() && !args.elsewhere.is_direct() {
+        return Err(Error::new(Code::Usage, "--elsewhere-allow needs --elsewhere direct"));
+    }
     if args.stdio.is_none() {
         options.check().map_err(start_error)?;
     }
@@ -53,7 +56,8 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
     signals::watch(move |_| drop(signal.send(Ok(()))))?;
     let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
     let tunnel: Arc<dyn Network> = Arc::new(network(args, &inside.sockets(), member.state(), &host)?);
-    let elsewhere = (args.elsewhere == Elsewhere::Direct).then(|| Arc::clone(&host));
+    let allowed = args.elsewhere_allow.clone();
+    let elsewhere = args.elsewhere.is_direct().then(|| Elsewhere::new(Arc::clone(&host), allowed));
     let reach = Reach::new(Arc::clone(&tunnel), member.state().allowed_ips.clone(), elsewhere);
     let (changed, of_tunnel) = (reach.clone(), end.clone());
     member.hear(move |news| match news {

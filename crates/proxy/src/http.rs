@@ -249,7 +249,9 @@ impl Refusal {
         match self {
             Self::Password => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
             Self::Request(_) => StatusCode::BAD_REQUEST,
-            Self::Reach(ReachError::Outside(_) | ReachError::Own(_)) => StatusCode::FORBIDDEN,
+            Self::Reach(ReachError::Outside(_) | ReachError::Own(_) | ReachError::Near(..)) => {
+                StatusCode::FORBIDDEN
+            }
             Self::Reach(ReachError::Silent(_) | ReachError::Name(LookUpError::NoAnswer { .. })) => {
                 StatusCode::GATEWAY_TIMEOUT
             }

@@ -14,6 +14,7 @@ mod datagram;
 mod destination;
 mod http;
 mod kernel;
+mod machine;
 mod mapping;
 mod network;
 mod proxy;
@@ -41,8 +42,9 @@ pub use address::{
 };
 pub use destination::{Destination, Host, InvalidDestination};
 pub use kernel::{Kernel, MakeSocket};
+pub use machine::Near;
 pub use network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Stats};
-pub use reach::{CONNECT_TIMEOUT, Reach, ReachError};
+pub use reach::{CONNECT_TIMEOUT, Elsewhere, Reach, ReachError};
 pub use resolver::Resolver;
 pub use server::{Options, Server, StartError};
 pub use stdio::connect_stdio;

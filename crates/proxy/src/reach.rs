@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::destination::{Destination, Host};
+use crate::machine::{Machine, Near};
 use crate::network::{Connection, LookUpError, Network};
 
 /// How long a destination has to accept a connection.
@@ -26,7 +27,23 @@ const MAX_RACED: usize = 16;
 pub struct Reach {
     tunnel: Arc<dyn Network>,
     allowed: Arc<RwLock<Vec<IpNet>>>,
-    elsewhere: Option<Arc<dyn Network>>,
+    elsewhere: Option<Elsewhere>,
+}
+
+/// The host's own network, for destinations outside the tunnel. It does not lead to the machine itself, nor to
+/// what this machine alone is next to.
+#[derive(Clone)]
+pub struct Elsewhere {
+    network: Arc<dyn Network>,
+    machine: Arc<Machine>,
+}
+
+impl Elsewhere {
+    /// Reaches destinations by the network of this machine, those in `allowed` also if they are of the machine
+    /// or near it. Addresses of the loopback are always refused.
+    pub fn new(network: Arc<dyn Network>, allowed: Vec<IpNet>) -> Self {
+        Self { network, machine: Arc::new(Machine::new(allowed)) }
+    }
 }
 
 impl std::fmt::Debug for Reach {
@@ -47,6 +64,9 @@ pub enum ReachError {
     /// An address of this machine, which no proxy gives access to.
     #[error("{0} is an address of this machine itself")]
     Own(IpAddr),
+    /// An address of this machine or near it, which the host's network is not used for.
+    #[error("{0} {1} (--elsewhere-allow {0} lets clients reach it)")]
+    Near(IpAddr, Near),
     /// The destination did not accept the connection in time.
     #[error("{0} did not answer within {secs} s", secs = CONNECT_TIMEOUT.as_secs())]
     Silent(Destination),
@@ -57,7 +77,7 @@ pub enum ReachError {
 
 impl Reach {
     /// Reaches the addresses in `allowed` by the tunnel, and others by `elsewhere`, if there is one.
-    pub fn new(tunnel: Arc<dyn Network>, allowed: Vec<IpNet>, elsewhere: Option<Arc<dyn Network>>) -> Self {
+    pub fn new(tunnel: Arc<dyn Network>, allowed: Vec<IpNet>, elsewhere: Option<Elsewhere>) -> Self {
         Self { tunnel, allowed: Arc::new(RwLock::new(allowed)), elsewhere }
     }
 
@@ -74,8 +94,9 @@ impl Reach {
     /// Returns the network for an address.
     ///
     /// # Errors
-    /// [`ReachError::Outside`] and [`ReachError::Own`].
+    /// [`ReachError::Outside`], [`ReachError::Own`] and [`ReachError::Near`].
     pub fn network_for(&self, address: IpAddr) -> Result<&Arc<dyn Network>, ReachError> {
+        let address = address.to_canonical();
         // Also if the AllowedIPs are everything.
         if address.is_loopback() || address.is_unspecified() {
             return Err(ReachError::Own(address));
@@ -89,7 +110,11 @@ impl Reach {
         {
             return Ok(&self.tunnel);
         }
-        self.elsewhere.as_ref().ok_or(ReachError::Outside(address))
+        let Some(elsewhere) = &self.elsewhere else { return Err(ReachError::Outside(address)) };
+        match elsewhere.machine.is_near(address) {
+            Some(near) => Err(ReachError::Near(address, near)),
+            None => Ok(&elsewhere.network),
+        }
     }
 
     /// Returns the addresses of a destination in the order in which to try them, each with its network; at
@@ -107,6 +132,9 @@ impl Reach {
                 addresses.map(|address| address.to_canonical()).collect()
             }
         };
+        if let Some(elsewhere) = &self.elsewhere {
+            elsewhere.machine.look_again();
+        }
         let mut refused = None;
         let (mut inside, mut outside) = (Vec::new(), Vec::new());
         for address in addresses {

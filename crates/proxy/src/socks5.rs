@@ -68,7 +68,7 @@ async fn refuse(mut client: Box<dyn Connection>, reply: Reply) -> io::Result<()>
 impl From<&ReachError> for Reply {
     fn from(error: &ReachError) -> Self {
         match error {
-            ReachError::Outside(_) | ReachError::Own(_) => Self::NotAllowed,
+            ReachError::Outside(_) | ReachError::Own(_) | ReachError::Near(..) => Self::NotAllowed,
             ReachError::Name(LookUpError::NoServers { .. }) => Self::GeneralFailure,
             ReachError::Name(_) => Self::HostUnreachable,
             // "TTL expired" is what the field answers for a destination that is silent.

@@ -1,8 +1,10 @@
 //! The arguments of `weft proxy`.
 
+use std::net::{AddrParseError, IpAddr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use ipnet::IpNet;
 use weft_commands::args::EXIT_CODES;
 use weft_proxy::{Destination, Forward, LocalAddress, Reverse};
 
@@ -50,16 +52,27 @@ pub struct ProxyArgs {
     /// Connect standard input and output to this port in the tunnel, and end with the connection.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["socks5", "http", "forward", "reverse"])]
     pub stdio: Option<Destination>,
-    /// What happens to destinations that are in no peer's AllowedIPs. Addresses of this host itself are
-    /// always refused.
+    /// What happens to destinations that are in no peer's AllowedIPs. Addresses of this host, link-local ones
+    /// and the networks of its other devices (as those of containers) are refused.
     #[arg(long, value_name = "WAY", value_enum, default_value_t)]
     pub elsewhere: Elsewhere,
+    /// Let clients reach these addresses by this host's network all the same. 127.0.0.0/8 and ::1 stay refused.
+    /// May be given several times.
+    #[arg(long, value_name = "ADDRESS[/LENGTH]", value_parser = network)]
+    pub elsewhere_allow: Vec<IpNet>,
     /// Ask users of SOCKS5 and HTTP for a password: the file has a line USER:PASSWORD for each.
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
     /// Listen on addresses that other machines reach, without a password.
     #[arg(long)]
     pub allow_anyone: bool,
+}
+
+fn network(text: &str) -> Result<IpNet, String> {
+    let address = || Ok(IpNet::from(text.parse::<IpAddr>()?.to_canonical()));
+    text.parse()
+        .or_else(|_| address())
+        .map_err(|_: AddrParseError| "not an address or ADDRESS/LENGTH".to_owned())
 }
 
 /// What happens to destinations outside the tunnel.
@@ -70,4 +83,11 @@ pub enum Elsewhere {
     Refuse,
     /// They are reached by this host's network.
     Direct,
+}
+
+impl Elsewhere {
+    /// Reports whether the host's network is used.
+    pub fn is_direct(self) -> bool {
+        self == Self::Direct
+    }
 }

@@ -181,6 +181,25 @@ fn what_is_outside_the_tunnel_is_refused_or_goes_by_the_host() {
     refusing.stop();
     let direct = world.proxy(&file, &["--http", HTTP, "--elsewhere", "direct"]);
     assert_eq!(world.get("http://192.0.2.2/").text(), "192.0.2.1");
+    // This machine by its other addresses, and what is reached from it alone: containers, and metadata.
+    let container = Namespace::new("container").unwrap();
+    let options = link::LinkOptions {
+        name_a: "docker0".to_owned(),
+        addresses_a: vec!["172.17.0.1/16".parse().unwrap()],
+        addresses_b: vec!["172.17.0.2/16".parse().unwrap()],
+        ..link::LinkOptions::default()
+    };
+    link::join(&world.client, &container, &options).unwrap();
+    for (address, reason) in [
+        ("192.0.2.1", "192.0.2.1 is an address of this machine itself"),
+        ("[::ffff:192.0.2.1]", "192.0.2.1 is an address of this machine itself"),
+        ("172.17.0.1", "172.17.0.1 is an address of this machine itself"),
+        ("172.17.0.2", "172.17.0.2 is in 172.17.0.0/16, the network of docker0 on this machine"),
+        ("169.254.169.254", "169.254.169.254 is link-local (--elsewhere-allow 169.254.169.254 "),
+    ] {
+        let refused = world.get(&format!("http://{address}/"));
+        assert!(refused.text().contains(reason), "{refused:?}");
+    }
     let inside = world.get("http://203.0.113.1/");
     assert!(inside.stdout == page("10.77.0.2"), "{}", inside.stderr);
     direct.stop();

@@ -125,7 +125,8 @@ async fn a_name_does_not_lead_to_this_machine_by_an_address_mapped_into_ipv6() {
 fn a_tunnel_for_everything_has_no_addresses_of_this_machine() {
     let everything = ["0.0.0.0/0", "::/0"].map(|it| it.parse().unwrap()).to_vec();
     let network: Arc<dyn Network> = Arc::new(Hosts::default());
-    let reach = Reach::new(Arc::clone(&network), everything, Some(network));
+    let elsewhere = Elsewhere::new(Arc::clone(&network), vec![]);
+    let reach = Reach::new(network, everything, Some(elsewhere));
     let network_for = |text: &str| reach.network_for(text.parse().unwrap()).map(drop);
     for own in ["127.0.0.1", "127.255.0.1", "::1", "0.0.0.0", "::"] {
         assert!(matches!(network_for(own), Err(ReachError::Own(_))), "{own}");

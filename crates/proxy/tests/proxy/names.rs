@@ -8,6 +8,7 @@ use simple_dns::rdata::{A, AAAA, CNAME, RData};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, RCODE, ResourceRecord, TYPE};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::JoinSet;
 use weft_proxy::Options;
 
 use crate::support::*;
@@ -31,7 +32,7 @@ fn answer(bytes: &[u8], is_tcp: bool) -> Option<Vec<u8>> {
     };
     let own = Name::new(&name).unwrap().into_owned();
     match name.as_str() {
-        "both.example" | "short.search.example" => push(own, far),
+        "both.example" | "again.example" | "short.search.example" => push(own, far),
         "alias.example" => {
             push(own, RData::CNAME(CNAME(Name::new_unchecked("both.example"))));
             push(Name::new_unchecked("both.example"), far);
@@ -135,6 +136,25 @@ fn names_are_looked_up_in_the_tunnel_and_kept() {
             socks5_connect(PROXY, "both.example", ECHO).await.unwrap();
         }
         assert_eq!(queries.load(Relaxed), before);
+        // Also by many who ask at once.
+        let mut asking = JoinSet::new();
+        for _ in 0..50 {
+            asking.spawn(socks5_connect(PROXY, "again.example", ECHO));
+        }
+        assert!(asking.join_all().await.iter().all(Result::is_ok));
+        assert_eq!(queries.load(Relaxed), before + 2);
+    });
+}
+
+#[test]
+fn a_name_does_not_lead_to_an_address_of_this_machine_by_the_hosts_network() {
+    let Some(lab) = Lab::new() else { return };
+    lab.serve_names();
+    let _running = lab.start(Setting { direct: Some(vec![]), ..setting() }).unwrap();
+    lab.client(async || {
+        for name in ["outside.example", "rebind.example"] {
+            assert_eq!(socks5_connect(PROXY, name, ECHO).await.unwrap_err(), 2, "{name}");
+        }
     });
 }
 

@@ -93,11 +93,31 @@ fn each_refusal_has_its_code() {
 }
 
 #[test]
-fn what_is_not_in_the_tunnel_goes_direct_only_if_allowed_and_never_to_loopback() {
+fn what_is_not_in_the_tunnel_goes_direct_only_if_allowed_and_not_to_this_machine() {
     let Some(lab) = Lab::new() else { return };
-    let setting = Setting { options: options(), is_direct: true, ..Setting::default() };
+    let direct = Some(vec![format!("{ELSEWHERE}/32").parse().unwrap()]);
+    let setting = Setting { options: options(), direct, ..Setting::default() };
     let running = lab.start(setting).unwrap();
+    let socks5 = vec!["127.0.0.1:1081".parse().unwrap()];
+    let options = Options { socks5, ..Options::default() };
+    // ELSEWHERE is an address of this machine, that was not allowed by name.
+    let _other = lab.start(Setting { options, direct: Some(vec![]), ..Setting::default() }).unwrap();
     lab.client(async || {
+        for own in
+            [ELSEWHERE, "::ffff:198.51.100.1", "64:ff9b::c633:6401", "169.254.169.254", "fe80::1", "::1"]
+        {
+            let refused = socks5_connect("127.0.0.1:1081", own, ECHO).await;
+            assert_eq!(refused.unwrap_err(), 2, "{own}");
+        }
+        let mut control = TcpStream::connect("127.0.0.1:1081").await.unwrap();
+        let (_, relay) = socks5_request(&mut control, 3, "0.0.0.0", 0).await;
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        socket.send_to(&datagram(ELSEWHERE, ECHO, b"own"), relay).await.unwrap();
+        let far = datagram(FAR_V4, ECHO, b"far");
+        socket.send_to(&far, relay).await.unwrap();
+        let mut buffer = [0; 64];
+        let len = socket.recv(&mut buffer).await.unwrap();
+        assert_eq!(buffer[..len], far, "an address of this machine answered");
         check_echo(socks5_connect(PROXY, ELSEWHERE, ECHO).await.unwrap(), 1, 100_000).await;
         assert_eq!(socks5_connect(PROXY, "127.0.0.1", ECHO).await.unwrap_err(), 2);
         assert_eq!(running.tunnel.stats().connected, 0);

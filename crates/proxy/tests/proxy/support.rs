@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::{Namespace, content::Content};
-use weft_proxy::{Kernel, Network, Options, Reach, Resolver, Server, StartError};
+use weft_proxy::{Elsewhere, Kernel, Network, Options, Reach, Resolver, Server, StartError};
 
 pub(crate) const FAR_V4: &str = "10.9.0.1";
 pub(crate) const FAR_V6: &str = "fd09::1";
@@ -38,7 +38,8 @@ pub(crate) struct Lab {
 pub(crate) struct Setting {
     pub(crate) options: Options,
     pub(crate) has_dns: bool,
-    pub(crate) is_direct: bool,
+    /// What is outside the tunnel is reached by the host, also what is near it in these networks.
+    pub(crate) direct: Option<Vec<ipnet::IpNet>>,
 }
 
 /// A proxy that runs until it is dropped.
@@ -126,14 +127,14 @@ impl Lab {
         let run = move || {
             let runtime = runtime();
             let _inside = runtime.enter();
-            let Setting { options, has_dns, is_direct } = setting;
+            let Setting { options, has_dns, direct } = setting;
             let far: IpAddr = FAR_V4.parse().unwrap();
             let servers: &[IpAddr] = if has_dns { &[far] } else { &[] };
             let resolver = Resolver::new(servers, &["search.example".parse().unwrap()]);
             let tunnel: Arc<dyn Network> = Arc::new(Kernel::new(maker(&tunnel), resolver));
             let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
             let allowed = ["10.9.0.0/24", "fd09::/64"].map(|it| it.parse().unwrap()).to_vec();
-            let elsewhere = is_direct.then(|| Arc::clone(&host));
+            let elsewhere = direct.map(|allowed| Elsewhere::new(Arc::clone(&host), allowed));
             let reach = Reach::new(Arc::clone(&tunnel), allowed, elsewhere);
             match Server::bind(options, reach, &host) {
                 Ok(server) => {
