@@ -17,6 +17,7 @@ mod kernel;
 mod machine;
 mod mapping;
 mod network;
+mod owner;
 mod proxy;
 mod reach;
 mod refusals;

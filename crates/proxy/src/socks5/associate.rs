@@ -1,5 +1,6 @@
 //! UDP ASSOCIATE: the datagrams of one client, to and from any destination (RFC 1928, section 7).
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,6 +16,7 @@ use crate::datagram;
 use crate::destination::{Destination, Host};
 use crate::mapping::Peers;
 use crate::network::{Connection, Datagrams, Network};
+use crate::owner::{self, Owner};
 use crate::proxy::Proxy;
 
 /// Datagrams whose names are being looked up; further ones to names are dropped meanwhile.
@@ -29,8 +31,14 @@ struct Inside {
     socket: Arc<dyn Datagrams>,
     /// The address of the client. Its port is that of its connection here.
     client: SocketAddr,
-    /// The port that it sends from, known from its request or its first datagram.
+    /// The user that it is on this machine, if it is.
+    user: Option<u32>,
+    /// The port that it sends from, from its first datagram.
     port: OnceLock<u16>,
+    /// The port that it has announced.
+    announced: Option<u16>,
+    /// Ports of other users, for a while: their datagrams are not looked at again.
+    of_others: Mutex<HashSet<u16>>,
     /// Orders the tasks that send to the client: a socket wakes only one that waits for room.
     sending: tokio::sync::Mutex<()>,
 }
@@ -77,9 +85,23 @@ pub(super) async fn serve(
     };
     // An address other than that of the connection would let the client send in the name of another one.
     let is_known = port != 0 && (*host == Host::Address(peer.ip().to_canonical()) || is_unspecified(host));
-    let known = if is_known { OnceLock::from(port) } else { OnceLock::new() };
+    let user = owner::of_connection(peer, local);
+    if user.is_none() && peer.ip().to_canonical().is_loopback() && proxy.users.is_some() && !is_known {
+        let reason = "the users of this machine's sockets cannot be read, and it announces no port";
+        proxy.refusals.report("a SOCKS5 client that asks for UDP", &reason);
+        client.write_all(&Reply::NotAllowed.with(None)).await?;
+        return client.shutdown().await;
+    }
     client.write_all(&Reply::Succeeded.with(socket.local_addr().ok())).await?;
-    let inside = Inside { socket, client: peer, port: known, sending: tokio::sync::Mutex::new(()) };
+    let inside = Inside {
+        socket,
+        client: peer,
+        user,
+        port: OnceLock::new(),
+        announced: is_known.then_some(port),
+        of_others: Mutex::default(),
+        sending: tokio::sync::Mutex::new(()),
+    };
     Association {
         proxy,
         inside: Arc::new(inside),
@@ -135,13 +157,16 @@ impl Association<'_> {
                 read = client.read(&mut ignored) => if read? == 0 {
                     return Ok(());
                 },
-                _ = expiry.tick() => self.outside.retain(|(outside, replies)| {
-                    let has_ended = outside.peers().expire(|_| ());
-                    if has_ended {
-                        replies.abort();
-                    }
-                    !has_ended
-                }),
+                _ = expiry.tick() => {
+                    inside.of_others().clear();
+                    self.outside.retain(|(outside, replies)| {
+                        let has_ended = outside.peers().expire(|_| ());
+                        if has_ended {
+                            replies.abort();
+                        }
+                        !has_ended
+                    });
+                }
                 Some(_) = self.replies.join_next() => {}
             }
         }
@@ -207,9 +232,35 @@ impl Association<'_> {
 
 impl Inside {
     /// Reports whether a datagram comes from the client of the association; its first one settles its port.
+    /// On this machine that one has to come from a socket of the same user: others have the same address.
     fn is_from_client(&self, from: SocketAddr) -> bool {
-        with_port(from, self.client.port()) == self.client
-            && *self.port.get_or_init(|| from.port()) == from.port()
+        if with_port(from, self.client.port()) != self.client {
+            return false;
+        }
+        if let Some(port) = self.port.get() {
+            return *port == from.port();
+        }
+        let is_announced = self.announced.is_none_or(|port| port == from.port());
+        is_announced && self.is_of_user(from) && self.port.set(from.port()).is_ok()
+    }
+
+    fn is_of_user(&self, from: SocketAddr) -> bool {
+        let Some(user) = self.user else { return true };
+        let mut of_others = self.of_others();
+        if of_others.contains(&from.port()) {
+            return false;
+        }
+        // Another user may have closed its socket already.
+        let is_of_user = owner::of_datagrams(from, user) == Owner::Same;
+        if !is_of_user {
+            tracing::debug!("a datagram from {from} is dropped: it is of another user than its association");
+            of_others.insert(from.port());
+        }
+        is_of_user
+    }
+
+    fn of_others(&self) -> MutexGuard<'_, HashSet<u16>> {
+        self.of_others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

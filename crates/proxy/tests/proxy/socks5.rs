@@ -351,6 +351,35 @@ fn datagrams_go_to_any_destination_and_back() {
 }
 
 #[test]
+fn another_user_of_the_machine_does_not_take_an_association() {
+    const OTHER: u32 = 65_534;
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    lab.client(async || {
+        for is_announced in [false, true] {
+            for is_closed in [false, true] {
+                let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                let port = if is_announced { socket.local_addr().unwrap().port() } else { 0 };
+                let (_control, relay) = associate(port).await;
+                let other = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                if std::os::unix::fs::fchown(&other, Some(OTHER), None).is_err() {
+                    return weft_lab::here::not_run("a socket cannot be given to another user");
+                }
+                other.send_to(&datagram(FAR_V4, ECHO, b"other"), relay).await.unwrap();
+                if is_closed {
+                    drop(other);
+                }
+                let sent = datagram(FAR_V4, ECHO, b"own");
+                socket.send_to(&sent, relay).await.unwrap();
+                let mut buffer = [0; 64];
+                let len = socket.recv(&mut buffer).await.unwrap();
+                assert_eq!(buffer[..len], sent);
+            }
+        }
+    });
+}
+
+#[test]
 fn datagrams_of_a_client_on_a_link_keep_their_zone() {
     let Some(lab) = Lab::new() else { return };
     weft_lab::link::add_address(&lab.host, "lo", "fe80::9/64".parse().unwrap()).unwrap();
