@@ -3,7 +3,7 @@
 //! The daemon sends blocks of the file over its control socket. The client writes complete blocks only, so
 //! that the file is valid wherever it ends.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
+use weft_ipc::output_file;
 use weft_report::control_socket::{CaptureRequest, Client, PacketStream, Received, Stopper};
 
 use crate::args::CaptureArgs;
@@ -164,10 +165,7 @@ fn the_one_that_runs() -> Result<InterfaceName, Error> {
 /// Creates or truncates the file. On Unix a new file is accessible to its owner only: captured packets are
 /// private.
 fn create(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    platform::for_the_owner(&mut options);
-    options.open(path)
+    output_file::create(path, 0o600)
 }
 
 #[cfg_attr(unix, path = "capture/unix.rs")]

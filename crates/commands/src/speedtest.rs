@@ -11,6 +11,7 @@ use nix::net::if_::if_nametoindex;
 use serde::Serialize;
 use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
+use weft_ipc::output_file;
 use weft_report::control_socket::{CaptureRequest, Client};
 use weft_report::{PeerReport, StatusReport, short_key};
 use weft_speedtest::{
@@ -110,7 +111,7 @@ struct PlotFile<'a> {
 
 impl<'a> PlotFile<'a> {
     fn create(path: &'a Path) -> Result<Self, Error> {
-        let file = File::create(path).map_err(|error| Self::failed(path, &error))?;
+        let file = output_file::create(path, 0o666).map_err(|error| Self::failed(path, &error))?;
         Ok(Self { path, file })
     }
 

@@ -1,8 +1,7 @@
 //! Keys in separate files: `PrivateKeyFile`, `PresharedKeyFile`. A service gets them as credentials
 //! (systemd.exec(5), LoadCredential=), so that its configuration contains no secret.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
@@ -10,6 +9,7 @@ use zeroize::Zeroizing;
 use super::keys::{InterfaceKey, PeerKey};
 use super::lexer::Line;
 use super::problem::{ConfigError, ConfigErrors, Location, Problem, may_hold_a_key};
+use super::regular_file::read_regular;
 
 /// The environment variable in which systemd passes the directory of a unit's credentials.
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
@@ -70,17 +70,15 @@ fn read_with(text: &str, source: &Path, credentials: Option<&Path>) -> Result<Fi
 }
 
 fn read_file(path: &Path) -> io::Result<(Zeroizing<String>, Option<u32>)> {
-    // Opening a FIFO would block.
-    let metadata = std::fs::metadata(path)?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 1));
-    File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() <= MAX_BYTES).map(str::trim);
+    let too_long = || io::Error::other("it holds more than a key");
+    let (bytes, metadata) = read_regular(path, MAX_BYTES as u64).map_err(|error| match error.kind() {
+        io::ErrorKind::FileTooLarge => too_long(),
+        _ => error,
+    })?;
+    let text = std::str::from_utf8(&bytes).ok().map(str::trim);
     // A second line would become a line of the configuration.
     let text = text.filter(|text| text.lines().count() <= 1);
-    let text = text.ok_or_else(|| io::Error::other("it holds more than a key"))?;
+    let text = text.ok_or_else(too_long)?;
     Ok((Zeroizing::new(text.to_owned()), super::permissions::readable_by_others(&metadata)))
 }
 

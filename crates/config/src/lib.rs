@@ -34,7 +34,9 @@ mod printable;
 mod problem;
 #[cfg(test)]
 mod properties;
+mod regular_file;
 pub mod settings;
+mod shell;
 mod suggest;
 mod threads;
 #[cfg(not(unix))]
@@ -58,6 +60,8 @@ pub use load::{
 };
 pub use printable::{Notation, is_unprintable, printable, printable_bytes};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning, foreign};
+pub use regular_file::read_regular_text;
+pub use shell::shell_word;
 pub use suggest::shown_key;
 pub use threads::{InvalidThreads, MAX_THREADS, PacketThreads, Threads, TunThreads};
 pub use wg::{add_allowed_ips, parse_change};

@@ -15,7 +15,7 @@ const MEANING: &str =
     if cfg!(windows) { r"%ProgramData%\weft\NAME.conf" } else { "/etc/wireguard/NAME.conf" };
 /// The largest file that is read. It has room for more than 50,000 peers; a larger file is not a
 /// configuration.
-const MAX_BYTES: u64 = 16 << 20;
+pub(crate) const MAX_BYTES: u64 = 16 << 20;
 
 /// Why a configuration could not be loaded.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use weft_config::{Hook, HookPhase, InterfaceName, without_keys};
+use weft_config::{Hook, HookPhase, InterfaceName, shell_word, without_keys};
 
 use super::HostError;
 
@@ -97,16 +97,11 @@ impl Shell {
             Self::Plain => "(set -o pipefail) 2>/dev/null && set -o pipefail; ",
         });
         script.push(format!("INTERFACE={interface} CONFIG_FILE="));
-        script.push(quoted(file.as_os_str()));
+        script.push(shell_word(file.as_os_str()));
         script.push("; ");
         script.push(command);
         script
     }
-}
-
-/// Quotes a word for a shell.
-fn quoted(word: &OsStr) -> String {
-    format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))
 }
 
 /// Runs the commands of a phase of the way down: all of them, also after one that failed. Returns the
@@ -191,6 +186,6 @@ mod tests {
 
     #[test]
     fn a_path_with_quotes_is_one_word() {
-        assert_eq!(quoted(OsStr::new("it's $HOME")), r"'it'\''s $HOME'");
+        assert_eq!(shell_word(OsStr::new("it's $HOME")), r"'it'\''s $HOME'");
     }
 }

@@ -32,20 +32,46 @@ pub(super) use process::has_lost_its_device;
 /// and the link stays.
 pub(super) fn replace(file: &Path, text: &str) -> io::Result<()> {
     let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
-    let mut temporary = target.clone().into_os_string();
-    temporary.push(".tmp");
-    let temporary = PathBuf::from(temporary);
-    let replaced =
-        write_private(&temporary, text.as_bytes()).and_then(|()| std::fs::rename(&temporary, &target));
-    if let Err(error) = replaced {
-        let _ = std::fs::remove_file(&temporary);
-        return Err(error);
-    }
+    put_private(&target, text.as_bytes())?;
     if let Some(directory) = target.parent() {
         // A failure is ignored: the new text is in place, though a power failure may bring back the old text.
         let _ = sync_directory(directory);
     }
     Ok(())
+}
+
+/// Puts a new file that only its owner may read at this path, whole or not at all.
+pub(super) fn put_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = write_beside(path, content)?;
+    std::fs::rename(&temporary, path).inspect_err(|_| drop(std::fs::remove_file(&temporary)))
+}
+
+/// Writes the content to a private file beside a path. Its name is the same each time, so that what a crash
+/// leaves does not accumulate; where another user has taken that name, it is one that none can foresee.
+fn write_beside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
+    let named = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let write = |temporary: PathBuf| match write_private(&temporary, content) {
+        Ok(()) => Ok(temporary),
+        Err(error) => {
+            // On a full disk it would take room.
+            let _ = std::fs::remove_file(&temporary);
+            Err(error)
+        }
+    };
+    let usual = named(".new");
+    write(usual.clone()).or_else(|error| {
+        let is_taken = std::fs::symlink_metadata(&usual).is_ok();
+        if is_taken { write(named(&format!(".{:016x}.new", unforeseeable()))) } else { Err(error) }
+    })
+}
+
+/// The seeds of the standard library's hash tables are random.
+fn unforeseeable() -> u64 {
+    std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ())
 }
 
 /// A process: its id, and its start time in the system's units, which distinguishes it from a later process
@@ -90,5 +116,40 @@ impl Process {
     /// Reports whether it still runs; true if the system does not report start times.
     pub(super) fn is_alive(&self) -> bool {
         process::started(self.id).unwrap_or_default() == self.started
+    }
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_way_of_a_new_file_neither_stops_nor_misleads_it() {
+        type Entry = fn(&Path, &Path);
+        let entries: [(&str, Entry); 5] = [
+            ("nothing", |_, _| {}),
+            ("what a crash left", |path, _| fs::write(path, "old").unwrap()),
+            ("a link to another file", |path, precious| symlink(precious, path).unwrap()),
+            ("a FIFO", |path, _| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap()),
+            // As a file that this user may not remove from /tmp.
+            ("what cannot be removed", |path, _| fs::create_dir_all(path.join("full")).unwrap()),
+        ];
+        for (what, make) in entries {
+            let directory = tempfile::tempdir().unwrap();
+            let at = |name: &str| directory.path().join(name);
+            fs::write(at("precious"), "precious").unwrap();
+            make(&at("wg0.conf.new"), &at("precious"));
+            fs::write(at("wg0.conf"), "before").unwrap();
+            replace(&at("wg0.conf"), "after").unwrap();
+            assert_eq!(fs::read_to_string(at("wg0.conf")).unwrap(), "after", "{what}");
+            assert_eq!(fs::metadata(at("wg0.conf")).unwrap().permissions().mode() & 0o777, 0o600, "{what}");
+            assert_eq!(fs::read_to_string(at("precious")).unwrap(), "precious", "{what}");
+            let left = fs::read_dir(directory.path()).unwrap().count();
+            assert_eq!(left, 2 + usize::from(what == "what cannot be removed"), "{what}");
+        }
     }
 }

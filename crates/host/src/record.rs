@@ -210,16 +210,7 @@ impl Record {
                 format!("it would have {} bytes, and {MAX_RECORD_BYTES} are read at most", text.len());
             return Err(refused("write", path, io::Error::other(error)));
         }
-        let temporary = path.with_extension("json.new");
-        let write = || {
-            platform::write_private(&temporary, &text)?;
-            std::fs::rename(&temporary, path)
-        };
-        write().map_err(|error| {
-            // On a full disk it would take room.
-            let _ = std::fs::remove_file(&temporary);
-            refused("write", path, error)
-        })
+        platform::put_private(path, &text).map_err(|error| refused("write", path, error))
     }
 
     /// Adds the rules of a plan to the recorded steps: other interfaces cannot choose their priorities from
@@ -243,6 +234,18 @@ pub struct Owner {
     lock: File,
     /// Dropped after the lock is closed: on some file systems of Windows a file is there until then.
     _instance: Instance,
+}
+
+/// Locks a file. A process that keeps it locked delays this one, and does not stop it: another user may have
+/// opened the file.
+fn lock_within(file: &File, patience: Duration) -> Result<(), TryLockError> {
+    let start = Instant::now();
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if start.elapsed() < patience => std::thread::sleep(TICK),
+            locked => return locked,
+        }
+    }
 }
 
 /// The directory of an interface, which is removed when it is dropped.
@@ -342,20 +345,14 @@ impl Owner {
     pub(super) fn choose_alone(&self) -> Result<File, HostError> {
         let path = &self.directory;
         let lock = runtime_dir::lock(path).map_err(|error| refused("open", path, error))?;
-        let start = Instant::now();
-        while let Err(error) = lock.try_lock() {
-            match error {
-                TryLockError::WouldBlock if start.elapsed() < PATIENCE => std::thread::sleep(TICK),
-                TryLockError::WouldBlock => {
-                    tracing::warn!(
-                        "another process keeps {} locked (see `lsof {0}`): another interface that starts at this moment \
-                         may choose the same mark",
-                        path.display()
-                    );
-                    break;
-                }
-                TryLockError::Error(error) => return Err(refused("lock", path, error)),
-            }
+        match lock_within(&lock, PATIENCE) {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => tracing::warn!(
+                "another process keeps {} locked (see `lsof {0}`): another interface that starts at this moment may \
+                 choose the same mark",
+                path.display()
+            ),
+            Err(TryLockError::Error(error)) => return Err(refused("lock", path, error)),
         }
         Ok(lock)
     }

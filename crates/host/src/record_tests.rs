@@ -302,3 +302,43 @@ fn what_a_crash_left_in_another_network_namespace_is_kept_for_that() {
         assert_eq!(owner.left_behind().unwrap(), None);
     });
 }
+
+/// A service's user owns the directory of its interface, and may put a link there before root starts it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_link_in_place_of_the_directory_of_a_network_namespace_is_not_followed() {
+    use weft_lab::{Namespace, here};
+
+    if !here::namespaces_permitted() {
+        return;
+    }
+    let (directory, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let at = directory.path();
+    let [first, second] = ["first", "second"].map(|name| Namespace::new(name).unwrap());
+    let mut process = first.command("sleep").arg("600").spawn().unwrap();
+    let id = first.run(|| {
+        Owner::claim(at, &name()).unwrap().write(&Record::new(&name())).unwrap();
+        crate::netns::NetworkNamespace::ours().unwrap().id()
+    });
+    let link = runtime_dir::instance(at, &name()).join(format!("netns-{id}"));
+    std::os::unix::fs::symlink(outside.path(), &link).unwrap();
+    second.run(|| {
+        let owner = Owner::claim(at, &name()).unwrap();
+        let error = owner.left_behind().unwrap_err().to_string();
+        assert!(error.contains(&format!("netns-{id}")), "{error}");
+    });
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0, "the record went along the link");
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_lock_that_another_process_keeps_is_waited_for_in_vain() {
+    let directory = tempfile::tempdir().unwrap();
+    let [theirs, ours] = [(); 2].map(|()| runtime_dir::lock(directory.path()).unwrap());
+    theirs.lock().unwrap();
+    assert!(matches!(lock_within(&ours, Duration::ZERO), Err(TryLockError::WouldBlock)));
+    theirs.unlock().unwrap();
+    lock_within(&ours, Duration::ZERO).unwrap();
+}

@@ -86,7 +86,7 @@ pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result
             kept: None,
         }
     };
-    let text = Zeroizing::new(std::fs::read_to_string(file).map_err(failed("read"))?);
+    let text = weft_config::read_regular_text(file).map_err(failed("read"))?;
     let Some(edited) = edit(&text, file, interface, saved)? else { return Ok(false) };
     platform::replace(file, &edited).map_err(failed("replace"))?;
     Ok(true)
@@ -160,7 +160,7 @@ pub(super) fn save_device(
     {
         // A file that is no configuration any more is of no use.
         let is_usable = matches!(error, SaveError::File { .. });
-        let now = std::fs::read_to_string(file).ok().filter(|_| is_usable).map(Zeroizing::new);
+        let now = weft_config::read_regular_text(file).ok().filter(|_| is_usable);
         if let Some(before) = now.as_ref().map(|now| now.as_str()).or(text) {
             *error.kept_mut() = match edit(before, file, interface, &saved)? {
                 Some(edited) => unsaved::keep(place, interface, file, before, &edited)

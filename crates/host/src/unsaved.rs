@@ -72,7 +72,7 @@ pub fn settle(
     if only.is_some_and(|only| only != file) {
         return Unsaved::Nothing;
     }
-    let here = std::fs::read_to_string(&file).ok().map(Zeroizing::new);
+    let here = weft_config::read_regular_text(&file).ok();
     let now = now.or(here.as_ref().map(|text| text.as_str()));
     let kept = paths(directory, interface).0;
     if now.is_some_and(|now| now != *text && hash(now) != before) {
@@ -90,7 +90,7 @@ pub fn settle(
 /// on contains it.
 pub(super) fn is_kept_for(directory: &Path, interface: &InterfaceName, file: &Path) -> bool {
     let Some((note, _)) = read(directory, interface) else { return false };
-    let now = std::fs::read_to_string(file).map(Zeroizing::new);
+    let now = weft_config::read_regular_text(file);
     note.file == file && now.is_ok_and(|now| hash(&now) == note.before)
 }
 

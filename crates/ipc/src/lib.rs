@@ -3,14 +3,17 @@
 //! [`runtime_dir`] holds one directory for each running interface and defines which users a client trusts.
 //! `listener` creates the file of a Unix socket, accessible to its owner only, and `pipe` a named pipe of
 //! Windows for administrators. [`serve_each`] serves a bounded number of clients; slow or silent clients give
-//! way to new ones. [`holder`] tells which process has a port, a socket or a device.
-//! [`ServerThread`] is the thread of a server, and [`Connection`] a client's end.
+//! way to new ones. [`holder`] tells which process has a port, a socket or a device. [`ServerThread`] is the
+//! thread of a server, and [`Connection`] a client's end. [`output_file`] opens what a command writes.
 
 mod clients;
 mod connection;
 pub mod holder;
 #[cfg(unix)]
 pub mod listener;
+#[cfg_attr(unix, path = "output_file/unix.rs")]
+#[cfg_attr(not(unix), path = "output_file/windows.rs")]
+pub mod output_file;
 #[cfg(windows)]
 pub mod pipe;
 #[cfg(any(windows, test))]

@@ -1,9 +1,8 @@
 //! The output of a capture, with a reader that may stop reading or be gone, and the mode of a new file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -12,11 +11,6 @@ use crate::hang_up::is_hung_up;
 
 /// The number of bytes that a pipe accepts without blocking, if it is writable.
 const PART: usize = libc::PIPE_BUF;
-
-/// Makes a new file accessible to its owner only.
-pub(super) fn for_the_owner(options: &mut OpenOptions) {
-    options.mode(0o600);
-}
 
 /// A regular file, or a pipe, terminal or other file with a reader at its other end.
 pub(super) struct Output {

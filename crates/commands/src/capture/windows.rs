@@ -1,11 +1,8 @@
-//! The output of a capture. A new file inherits the access rights of its folder.
+//! The output of a capture.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
-
-/// Does nothing.
-pub(super) fn for_the_owner(_: &mut OpenOptions) {}
 
 /// A file or standard output. Writes block.
 pub(super) struct Output(Box<dyn Write + Send>);

@@ -178,7 +178,7 @@ fn identifier(interface: &InterfaceName) -> String {
 
 /// Returns the text as one word of sh(1).
 fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
+    weft_config::shell_word(text.as_ref()).to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

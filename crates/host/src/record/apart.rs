@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use weft_config::InterfaceName;
 use weft_ipc::runtime_dir;
 
-use super::{Record, record_path, refused};
+use super::{PATIENCE, Record, lock_within, record_path, refused};
 use crate::HostError;
 use crate::netns::NetworkNamespace;
 
@@ -40,7 +40,7 @@ impl Apart {
         let Some(path) = path_of_ours(directory, interface) else { return Ok(None) };
         let aside = path.parent().unwrap_or(directory);
         let lock = runtime_dir::lock(aside).map_err(|error| refused("open", aside, error))?;
-        lock.lock().map_err(|error| refused("lock", aside, error))?;
+        lock_within(&lock, PATIENCE).map_err(|error| refused("lock", aside, error.into()))?;
         Ok(Some(Self { path, interface: interface.clone(), _lock: lock }))
     }
 
@@ -62,7 +62,8 @@ impl Apart {
 
 /// Returns the place of this network namespace's record, if it stands apart.
 pub(super) fn path_of_ours(directory: &Path, interface: &InterfaceName) -> Option<PathBuf> {
-    Some(path_of(directory, interface, &NetworkNamespace::ours()?)).filter(|path| path.exists())
+    let path = path_of(directory, interface, &NetworkNamespace::ours()?);
+    (path.parent().is_some_and(is_directory) && path.exists()).then_some(path)
 }
 
 fn path_of(directory: &Path, interface: &InterfaceName, network: &NetworkNamespace) -> PathBuf {
@@ -99,7 +100,13 @@ fn make_directory(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
     builder.mode(0o700);
-    builder.recursive(true).create(path)
+    builder.recursive(true).create(path)?;
+    if is_directory(path) { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) }
+}
+
+/// Reports whether it is a directory itself: a service's user may have put a link there.
+fn is_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|entry| entry.is_dir())
 }
 
 fn forget_directory(record: &Path) {
