@@ -25,7 +25,7 @@ const SPREAD_PER_PEER: Duration = Duration::from_micros(200);
 impl Tunnel {
     /// Limits inner packets to the peer to a path MTU of `outer_mtu` bytes, outer IP header included; the
     /// path carries larger packets in pieces or not at all. Inner packets that do not fit and must not be
-    /// fragmented are answered by ICMP from now on, for ten minutes or until the path changes.
+    /// fragmented are answered by ICMP from now on, for a minute or until the path changes.
     pub fn limit_path(&mut self, id: PeerId, outer_mtu: u16, now: Instant) {
         let Some(peer) = self.peer_mut(id) else { return };
         let Some(endpoint) = peer.endpoint else { return };

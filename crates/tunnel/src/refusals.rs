@@ -35,7 +35,7 @@ impl Tunnel {
             DropReason::PacketTooBig => {
                 let id = self.allowed_ips.peer_of(header.destination);
                 let Some(peer) = id.and_then(|id| self.peer_mut(id)) else { return };
-                IcmpError::TooBig { mtu: peer.path_limit.for_packet_to(header.destination) }
+                IcmpError::TooBig { mtu: peer.path_limit.bytes() as u16 }
             }
             _ => return,
         };

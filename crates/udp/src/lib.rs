@@ -21,6 +21,7 @@ mod fallback;
 mod kernel;
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 mod linux;
+mod passage;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod path_mtu;
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]

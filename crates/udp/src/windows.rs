@@ -18,8 +18,9 @@ use self::message::Messages;
 use super::filled::Filled;
 use super::send::Outlet;
 use crate::bind::failed;
+use crate::passage::{Advice, Passage};
 use crate::sockopt::set_option;
-use crate::system::{self, Questions};
+use crate::system::{self, Paths};
 use crate::{BindError, PathMtu, UdpConfig};
 
 #[path = "windows/control.rs"]
@@ -154,14 +155,19 @@ impl Outlet for UdpSocket {
         self.max_segments
     }
 
-    fn in_pieces<T>(&self, _: &Transmit<'_>, send: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn let_pass<T>(
+        &self,
+        _: &Transmit<'_>,
+        _: Passage,
+        send: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
         system::set_fragmentation(&self.io, self.is_v6, PathMtu::Off)?;
         let sent = send();
         system::set_fragmentation(&self.io, self.is_v6, PathMtu::On)?;
         sent
     }
 
-    fn path_mtu(&self, _: &mut Questions, _: &Transmit<'_>) -> Option<u16> {
-        None
+    fn advise(&self, _: &mut Paths, _: &Transmit<'_>) -> Advice {
+        Advice::IN_PIECES
     }
 }

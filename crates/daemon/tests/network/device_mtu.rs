@@ -11,7 +11,7 @@ use weft_lab::{Namespace, link, until};
 
 use crate::weft::{Pair, options, routed, talk};
 
-fn mtu_of(namespace: &Namespace) -> u32 {
+pub(crate) fn mtu_of(namespace: &Namespace) -> u32 {
     namespace.run(|| Netlink::open().unwrap().link(&"weft0".parse().unwrap()).unwrap().mtu)
 }
 

@@ -15,6 +15,7 @@ mod weft;
 
 mod addresses;
 mod device_mtu;
+mod forged_mtu;
 mod path_mtu;
 mod sleep;
 mod unreachable;

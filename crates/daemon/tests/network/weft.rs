@@ -132,6 +132,11 @@ impl Weft {
         self.end.send(Some(change)).unwrap();
     }
 
+    /// Reacts to a change of the network. Call it in its namespace.
+    pub(crate) fn react(&self, change: &NetworkChange) {
+        self.daemon().network_changed(change).unwrap();
+    }
+
     fn daemon(&self) -> MutexGuard<'_, Daemon> {
         self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,6 +15,8 @@ use crate::wire::Wire;
 pub(crate) const OUTER_HEADERS: usize = 28;
 /// Bytes that a tunnel adds to a packet: these headers, and what surrounds the packet in a message.
 pub(crate) const OVERHEAD: usize = OUTER_HEADERS + 32;
+/// What every path is taken to carry in a tunnel: no daemon asks for less.
+pub(crate) const LEAST_LIMIT: usize = 1280;
 
 /// The longest time for which the network holds the second copy of a datagram back.
 pub(crate) const HELD_BACK: Duration = Duration::from_secs(300);
@@ -175,9 +177,8 @@ impl Network {
         let sent = self.packets.get(&label.number).expect("an answer to a packet that no one sent");
         assert!(sent.bytes.starts_with(quoted), "another packet than {label:?} is quoted");
         assert!(sent.arrived_at.is_none() && mtu < sent.bytes.len(), "{label:?} is answered with {mtu}");
-        let least = if destination.is_ipv4() { 576 } else { 1280 };
         let is_of_link = self.link_mtus.contains(&(mtu + OVERHEAD));
-        assert!(mtu >= least && (mtu == least || is_of_link), "no path carries {mtu} in a tunnel");
+        assert!(mtu == LEAST_LIMIT || mtu > LEAST_LIMIT && is_of_link, "no path carries {mtu} in a tunnel");
         self.kernels[node].learn_inner_mtu(destination, mtu, self.now);
     }
 

@@ -7,7 +7,7 @@ use weft_tunnel::{Change, DropReason, MAX_BATCH_SEGMENTS};
 
 use crate::events::MAX_TCP_SEGMENTS;
 use crate::kernel::TooLong;
-use crate::network::{Faults, OVERHEAD};
+use crate::network::{Faults, LEAST_LIMIT, OVERHEAD};
 use crate::node::{MTU, STAGING};
 use crate::packet::inner_v6;
 use crate::plan::{Event, Flow, GATEWAY, ROVING, secs};
@@ -100,14 +100,13 @@ impl World {
             let has_passed = |place: usize| {
                 let flow = &self.flows[late[place]];
                 let (from, to) = (&network.kernels[flow.from], &network.kernels[flow.to]);
-                // No daemon asks for less.
-                let least = if flow.headers.destination.is_ipv4() { 576 } else { 1280 };
                 let len = longest[place];
                 let has_arrived = network.has_arrived(numbers[place]);
                 match from.too_long {
                     TooLong::Fragmented => has_arrived,
                     TooLong::Reported => {
-                        has_arrived && (len <= least || len + OVERHEAD <= from.link_mtu.min(to.link_mtu))
+                        has_arrived
+                            && (len <= LEAST_LIMIT || len + OVERHEAD <= from.link_mtu.min(to.link_mtu))
                     }
                     TooLong::Refused => has_arrived || len + OVERHEAD > from.link_mtu,
                 }

@@ -22,7 +22,8 @@ use crate::routes::{Netlink, USUAL_MTU};
 pub struct Way {
     /// The source address of packets that take the route.
     pub source: IpAddr,
-    /// The MTU of the route in bytes, if it is known.
+    /// The MTU of the path in bytes, if it is known: that of the route, or less if the kernel has learnt less
+    /// from an ICMP message. Any host can forge one.
     pub mtu: Option<u32>,
 }
 
@@ -88,16 +89,8 @@ impl Follower {
         paths: &Netlink,
     ) -> Reaction {
         let fw_mark = self.fw_mark;
-        let mut wide: HashMap<(IpAddr, u32), Option<u32>> = HashMap::new();
-        self.react_with(change, peers, |endpoint| {
-            let way = way_to(endpoint, fw_mark)?;
-            let Some(mtu) = way.mtu.filter(|mtu| *mtu > USUAL_MTU) else { return Ok(way) };
-            // A wide device may be one that packets do not leave the machine by, such as the loopback.
-            let mtu = wide
-                .entry((way.source, mtu))
-                .or_insert_with(|| Some(mtu.min(paths.mtu_towards(endpoint.ip(), fw_mark).unwrap_or(mtu))));
-            Ok(Way { mtu: *mtu, ..way })
-        })
+        let mtu_towards = |endpoint: SocketAddr| paths.mtu_towards(endpoint.ip(), fw_mark).ok();
+        self.react_with(change, peers, |endpoint| way_to(endpoint, fw_mark), mtu_towards)
     }
 
     fn react_with(
@@ -105,6 +98,7 @@ impl Follower {
         change: &NetworkChange,
         peers: &[(PublicKey, SocketAddr)],
         mut look: impl FnMut(SocketAddr) -> io::Result<Way>,
+        mtu_towards: impl FnMut(SocketAddr) -> Option<u32>,
     ) -> Reaction {
         let before = std::mem::take(&mut self.ways);
         let mut reaction = Reaction { slept: change.slept, ..Reaction::default() };
@@ -120,20 +114,45 @@ impl Follower {
                 reaction.moved.push(*key);
             }
         }
-        reaction.mtu = self.new_mtu();
+        reaction.mtu = self.new_mtu(mtu_towards);
         reaction
     }
 
-    fn new_mtu(&mut self) -> Option<u16> {
+    fn new_mtu(&mut self, mtu_towards: impl FnMut(SocketAddr) -> Option<u32>) -> Option<u16> {
         let MtuPolicy::Automatic { current, ipv6 } = &mut self.mtu else { return None };
         // Without a route the MTU stays: the next route is likely to have the MTU of the last one.
-        let outer = self.ways.values().flatten().filter_map(|way| way.mtu).min()?;
+        let outer = smallest_mtu(&self.ways, mtu_towards)?;
         let mtu = tunnel_mtu(outer, *ipv6);
         (mtu != *current).then(|| {
             *current = mtu;
             mtu
         })
     }
+}
+
+/// Returns the smallest MTU of the routes. `mtu_towards` asks for that of one route. The MTU of a path is no
+/// more than that of its route, so a path that carries as much as the routes found before is not asked about.
+fn smallest_mtu(
+    ways: &HashMap<SocketAddr, Option<Way>>,
+    mut mtu_towards: impl FnMut(SocketAddr) -> Option<u32>,
+) -> Option<u32> {
+    let known =
+        |(endpoint, way): (&SocketAddr, &Option<Way>)| Some(((*way)?.mtu?, (*way)?.source, *endpoint));
+    let mut paths: Vec<_> = ways.iter().filter_map(known).collect();
+    paths.sort_unstable();
+    // A wide device may be one that packets do not leave the machine by, such as the loopback, whose route
+    // counts for less. A path from another source is likely to be one of another device.
+    let mut smallest: HashMap<(IpAddr, bool), u32> = HashMap::new();
+    for (mtu, source, endpoint) in paths {
+        let of_source = smallest.get(&(source, mtu > USUAL_MTU));
+        if of_source.is_none_or(|smallest| mtu < *smallest)
+            && let Some(mtu_of_route) = mtu_towards(endpoint)
+        {
+            let of_source = smallest.entry((source, mtu > USUAL_MTU)).or_insert(mtu_of_route);
+            *of_source = mtu_of_route.min(*of_source);
+        }
+    }
+    smallest.into_values().min()
 }
 
 #[cfg(test)]
@@ -152,6 +171,11 @@ mod tests {
         Way { source: IpAddr::from([198, 51, 100, source]), mtu: Some(mtu) }
     }
 
+    /// The MTU of a route that is as usual.
+    fn route(_: SocketAddr) -> Option<u32> {
+        Some(1500)
+    }
+
     fn lost() -> io::Result<Way> {
         Err(io::ErrorKind::NetworkUnreachable.into())
     }
@@ -159,7 +183,8 @@ mod tests {
     /// A follower that has seen peers 1 and 2, reached from address 1 over 1500 bytes.
     fn settled(mtu: MtuPolicy) -> Follower {
         let mut follower = Follower::new(0, mtu);
-        let first = follower.react_with(&NetworkChange::default(), &[peer(1), peer(2)], |_| Ok(way(1, 1500)));
+        let first =
+            follower.react_with(&NetworkChange::default(), &[peer(1), peer(2)], |_| Ok(way(1, 1500)), route);
         assert_eq!(first, Reaction::default());
         follower
     }
@@ -169,7 +194,7 @@ mod tests {
         let mut follower = settled(AUTOMATIC);
         let mut react = |from: [u8; 2]| {
             let look = |endpoint| Ok(way(from[usize::from(endpoint == peer(2).1)], 1500));
-            follower.react_with(&ROUTES, &[peer(1), peer(2)], look).moved
+            follower.react_with(&ROUTES, &[peer(1), peer(2)], look, route).moved
         };
         assert_eq!(react([1, 1]), []);
         assert_eq!(react([1, 7]), [peer(2).0]);
@@ -181,15 +206,15 @@ mod tests {
     fn a_peer_that_was_out_of_reach_has_moved_when_it_is_back() {
         let mut follower = settled(AUTOMATIC);
         let peers = [peer(1)];
-        let gone = follower.react_with(&ROUTES, &peers, |_| lost());
+        let gone = follower.react_with(&ROUTES, &peers, |_| lost(), route);
         assert_eq!(gone, Reaction::default(), "there is nowhere to send to, and the MTU stays");
-        assert_eq!(follower.react_with(&ROUTES, &peers, |_| Ok(way(1, 1500))).moved, [peer(1).0]);
+        assert_eq!(follower.react_with(&ROUTES, &peers, |_| Ok(way(1, 1500)), route).moved, [peer(1).0]);
     }
 
     #[test]
     fn a_new_endpoint_is_no_move() {
         let mut follower = settled(AUTOMATIC);
-        assert_eq!(follower.react_with(&ROUTES, &[peer(3)], |_| Ok(way(7, 1500))).moved, []);
+        assert_eq!(follower.react_with(&ROUTES, &[peer(3)], |_| Ok(way(7, 1500)), route).moved, []);
     }
 
     #[test]
@@ -197,10 +222,15 @@ mod tests {
         let mut follower = settled(AUTOMATIC);
         let peers = [(peer(1).0, peer(1).1), (peer(2).0, peer(1).1)];
         let mut looks = 0;
-        let reaction = follower.react_with(&ROUTES, &peers, |_| {
-            looks += 1;
-            Ok(way(2, 1500))
-        });
+        let reaction = follower.react_with(
+            &ROUTES,
+            &peers,
+            |_| {
+                looks += 1;
+                Ok(way(2, 1500))
+            },
+            route,
+        );
         assert_eq!((looks, reaction.moved.len()), (1, 2));
     }
 
@@ -208,8 +238,9 @@ mod tests {
     fn the_mtu_is_the_smallest_of_the_ways_less_80_and_told_when_it_changes() {
         let mut follower = settled(AUTOMATIC);
         let mut react = |mtus: [u32; 2]| {
-            let look = |endpoint| Ok(way(1, mtus[usize::from(endpoint == peer(2).1)]));
-            follower.react_with(&ROUTES, &[peer(1), peer(2)], look).mtu
+            let mtu = |endpoint| mtus[usize::from(endpoint == peer(2).1)];
+            let (look, route) = (|endpoint| Ok(way(1, mtu(endpoint))), |endpoint| Some(mtu(endpoint)));
+            follower.react_with(&ROUTES, &[peer(1), peer(2)], look, route).mtu
         };
         assert_eq!(react([1500, 1500]), None);
         assert_eq!(react([1500, 1400]), Some(1320));
@@ -220,9 +251,32 @@ mod tests {
     }
 
     #[test]
+    fn what_was_learnt_of_a_path_changes_nothing_and_one_route_is_asked_about_for_many_paths() {
+        let peers: Vec<_> = (1..=100).map(peer).collect();
+        let learnt = |endpoint: SocketAddr| match endpoint {
+            endpoint if endpoint == peer(1).1 => 552,
+            endpoint if endpoint == peer(2).1 => 1280,
+            _ => 1500,
+        };
+        let mut follower = settled(AUTOMATIC);
+        let mut asked = Vec::new();
+        let route = |endpoint| {
+            asked.push(endpoint);
+            Some(1500)
+        };
+        let reaction = follower.react_with(&ROUTES, &peers, |endpoint| Ok(way(1, learnt(endpoint))), route);
+        assert_eq!(reaction.mtu, None);
+        assert_eq!(asked, [peer(1).1, peer(2).1]);
+        // Where the route cannot be asked about, the MTU stays.
+        let reaction =
+            follower.react_with(&ROUTES, &peers, |endpoint| Ok(way(1, learnt(endpoint))), |_| None);
+        assert_eq!(reaction.mtu, None);
+    }
+
+    #[test]
     fn a_configured_mtu_stays() {
         let mut follower = settled(MtuPolicy::Fixed);
-        assert_eq!(follower.react_with(&ROUTES, &[peer(1)], |_| Ok(way(1, 1400))).mtu, None);
+        assert_eq!(follower.react_with(&ROUTES, &[peer(1)], |_| Ok(way(1, 1400)), route).mtu, None);
     }
 
     #[test]
@@ -230,7 +284,7 @@ mod tests {
         let mut follower = settled(AUTOMATIC);
         let slept = Some(Duration::from_secs(60));
         let reaction =
-            follower.react_with(&NetworkChange { slept, ..ROUTES }, &[peer(1)], |_| Ok(way(1, 1500)));
+            follower.react_with(&NetworkChange { slept, ..ROUTES }, &[peer(1)], |_| Ok(way(1, 1500)), route);
         assert_eq!(reaction, Reaction { slept, ..Reaction::default() });
     }
 }

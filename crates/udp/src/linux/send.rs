@@ -13,7 +13,8 @@ use weft_tunnel::{Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Transmit};
 use super::cmsg::AncillaryBuffer;
 use super::socket::UdpSocket;
 use crate::fallback::Fallbacks;
-use crate::system::{self, Questions};
+use crate::passage::Passage;
+use crate::system::{self, Paths};
 use crate::{PathMtu, SendError, Sent, UdpStats};
 
 /// Sends transmits, and remembers which destinations accept no batches.
@@ -23,7 +24,7 @@ pub(crate) struct Sender {
     mangles_equal_segments: bool,
     path_mtu: PathMtu,
     fallbacks: Fallbacks,
-    questions: Questions,
+    paths: Paths,
     fallback_logged: bool,
 }
 
@@ -36,7 +37,7 @@ impl Sender {
             mangles_equal_segments,
             path_mtu,
             fallbacks: Fallbacks::default(),
-            questions: Questions::default(),
+            paths: Paths::default(),
             fallback_logged: false,
         }
     }
@@ -78,12 +79,10 @@ impl Sender {
         let transmit = one_call(transmit);
         match self.send_from_source(fd, &transmit, stats) {
             Ok(bytes) => Ok(Sent { bytes, source_unusable: false, path_mtu: None }),
-            Err(error) if self.path_mtu == PathMtu::On && is_too_long(&error) => {
-                let send = || send_singles(fd, &transmit, stats);
-                let bytes = system::in_pieces(fd, transmit.destination, send)?;
-                stats.gso_fallbacks += u64::from(transmit.segments() > 1 && self.gso);
-                let path_mtu = self.questions.path_mtu(fd, &transmit);
-                Ok(Sent { bytes, source_unusable: false, path_mtu })
+            Err(error)
+                if is_too_long(&error) && system::refuses_too_long(self.path_mtu, transmit.destination) =>
+            {
+                self.send_too_long(fd, &transmit, stats)
             }
             Err(error) if transmit.source.is_some() && may_be_the_source(&error) => {
                 let anywhere = Transmit { source: None, ..transmit };
@@ -95,6 +94,29 @@ impl Sender {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Sends datagrams that are longer than the path carries, as far as the kernel knows.
+    fn send_too_long(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        transmit: &Transmit<'_>,
+        stats: &mut UdpStats,
+    ) -> io::Result<Sent> {
+        let advice = self.paths.advise(fd, transmit);
+        let path_mtu = advice.mtu.filter(|_| self.path_mtu == PathMtu::On);
+        if advice.passage == Passage::Whole {
+            let send = || self.send_from_source(fd, transmit, stats);
+            match system::let_pass(fd, transmit.destination, Passage::Whole, send) {
+                // The device itself carries less.
+                Err(error) if is_too_long(&error) => {}
+                sent => return Ok(Sent { bytes: sent?, source_unusable: false, path_mtu }),
+            }
+        }
+        let send = || send_singles(fd, transmit, stats);
+        let bytes = system::let_pass(fd, transmit.destination, Passage::InPieces, send)?;
+        stats.gso_fallbacks += u64::from(transmit.segments() > 1 && self.gso);
+        Ok(Sent { bytes, source_unusable: false, path_mtu })
     }
 
     fn send_from_source(

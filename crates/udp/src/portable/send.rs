@@ -10,7 +10,8 @@ use weft_tunnel::{MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, Transmit};
 use super::pause::Pause;
 use crate::codes::{self, EMSGSIZE, ENOBUFS};
 use crate::fallback::Fallbacks;
-use crate::system::Questions;
+use crate::passage::{Advice, Passage};
+use crate::system::{self, Paths};
 use crate::{PathMtu, SendError, Sent, UdpStats};
 
 /// The calls of a socket that send. Tests put a script in its place.
@@ -25,11 +26,16 @@ pub(crate) trait Outlet {
     /// Returns the number of datagrams that one call can send.
     fn max_segments(&self) -> usize;
 
-    /// Calls `send` with DF clear.
-    fn in_pieces<T>(&self, transmit: &Transmit<'_>, send: impl FnOnce() -> io::Result<T>) -> io::Result<T>;
+    /// Calls `send` while datagrams pass in this way.
+    fn let_pass<T>(
+        &self,
+        transmit: &Transmit<'_>,
+        passage: Passage,
+        send: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T>;
 
-    /// Returns the MTU of the path of a transmit, if it is smaller than the datagrams and can be found out.
-    fn path_mtu(&self, questions: &mut Questions, transmit: &Transmit<'_>) -> Option<u16>;
+    /// Returns what to do with a transmit that the system refused as too long for its path.
+    fn advise(&self, paths: &mut Paths, transmit: &Transmit<'_>) -> Advice;
 }
 
 /// Sends transmits, and remembers which destinations accept no batches.
@@ -42,7 +48,7 @@ pub(crate) struct Sender {
     waits_on_enobufs: bool,
     pause: Pause,
     fallbacks: Fallbacks,
-    questions: Questions,
+    paths: Paths,
 }
 
 impl Sender {
@@ -61,7 +67,7 @@ impl Sender {
             waits_on_enobufs,
             pause: Pause::default(),
             fallbacks: Fallbacks::default(),
-            questions: Questions::default(),
+            paths: Paths::default(),
         }
     }
 
@@ -102,11 +108,10 @@ impl Sender {
         let transmit = one_turn(transmit);
         match self.send_from_source(socket, &transmit, stats) {
             Ok(bytes) => Ok(Sent { bytes, source_unusable: false, path_mtu: None }),
-            Err(error) if self.path_mtu == PathMtu::On && is(&error, EMSGSIZE) => {
-                let bytes = socket.in_pieces(&transmit, || send_calls(socket, &transmit, 1, stats))?;
-                stats.gso_fallbacks += u64::from(transmit.segments() > 1 && self.gso);
-                let path_mtu = socket.path_mtu(&mut self.questions, &transmit);
-                Ok(Sent { bytes, source_unusable: false, path_mtu })
+            Err(error)
+                if is(&error, EMSGSIZE) && system::refuses_too_long(self.path_mtu, transmit.destination) =>
+            {
+                self.send_too_long(socket, &transmit, stats)
             }
             Err(error) if transmit.source.is_some() && may_be_the_source(&error) => {
                 let anywhere = Transmit { source: None, ..transmit };
@@ -118,6 +123,29 @@ impl Sender {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Sends datagrams that are longer than the path carries, as far as the system knows.
+    fn send_too_long(
+        &mut self,
+        socket: &impl Outlet,
+        transmit: &Transmit<'_>,
+        stats: &mut UdpStats,
+    ) -> io::Result<Sent> {
+        let advice = socket.advise(&mut self.paths, transmit);
+        let path_mtu = advice.mtu.filter(|_| self.path_mtu == PathMtu::On);
+        if advice.passage == Passage::Whole {
+            let send = || self.send_from_source(socket, transmit, stats);
+            match socket.let_pass(transmit, Passage::Whole, send) {
+                // The device itself carries less.
+                Err(error) if is(&error, EMSGSIZE) => {}
+                sent => return Ok(Sent { bytes: sent?, source_unusable: false, path_mtu }),
+            }
+        }
+        let send = || send_calls(socket, transmit, 1, stats);
+        let bytes = socket.let_pass(transmit, Passage::InPieces, send)?;
+        stats.gso_fallbacks += u64::from(transmit.segments() > 1 && self.gso);
+        Ok(Sent { bytes, source_unusable: false, path_mtu })
     }
 
     fn send_from_source(

@@ -16,7 +16,8 @@ use weft_tunnel::{Ecn, RecvMeta, Transmit};
 use super::filled::Filled;
 use super::send::Outlet;
 use crate::bind::failed;
-use crate::system::{self, Questions};
+use crate::passage::{Advice, Passage};
+use crate::system::{self, Paths};
 use crate::{BindError, RecvBuffers, UdpConfig};
 
 /// A bound socket of one address family.
@@ -138,12 +139,17 @@ impl Outlet for UdpSocket {
         self.state.borrow().max_gso_segments()
     }
 
-    fn in_pieces<T>(&self, transmit: &Transmit<'_>, send: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        system::in_pieces(self.get().as_fd(), transmit.destination, send)
+    fn let_pass<T>(
+        &self,
+        transmit: &Transmit<'_>,
+        passage: Passage,
+        send: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        system::let_pass(self.get().as_fd(), transmit.destination, passage, send)
     }
 
-    fn path_mtu(&self, questions: &mut Questions, transmit: &Transmit<'_>) -> Option<u16> {
-        questions.path_mtu(self.get().as_fd(), transmit)
+    fn advise(&self, paths: &mut Paths, transmit: &Transmit<'_>) -> Advice {
+        paths.advise(self.get().as_fd(), transmit)
     }
 }
 

@@ -8,6 +8,7 @@ use libc::c_int;
 use socket2::{SockRef, Socket};
 use weft_tunnel::Transmit;
 
+use crate::passage::{Advice, Passage};
 use crate::sockopt::{get_option, set_option};
 use crate::{PathMtu, SEND_BUFFER_BYTES};
 
@@ -40,10 +41,16 @@ pub(crate) fn set_fragmentation(
     set_option(socket, level, name, c_int::from(path_mtu == PathMtu::On))
 }
 
+/// Reports whether the sockets refuse datagrams that are longer than the MTU of their path.
+pub(crate) fn refuses_too_long(path_mtu: PathMtu, _: SocketAddr) -> bool {
+    path_mtu == PathMtu::On
+}
+
 /// Calls `send` with DF clear, so that the system may fragment the datagrams.
-pub(crate) fn in_pieces<T>(
+pub(crate) fn let_pass<T>(
     fd: BorrowedFd<'_>,
     destination: SocketAddr,
+    _: Passage,
     send: impl FnOnce() -> io::Result<T>,
 ) -> io::Result<T> {
     set_fragmentation(&fd, destination.is_ipv6(), PathMtu::Off)?;
@@ -52,13 +59,13 @@ pub(crate) fn in_pieces<T>(
     sent
 }
 
-/// The MTU of a path cannot be asked for.
+/// The MTU of a path is not asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Questions {}
+pub(crate) struct Paths {}
 
-impl Questions {
-    pub(crate) fn path_mtu(&mut self, _: BorrowedFd<'_>, _: &Transmit<'_>) -> Option<u16> {
-        None
+impl Paths {
+    pub(crate) fn advise(&mut self, _: BorrowedFd<'_>, _: &Transmit<'_>) -> Advice {
+        Advice::IN_PIECES
     }
 }
 

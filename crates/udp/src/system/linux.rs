@@ -7,7 +7,8 @@ use libc::c_int;
 use socket2::{Protocol, SockRef, Socket};
 
 use crate::kernel::Release;
-pub(crate) use crate::path_mtu::{Questions, in_pieces};
+use crate::path_mtu::set_discovery;
+pub(crate) use crate::path_mtu::{Paths, let_pass, refuses_too_long};
 use crate::sockopt::{get_option, set_option};
 use crate::{BindError, PathMtu, SEND_BUFFER_BYTES};
 
@@ -41,8 +42,7 @@ pub(crate) fn report_errors(socket: &Socket, is_v6: bool) {
 
 /// Sets whether datagrams may be fragmented on their way.
 pub(crate) fn set_fragmentation(socket: &Socket, is_v6: bool, path_mtu: PathMtu) -> io::Result<()> {
-    let (level, name, value) = path_mtu.option(is_v6);
-    set_option(socket, level, name, value)?;
+    set_discovery(socket, is_v6, path_mtu)?;
     if !is_v6 {
         return Ok(());
     }

@@ -1,6 +1,7 @@
 //! Windows.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::windows::io::AsRawSocket;
 
 use socket2::Socket;
@@ -32,7 +33,12 @@ pub(crate) fn set_fragmentation(socket: &impl AsRawSocket, is_v6: bool, path_mtu
 
 /// The MTU of a path is not asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Questions {}
+pub(crate) struct Paths {}
+
+/// Reports whether the sockets refuse datagrams that are longer than the MTU of their path.
+pub(crate) fn refuses_too_long(path_mtu: PathMtu, _: SocketAddr) -> bool {
+    path_mtu == PathMtu::On
+}
 
 /// Windows can join datagrams (UDP_RECV_MAX_COALESCED_SIZE), but a driver that joins wrongly loses them, and
 /// no option of weft could switch it off. So the option stays as it is: off.

@@ -114,3 +114,13 @@ fn a_way_is_what_the_routes_say() {
     link::set_mtu(&a, "eth0", 1400).unwrap();
     assert_eq!(way("198.51.100.1"), from("192.0.2.1", 1400));
 }
+
+#[test]
+fn a_router_of_the_link_may_set_the_mtu_of_ipv6_alone() {
+    let Some((a, _b)) = joined() else { return };
+    a.set_sysctl("net/ipv6/conf/eth0/mtu", "1400").unwrap();
+    let netlink = a.run(|| crate::routes::Netlink::open().unwrap());
+    for (address, mtu) in [("192.0.2.2", 1500), ("2001:db8::2", 1400)] {
+        assert_eq!(netlink.mtu_towards(address.parse().unwrap(), 0).unwrap(), mtu, "{address}");
+    }
+}

@@ -24,7 +24,7 @@ pub fn way_to(destination: SocketAddr, fw_mark: u32) -> io::Result<Way> {
     Ok(Way { source, mtu: mtu_of(&socket, destination.is_ipv6()) })
 }
 
-/// Returns the MTU of the route: its own, its device's, or the path MTU that ICMP reported.
+/// Returns the MTU of the path: the route's own, its device's, or the one that an ICMP message reported.
 fn mtu_of(socket: &Socket, is_v6: bool) -> Option<u32> {
     let (level, name) =
         if is_v6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU) } else { (libc::IPPROTO_IP, libc::IP_MTU) };

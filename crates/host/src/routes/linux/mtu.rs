@@ -3,8 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo};
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteMetric, RouteType};
+use rtnetlink::packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, InfoKind, LinkAttribute, LinkFlags, LinkInfo,
+};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType};
 use weft_config::{Config, tunnel_mtu};
 
 use super::{Failure, Netlink, RouteError, device_of, table_of};
@@ -21,12 +23,12 @@ struct RouteMtu {
 }
 
 impl Netlink {
-    /// Returns the MTU of the route to an address: the route's own (as set, or learnt by path MTU discovery),
-    /// else its device's. `fw_mark` is the mark of the packets that go there. A program on this machine, such
+    /// Returns the MTU of the route to an address: the route's own, else its device's. What the kernel learnt
+    /// of a path from ICMP does not count: any host can forge it. `fw_mark` is the mark of the packets that go there. A program on this machine, such
     /// as a relay, sends packets on by routes that are not known: the route to it counts for no more than the
     /// uplinks, or 1500 without any.
     pub fn mtu_towards(&self, destination: IpAddr, fw_mark: u32) -> Result<u32, RouteError> {
-        let mtu = self.ask_for_route(destination, fw_mark).and_then(|route| {
+        let mtu = self.ask_for_route(destination, fw_mark, RouteFlags::FibMatch).and_then(|route| {
             route.map_or(Ok(RouteMtu { bytes: USUAL_MTU, leaves: true }), |route| self.mtu_of(&route))
         });
         let mtu = mtu.map_err(|failure| failure.because(|| format!("look up the route to {destination}")))?;
@@ -80,16 +82,31 @@ impl Netlink {
         for device in devices_of(route) {
             let links = self.list(self.handle().link().get().match_index(device).execute())?;
             let attributes = || links.iter().flat_map(|link| &link.attributes);
-            let mtu = attributes().find_map(|attribute| match attribute {
-                LinkAttribute::Mtu(mtu) => Some(*mtu),
-                _ => None,
-            });
-            smallest = smallest.into_iter().chain(mtu).min();
+            let is_v6 = route.header.address_family == AddressFamily::Inet6;
+            smallest = attributes().filter_map(|attribute| mtu_in(attribute, is_v6)).chain(smallest).min();
             leaves &= !links.iter().any(|link| link.header.flags.contains(LinkFlags::Loopback))
                 && !attributes().any(keeps_packets);
         }
         Ok(RouteMtu { bytes: smallest.unwrap_or(USUAL_MTU), leaves })
     }
+}
+
+/// Returns an MTU of a device: that of all packets, or one for IPv6 alone, which a router of the link announces
+/// (RFC 4861, section 4.6.4) or an administrator sets.
+fn mtu_in(attribute: &LinkAttribute, is_v6: bool) -> Option<u32> {
+    let families = match attribute {
+        LinkAttribute::Mtu(mtu) => return Some(*mtu),
+        LinkAttribute::AfSpecUnspec(families) if is_v6 => families,
+        _ => return None,
+    };
+    let of_v6 = families.iter().find_map(|family| match family {
+        AfSpecUnspec::Inet6(settings) => Some(settings),
+        _ => None,
+    })?;
+    of_v6.iter().find_map(|setting| match setting {
+        AfSpecInet6::DevConf(settings) => u32::try_from(settings.mtu6).ok().filter(|mtu| *mtu > 0),
+        _ => None,
+    })
 }
 
 /// Reports whether a device is of a kind that has no link to other machines: what it gets ends in a program

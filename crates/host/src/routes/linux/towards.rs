@@ -34,7 +34,7 @@ pub struct MainRoute {
 impl Netlink {
     /// Returns the route that packets with this mark (0: none) to an address take.
     pub fn route_to(&self, destination: IpAddr, fw_mark: u32) -> Result<RouteAnswer, RouteError> {
-        let answer = self.ask_for_route(destination, fw_mark).and_then(|route| {
+        let answer = self.ask_for_route(destination, fw_mark, RouteFlags::empty()).and_then(|route| {
             let Some(route) = route else { return Err(Failure::Kernel(std::io::ErrorKind::NotFound.into())) };
             let device = device_of(&route).map(|index| self.name_of(index)).transpose()?.flatten();
             let is_local = route.header.kind == RouteType::Local;
@@ -64,18 +64,22 @@ impl Netlink {
         Ok(found.into_iter().flatten().map(with_name).collect())
     }
 
+    /// Asks for the path to an address, or with [`RouteFlags::FibMatch`] for the route that it follows, as it
+    /// was set. Before Linux 4.13 the answer is the path in any case.
     pub(super) fn ask_for_route(
         &self,
         destination: IpAddr,
         fw_mark: u32,
+        flags: RouteFlags,
     ) -> Result<Option<RouteMessage>, Failure> {
         let mut query = RouteMessage::default();
         query.header.address_family = family(destination);
         query.header.destination_prefix_length = if destination.is_ipv4() { 32 } else { 128 };
+        query.header.flags = flags;
         if destination.is_ipv4() {
             // The answer then has the number of the table. That of IPv6 always has it, and a request for it
             // is refused.
-            query.header.flags = RouteFlags::LookupTable;
+            query.header.flags |= RouteFlags::LookupTable;
         }
         query.attributes.push(RouteAttribute::Destination(RouteAddress::from(destination)));
         if fw_mark != 0 {

@@ -11,7 +11,8 @@ use weft_tunnel::{Ecn, Transmit};
 
 use super::super::send::Outlet;
 use super::*;
-use crate::system::Questions;
+use crate::passage::{Advice, Passage};
+use crate::system::Paths;
 use crate::{SendError, UdpStats};
 
 /// A socket that fails the next calls with these errors, then accepts everything.
@@ -75,15 +76,20 @@ impl Outlet for Script {
         self.max_segments
     }
 
-    fn in_pieces<T>(&self, _: &Transmit<'_>, send: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn let_pass<T>(
+        &self,
+        _: &Transmit<'_>,
+        _: Passage,
+        send: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
         let always = self.always.take();
         let sent = send();
         self.always.set(always);
         sent
     }
 
-    fn path_mtu(&self, _: &mut Questions, _: &Transmit<'_>) -> Option<u16> {
-        None
+    fn advise(&self, _: &mut Paths, _: &Transmit<'_>) -> Advice {
+        Advice::IN_PIECES
     }
 }
 
