@@ -152,8 +152,16 @@ struct Part {
 }
 
 impl Part {
-    /// Returns one part with these packets for each list. A packet of the slab must be in one list at most.
-    fn all_of(slab: Slab, queue: u16, home: SlabHome, lists: impl Iterator<Item = Vec<Entry>>) -> Vec<Self> {
+    /// Returns one part with these packets for each list.
+    ///
+    /// # Safety
+    /// The entries are those of the slab, and each of them is in one list at most.
+    unsafe fn all_of(
+        slab: Slab,
+        queue: u16,
+        home: SlabHome,
+        lists: impl Iterator<Item = Vec<Entry>>,
+    ) -> Vec<Self> {
         let Slab { hasher, buffer, packets: mut list, .. } = slab;
         list.clear();
         // SAFETY: the pointer of a box is not null.
@@ -328,7 +336,10 @@ impl TunBatch {
         let home = std::mem::replace(&mut self.home, SlabHome::None);
         let (owners, lists): (Vec<_>, Vec<_>) = lists.into_iter().unzip();
         let parts = match self.content.take() {
-            Some(Content::Whole(slab)) => Part::all_of(slab, queue, home, lists.into_iter()),
+            Some(Content::Whole(slab)) => {
+                // SAFETY: the loop above has put each entry of the slab into one list.
+                unsafe { Part::all_of(slab, queue, home, lists.into_iter()) }
+            }
             Some(Content::Part(Part { slab, .. })) => {
                 let part = |packets: Vec<Entry>| {
                     let bytes = packets.iter().map(|entry| entry.len as usize).sum();

@@ -92,8 +92,8 @@ fn takes_udp_super_packets(socket: BorrowedFd<'_>) -> bool {
 
 /// Reports whether a descriptor is a packet socket.
 pub(super) fn is_packet_socket(descriptor: BorrowedFd<'_>) -> bool {
-    let mut domain: libc::c_int = 0;
-    get(descriptor, libc::SOL_SOCKET, libc::SO_DOMAIN, &mut domain).is_ok() && domain == libc::AF_PACKET
+    let domain = get::<1>(descriptor, libc::SOL_SOCKET, libc::SO_DOMAIN);
+    domain == Ok([libc::AF_PACKET.unsigned_abs()])
 }
 
 fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> Result<(), Errno> {
@@ -104,18 +104,19 @@ fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c
     Errno::result(result).map(drop)
 }
 
-fn get<T>(
+/// Returns the value of an option, which consists of so many integers of 32 bits.
+fn get<const COUNT: usize>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
     option: libc::c_int,
-    value: &mut T,
-) -> Result<(), Errno> {
-    let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the call writes at most `len` bytes, and the options asked for consist of integers.
+) -> Result<[u32; COUNT], Errno> {
+    let mut value = [0; COUNT];
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the call writes at most `len` bytes to `value`, for which any bytes are valid.
     let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut *value).cast(), &raw mut len)
+        libc::getsockopt(socket.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &raw mut len)
     };
-    Errno::result(result).map(drop)
+    Errno::result(result).map(|_| value)
 }
 
 /// Returns what is before a packet: its virtio header, whose positions count from the Ethernet header, and
@@ -203,10 +204,7 @@ impl Queue for PacketSocket {
     fn poll_drops(&self) -> u64 {
         /// `struct tpacket_stats`: packets received and packets dropped, since it was last asked.
         const PACKET_STATISTICS: libc::c_int = 6;
-        let mut counts = [0_u32; 2];
-        match get(self.socket.as_fd(), libc::SOL_PACKET, PACKET_STATISTICS, &mut counts) {
-            Ok(()) => counts[1].into(),
-            Err(_) => 0,
-        }
+        let counts = get::<2>(self.socket.as_fd(), libc::SOL_PACKET, PACKET_STATISTICS);
+        counts.map_or(0, |[_, dropped]| dropped.into())
     }
 }
