@@ -6,7 +6,6 @@ pub(crate) enum Passage {
     /// Fragments are permitted.
     InPieces,
     /// As the socket sends, but regardless of what the kernel has learnt of the path.
-    #[cfg_attr(not(any(target_os = "linux", target_os = "android")), expect(dead_code))]
     Whole,
 }
 
