@@ -25,7 +25,7 @@ use crate::{output, own_file};
 /// Returns the errors; `--json` prints them to standard output as well.
 pub fn run(args: &CheckArgs) -> Result<(), Error> {
     let target = &own_file::file_of(&args.target)?;
-    let mut loaded = config::load(target);
+    let mut loaded = config::load_to_start(target);
     if let Ok(parsed) = &mut loaded {
         weft_host::warn_of_readers(target, &mut parsed.warnings);
     }

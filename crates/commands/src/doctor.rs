@@ -55,7 +55,7 @@ struct Report<'a> {
 /// Returns the requirements of the configuration, and the findings about the configuration itself.
 fn target_of(target: Option<&str>) -> Result<(DoctorTarget, Vec<Finding>), Error> {
     let Some(target) = target else { return Ok((DoctorTarget::default(), Vec::new())) };
-    match config::load(&own_file::file_of(target)?) {
+    match config::load_to_start(&own_file::file_of(target)?) {
         Ok(parsed) => {
             let warnings = parsed
                 .warnings

@@ -8,9 +8,9 @@ use ipnet::IpNet;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::HookPhase;
-use super::problem::{ConfigErrors, Notice, Problem};
+use super::problem::{ConfigErrors, Location, Notice, Problem};
 use super::wg_quick::{self, Drafts, Format, InterfaceDraft, PeerDraft, Reports};
-use super::{Config, Endpoint, Interface, InterfaceName, MIN_MTU_IPV6, Parsed, Peer, Table};
+use super::{Config, Endpoint, Interface, InterfaceName, KeyToCome, MIN_MTU_IPV6, Parsed, Peer, Table};
 use crate::device::AllowedIpChange;
 
 /// Parses the text of a wg-quick file. `source` is the name of the file in messages.
@@ -19,10 +19,40 @@ use crate::device::AllowedIpChange;
 /// order mark and CRLF are accepted. A comment line `# weft: KEY = VALUE` is a setting of weft, which other
 /// programs ignore. All errors are collected; no error ends the parsing.
 pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
+    parse_with(text, source, interface, false)
+}
+
+/// Parses the text as [`parse`] does, for a start, which runs PreUp first: a key file that is missing or has
+/// no key is only warned of if the file has a PreUp, which may write it.
+pub fn parse_to_start(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
+    parse_with(text, source, interface, true)
+}
+
+fn parse_with(
+    text: &str,
+    source: &Path,
+    interface: InterfaceName,
+    runs_pre_up: bool,
+) -> Result<Parsed, ConfigErrors> {
     let mut reports = Reports::new(source.into());
     let drafts = wg_quick::read(text, Format::WgQuick, &mut reports);
+    let has_pre_up = drafts.interface.as_ref().is_some_and(|draft| draft.host.has_hook(HookPhase::PreUp));
+    let keys_to_come = keys_to_come(&drafts, &reports.settle_key_files(runs_pre_up && has_pre_up));
     let config = finish(interface, drafts, &mut reports);
+    let config = config.map(|mut config| {
+        config.interface.host.keys_to_come = keys_to_come;
+        config
+    });
     reports.conclude(config).map(|(config, warnings)| Parsed { config, warnings })
+}
+
+/// Returns the keys with a key file in one of these lines. A line that a later one overrides has no effect.
+fn keys_to_come(drafts: &Drafts, lines: &[Location]) -> Vec<KeyToCome> {
+    let is_in = |line: Option<usize>| lines.iter().any(|at| Some(at.line) == line);
+    let private = drafts.interface.iter().filter(|draft| is_in(draft.lines.of("PrivateKey")));
+    let preshared = drafts.peers.iter().filter(|peer| is_in(peer.lines.of("PresharedKey")));
+    let preshared = preshared.filter_map(|peer| peer.public_key.value.map(KeyToCome::Preshared));
+    private.map(|_| KeyToCome::Private).chain(preshared).collect()
 }
 
 /// Returns the checked configuration; `None` only if an error was reported.

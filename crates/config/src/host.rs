@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weft_tunnel::PublicKey;
 
 use super::{Domain, InterfaceName};
 use crate::metrics::MetricsConfig;
@@ -29,6 +30,19 @@ pub struct HostConfig {
     pub metrics: MetricsConfig,
     /// Whether peers may run speed tests with this machine.
     pub speed_test: bool,
+    /// Keys with a file that could not be used and that PreUp may write; see [`parse_to_start`].
+    ///
+    /// [`parse_to_start`]: super::parse_to_start
+    pub keys_to_come: Vec<KeyToCome>,
+}
+
+/// A key with a file that PreUp has to write. The setting is absent until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyToCome {
+    /// The private key.
+    Private,
+    /// The preshared key of this peer.
+    Preshared(PublicKey),
 }
 
 impl HostConfig {

@@ -51,12 +51,13 @@ use unsupported as permissions;
 pub use dialect::{Dialect, is_of_amnezia_wg};
 pub use domain::{Domain, InvalidDomain};
 pub use edit::{Saved, edit};
-pub use finish::parse;
+pub use finish::{parse, parse_to_start};
 pub use host::without_keys;
-pub use host::{Dns, Hook, HookPhase, HostConfig, KillSwitch};
+pub use host::{Dns, Hook, HookPhase, HostConfig, KeyToCome, KillSwitch};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{
-    LoadError, interface_of, load, load_as_service, name_of, path_of, read_text, read_text_as_service,
+    LoadError, interface_of, load, load_as_service, load_to_start, name_of, path_of, read_text,
+    read_text_as_service,
 };
 pub use printable::{Notation, is_unprintable, printable, printable_bytes};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning, foreign};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
-use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse, permissions};
+use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse, parse_to_start, permissions};
 
 /// What a bare name stands for.
 const MEANING: &str =
@@ -106,14 +106,20 @@ pub fn interface_of(target: &str) -> Result<InterfaceName, LoadError> {
 
 /// Reads and parses the file that `target` names (see [`path_of`]). The file's stem is the interface's name.
 pub fn load(target: &str) -> Result<Parsed, LoadError> {
-    load_from(target, None)
+    Ok(load_from(target, None, parse)?.0)
 }
 
-/// Reads and parses the file that `target` names, for a daemon. If `target` is a bare name and the service
-/// manager passed the file as the credential `NAME.conf`, reads the credential, since the daemon itself may
-/// not be allowed to read the file. Errors and warnings about its content name the file, not the credential.
-pub fn load_as_service(target: &str) -> Result<Parsed, LoadError> {
-    load_from(target, credential_of(target).as_deref())
+/// Reads and parses the same as a start does, see [`parse_to_start`].
+pub fn load_to_start(target: &str) -> Result<Parsed, LoadError> {
+    Ok(load_from(target, None, parse_to_start)?.0)
+}
+
+/// Reads and parses the file that `target` names, for a daemon that starts. If `target` is a bare name and
+/// the service manager passed the file as the credential `NAME.conf`, reads the credential, since the daemon
+/// itself may not be allowed to read the file. Errors and warnings about its content name the file, not the
+/// credential. Also returns the text.
+pub fn load_as_service(target: &str) -> Result<(Parsed, Zeroizing<String>), LoadError> {
+    load_from(target, credential_of(target), parse_to_start)
 }
 
 /// Returns the credential that takes the place of the file that `target` names.
@@ -124,43 +130,47 @@ fn credential_of(target: &str) -> Option<PathBuf> {
     credential.map(|(directory, name)| directory.join(name)).filter(|file| file.exists())
 }
 
-fn load_from(target: &str, credential: Option<&Path>) -> Result<Parsed, LoadError> {
-    let path = path_of(target);
-    let interface = name_of(&path)?;
-    let (bytes, mode) = read(credential.unwrap_or(&path))
-        .map_err(|error| LoadError::Read { file: credential.unwrap_or(&path).to_owned(), error })?;
+fn load_from(
+    target: &str,
+    credential: Option<PathBuf>,
+    parse: impl Fn(&str, &Path, InterfaceName) -> Result<Parsed, ConfigErrors>,
+) -> Result<(Parsed, Zeroizing<String>), LoadError> {
     // Read access to a credential comes from an access control list; its permission bits say nothing about
     // other users.
-    let mode = mode.filter(|_| credential.is_none());
-    let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
-    let mut parsed = parse(text, &path, interface)?;
-    if let Some(mode) = mode {
+    let is_credential = credential.is_some();
+    let (path, text, mode) = read_text_from(target, credential)?;
+    let mut parsed = parse(&text, &path, name_of(&path)?)?;
+    if let Some(mode) = mode.filter(|_| !is_credential) {
         let at = Location { file: path.into(), line: 1, key: None };
         parsed.warnings.insert(0, Warning { at, notice: Notice::Readable { mode } });
     }
-    Ok(parsed)
+    Ok((parsed, text))
 }
 
 /// Returns the path of the file that `target` names, and its text, unparsed.
 pub fn read_text(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
-    read_text_from(target, None)
+    let (path, text, _) = read_text_from(target, None)?;
+    Ok((path, text))
 }
 
 /// Returns the same, of the credential if there is one, see [`load_as_service`].
 pub fn read_text_as_service(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
-    read_text_from(target, credential_of(target))
+    let (path, text, _) = read_text_from(target, credential_of(target))?;
+    Ok((path, text))
 }
 
+/// Returns the path, the text, and the permission bits if others than the owner can read the file.
 fn read_text_from(
     target: &str,
     credential: Option<PathBuf>,
-) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
+) -> Result<(PathBuf, Zeroizing<String>, Option<u32>), LoadError> {
     let path = path_of(target);
+    name_of(&path)?;
     let place = credential.unwrap_or_else(|| path.clone());
-    let (bytes, _) = read(&place).map_err(|error| LoadError::Read { file: place.clone(), error })?;
+    let (bytes, mode) = read(&place).map_err(|error| LoadError::Read { file: place.clone(), error })?;
     let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
     let text = Zeroizing::new(text.to_owned());
-    Ok((path, text))
+    Ok((path, text, mode))
 }
 
 /// Returns the content, and the permission bits if its group or others can read it.

@@ -265,6 +265,11 @@ pub enum Notice {
     },
     /// The same by an access list.
     ReadableByAll,
+    /// A key file cannot be used yet, and PreUp may write it.
+    KeyFileToCome {
+        /// What is wrong with it now.
+        problem: Problem,
+    },
 }
 
 impl fmt::Display for Notice {
@@ -272,6 +277,9 @@ impl fmt::Display for Notice {
         match self {
             Self::Repeated { first } => {
                 write!(f, "given again, the value of line {first} does not count; remove one of the two")
+            }
+            Self::KeyFileToCome { problem } => {
+                write!(f, "{problem}, or have PreUp write it: it is read again after PreUp")
             }
             Self::SecondInterface { first } => {
                 write!(

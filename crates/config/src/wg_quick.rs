@@ -150,6 +150,7 @@ impl HostDraft {
             path_mtu_discovery: self.path_mtu_discovery.value.unwrap_or_default(),
             mss_clamp: self.mss_clamp.value.unwrap_or_default(),
             metrics: MetricsConfig { address: self.metrics.value.flatten(), hosts: self.metrics_hosts },
+            keys_to_come: Vec::new(),
             speed_test: self.speed_test.value.unwrap_or_default(),
         }
     }
@@ -167,7 +168,7 @@ pub(super) struct PeerDraft {
     pub(super) settings: PeerSettingsChange,
     pub(super) report: ReportSettings,
     /// The last line of each of these settings.
-    lines: Lines,
+    pub(super) lines: Lines,
 }
 
 /// The last line of each key that has been read.
@@ -328,10 +329,9 @@ impl InterfaceDraft {
         match key {
             InterfaceKey::PrivateKey | InterfaceKey::PrivateKeyFile => {
                 let in_file = key == InterfaceKey::PrivateKeyFile;
-                let value = reports.secret(text, in_file, number, name);
-                let value = value.and_then(|text| values::private_key(&text));
                 self.lines.note(InterfaceKey::PrivateKey.text(), number, name, reports);
-                self.settings.private_key = reports.ok(number, name, value).map(Some);
+                let value = reports.secret(text, in_file, number, name, values::private_key);
+                self.settings.private_key = value.map(Some);
             }
             InterfaceKey::ListenPort => {
                 self.lines.note(name, number, name, reports);
@@ -374,10 +374,10 @@ impl PeerDraft {
                 self.public_key.set(values::public_key(&compact(text)), line, name, reports);
             }
             PeerKey::PresharedKey | PeerKey::PresharedKeyFile => {
-                let value = reports.secret(text, key == PeerKey::PresharedKeyFile, line, name);
-                let value = value.and_then(|text| values::preshared_key(&text));
                 self.lines.note(PeerKey::PresharedKey.text(), line, name, reports);
-                self.settings.preshared_key = reports.ok(line, name, value);
+                let in_file = key == PeerKey::PresharedKeyFile;
+                self.settings.preshared_key =
+                    reports.secret(text, in_file, line, name, values::preshared_key);
             }
             PeerKey::Endpoint => {
                 let text = compact(text);
@@ -493,6 +493,8 @@ pub(super) struct Reports {
     errors: Vec<ConfigError>,
     more: usize,
     warnings: Vec<Warning>,
+    /// Key files that cannot be used, which PreUp may write.
+    unusable_key_files: Vec<ConfigError>,
 }
 
 impl Reports {
@@ -500,7 +502,14 @@ impl Reports {
     const MAX_ERRORS: usize = 100;
 
     pub(super) fn new(file: Arc<Path>) -> Self {
-        Self { file, foreign: None, errors: Vec::new(), more: 0, warnings: Vec::new() }
+        Self {
+            file,
+            foreign: None,
+            errors: Vec::new(),
+            more: 0,
+            warnings: Vec::new(),
+            unusable_key_files: Vec::new(),
+        }
     }
 
     fn at(&self, line: usize, key: Option<&str>) -> Location {
@@ -521,24 +530,55 @@ impl Reports {
         self.warnings.push(Warning { at, notice });
     }
 
-    /// Returns the text of a secret key, which is `text`, or stands in a file of this path.
-    fn secret(
+    /// Reads a secret key, which is `text`, or stands in a file of this path.
+    fn secret<T>(
         &mut self,
         text: &str,
         in_file: bool,
         line: usize,
         key: &str,
-    ) -> Result<Zeroizing<String>, Problem> {
+        read: impl Fn(&str) -> Result<T, Problem>,
+    ) -> Option<T> {
         if !in_file {
-            let mut key = Zeroizing::new(String::with_capacity(text.len()));
-            key.extend(text.split_whitespace());
-            return Ok(key);
+            let mut compact = Zeroizing::new(String::with_capacity(text.len()));
+            compact.extend(text.split_whitespace());
+            return self.ok(line, key, read(&compact));
         }
-        let FileKey { text, readable } = key_file::read(text, &self.file)?;
-        if let Some(mode) = readable {
-            self.warning(line, key, Notice::ReadableKey { mode });
+        let value = match key_file::read(text, &self.file) {
+            // No command mends these.
+            Err(
+                problem @ (Problem::Empty { .. } | Problem::KeyInPlaceOfFile | Problem::KeyFileDenied { .. }),
+            ) => {
+                self.error(line, Some(key), problem);
+                return None;
+            }
+            Err(problem) => Err(problem),
+            Ok(FileKey { text, readable }) => {
+                if let Some(mode) = readable {
+                    self.warning(line, key, Notice::ReadableKey { mode });
+                }
+                read(&text)
+            }
+        };
+        let at = self.at(line, Some(key));
+        value.map_err(|problem| self.unusable_key_files.push(ConfigError { at, problem })).ok()
+    }
+
+    /// Settles what becomes of key files that cannot be used: if PreUp is to write them they are only warned
+    /// of, and returned.
+    pub(super) fn settle_key_files(&mut self, are_to_come: bool) -> Vec<Location> {
+        let unusable = std::mem::take(&mut self.unusable_key_files);
+        if !are_to_come {
+            for ConfigError { at, problem } in unusable {
+                self.error(at.line, at.key.as_deref(), problem);
+            }
+            return Vec::new();
         }
-        Ok(text)
+        let to_come = unusable.into_iter().map(|ConfigError { at, problem }| {
+            self.warnings.push(Warning { at: at.clone(), notice: Notice::KeyFileToCome { problem } });
+            at
+        });
+        to_come.collect()
     }
 
     fn ok<T>(&mut self, line: usize, key: &str, value: Result<T, Problem>) -> Option<T> {

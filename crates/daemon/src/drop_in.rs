@@ -220,7 +220,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         tun_offload: interface.opened().offload,
         ..Running::new(name.as_str())
     };
-    let stop = move || drop(asked.send(End::Asked));
+    let stop = move |_| drop(asked.send(End::Asked));
     let managed = Managed::new(Arc::clone(interface.controller()), running, stop, None);
     if is_of_wg_quick {
         managed.leave_the_end_to_wg_quick();

@@ -5,13 +5,12 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use weft_commands::output;
 use weft_config::exit;
-use weft_config::{self as config, Config, Endpoint, InterfaceName, LoadError};
+use weft_config::{self as config, Config, InterfaceName, LoadError, Notice, Warning};
 use weft_dataplane::DataplaneError;
-use weft_host::resolve::{Cancel, LookUp, ResolveError, Retries, Tunnel};
+use weft_host::resolve::{Cancel, ResolveError};
 use weft_host::{self as host, HostError, Unsaved};
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_tun::OpenError;
@@ -20,18 +19,17 @@ use weft_udp::PathMtu;
 use zeroize::Zeroizing;
 
 use crate::background::{self, BackgroundError};
-use crate::carried_over::PeerAddress;
 use crate::cli::{MetricsArgs, UpArgs};
 use crate::foreign;
 use crate::interface::StartError;
 use crate::metrics;
 use crate::scheduling::Priority;
 use crate::secrecy;
-use crate::service_manager::Starting;
 
 mod daemon;
 mod handover;
 mod in_force;
+mod interruption;
 mod leaving;
 mod look_up;
 mod message;
@@ -42,15 +40,11 @@ mod served;
 mod start;
 mod supervisor;
 
-use look_up::{Found, InVain};
+use look_up::Found;
 
-pub use daemon::{Beginning, Daemon, Resumed};
+pub use daemon::{Beginning, Daemon, Opened, Resumed};
 
 pub use crate::interface::Options;
-
-/// How long names are looked up before an adopted interface continues: its packets wait meanwhile. A resolver
-/// that got no answer to its first query asks again after 5 s (resolv.conf(5), `timeout`).
-const PATIENCE_WHILE_PACKETS_WAIT: Duration = Duration::from_secs(10);
 
 /// Why an interface could not be brought up, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +76,9 @@ pub enum UpError {
     /// The interface is down, but something failed at its end, which was logged.
     #[error("interface {interface} is down, but its end failed in part ({failures}): see the warnings above")]
     Incomplete { interface: InterfaceName, failures: usize },
+    /// A signal or a request ended the start.
+    #[error("the start was interrupted; all that it did is undone")]
+    Interrupted,
     /// The signals that end the daemon cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -195,29 +192,28 @@ impl Overrides {
 }
 
 /// Loads the configuration, applies the overrides of the command line, and logs warnings. Also returns the
-/// text, if the state of the interface is saved into its file.
-fn load(args: &UpArgs, overrides: &Overrides) -> Result<(Config, Option<Zeroizing<String>>), LoadError> {
+/// text.
+fn load(args: &UpArgs, overrides: &Overrides) -> Result<(Config, Zeroizing<String>), LoadError> {
     secrecy::forbid_core_dumps();
     weft_confine::enable();
     let unsaved = if args.host.dry_run { None } else { unsaved(&args.target)? };
     let (mut parsed, text) = match unsaved {
         Some(text) => {
             let path = config::path_of(&args.target);
-            (config::parse(&text, &path, config::name_of(&path)?)?, Some(text))
+            (config::parse_to_start(&text, &path, config::name_of(&path)?)?, text)
         }
-        None => (config::load_as_service(&args.target)?, None),
+        None => config::load_as_service(&args.target)?,
     };
     weft_host::warn_of_readers(&args.target, &mut parsed.warnings);
-    for warning in &parsed.warnings {
+    // A start reads key files again after PreUp, and fails if they are not there then.
+    let is_settled =
+        |warning: &&Warning| !args.host.dry_run && matches!(warning.notice, Notice::KeyFileToCome { .. });
+    for warning in parsed.warnings.iter().filter(|warning| !is_settled(warning)) {
         tracing::warn!("{warning}");
     }
     let mut config = parsed.config;
     overrides.apply(&mut config);
-    if !config.interface.host.save_config {
-        return Ok((config, None));
-    }
-    let in_file = || config::read_text_as_service(&args.target).ok().map(|(_, text)| text);
-    Ok((config, text.or_else(in_file)))
+    Ok((config, text))
 }
 
 /// Saves what could not be saved when the interface went down. If it still cannot be, returns the text that
@@ -262,51 +258,7 @@ pub(crate) fn edited(file: &Path, kept: &Path) -> String {
 /// Prints what would be done.
 fn dry_run(config: &Config) -> Result<(), exit::Error> {
     // The plan works without the addresses of names that cannot be resolved now.
-    let endpoints: Vec<SocketAddr> = Found::once(config).endpoints.into_iter().flatten().collect();
+    let endpoints: Vec<SocketAddr> =
+        Found::once(config, &Cancel::default()).endpoints.into_iter().flatten().collect();
     output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
-}
-
-/// Returns the endpoints of the peers of an interface that is adopted, or started behind the kill switch of
-/// one, as far as they are known. Names are looked up once here, past what was left of the tunnel, and again
-/// in the background. If the name servers are only reachable through this tunnel, which forwards nothing at
-/// this point, the peers keep their last addresses; the tunnel that comes up with these leads to the name
-/// servers.
-fn known_endpoints(config: &Config, addresses: &[PeerAddress]) -> Found {
-    let look_up = LookUp::past(Tunnel::left_behind(&runtime_dir(), &config.interface.name));
-    let found = Found::of(config, addresses, PATIENCE_WHILE_PACKETS_WAIT, &look_up);
-    for InVain { peer, last, error } in &found.in_vain {
-        match last {
-            Some(last) => {
-                tracing::warn!(%peer, "{error}; it is tried again in the background, and the peer is looked for at {last}");
-            }
-            None => tracing::warn!(
-                %peer,
-                "{error}; it is tried again in the background: where the name servers are reached through this tunnel \
-                 alone, stop the interface and start it again"
-            ),
-        }
-    }
-    found
-}
-
-/// Returns the endpoints of the peers at the start. Names are looked up with the name servers from before any
-/// DNS setup that a crashed daemon left behind. If such a daemon left a kill switch in force, which blocks
-/// what the system looks up, a name that is not found keeps its last address.
-fn resolve_endpoints(config: &Config) -> Result<Found, ResolveError> {
-    let (directory, interface) = (runtime_dir(), &config.interface.name);
-    let remembered = host::remembered(&directory, interface);
-    if remembered.is_empty() {
-        let has_names = config.peers.iter().any(|peer| matches!(peer.endpoint, Some(Endpoint::Name { .. })));
-        if has_names {
-            host::take_back_dns(&directory, interface);
-        }
-        let _patience =
-            if has_names { Starting::waiting_for("looking up the peers' endpoints") } else { None };
-        return Found::at_start(config, Retries::from_environment(), &Cancel::default());
-    }
-    let address =
-        |endpoint: &Endpoint| PeerAddress::LookUp { last: remembered.get(&endpoint.to_string()).copied() };
-    let addresses: Vec<PeerAddress> =
-        config.peers.iter().map(|peer| peer.endpoint.as_ref().map_or(PeerAddress::None, address)).collect();
-    Ok(known_endpoints(config, &addresses))
 }

@@ -10,7 +10,7 @@ use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
 use super::record::{Apart, Owner, Record};
-use super::{Applied, HostError, Step, dns, hooks, outside};
+use super::{Applied, HostError, Step, hooks};
 use crate::routes::Netlink;
 
 /// Which step stays in force when the steps of a daemon are undone.
@@ -63,23 +63,6 @@ fn undo(
         tracing::warn!("{failure}");
     }
     last.map_or(Ok(()), Err)
-}
-
-/// Undoes the name servers that a daemon that has ended left behind, and nothing else: name servers behind a
-/// tunnel that is down cannot resolve the endpoints of its peers. A failure is logged as a warning. The
-/// record stays.
-pub fn take_back_dns(directory: &Path, interface: &InterfaceName) {
-    // A daemon that runs the interface, or a record that cannot be written, is reported when the interface is
-    // prepared.
-    let Ok(owner) = Owner::claim(directory, interface) else { return };
-    owner.note_end();
-    let left = owner.left_behind().ok().flatten();
-    if let Some(dns) = left.and_then(|record| record.dns)
-        && let Err(error) = outside::undo_dns(&dns::System::default(), interface, &dns)
-    {
-        tracing::warn!("{error}");
-    }
-    outside::repair_dns();
 }
 
 /// Undoes what a daemon that has ended left behind, and runs PreDown and PostDown. Returns the failures, the

@@ -10,6 +10,14 @@ use std::process::{Command, ExitStatus};
 use weft_config::{Hook, HookPhase, InterfaceName, shell_word, without_keys};
 
 use super::HostError;
+use under_way::Ended;
+
+#[cfg_attr(unix, path = "hooks/unix.rs")]
+#[cfg_attr(not(unix), path = "hooks/not_unix.rs")]
+mod process;
+mod under_way;
+
+pub use under_way::{CommandUnderWay, command_under_way, interrupt_commands, limit_commands_of_the_end};
 
 /// The environment variable by which a process knows that a command of this interface has started it.
 const COMMAND_OF: &str = "WEFT_COMMAND_OF";
@@ -39,16 +47,22 @@ fn run_by(shell: &Shell, path: &OsStr, hook: &Hook, interface: &InterfaceName) -
     tracing::info!(hook = hook.phase.key(), command = without_keys(&command), "running a command");
     let failed =
         |outcome: String| HostError::Hook { place: hook.place(), command: without_keys(&command), outcome };
+    if under_way::is_refused(hook.phase) {
+        return Err(failed("does not run: the start was interrupted".to_owned()));
+    }
     let mut process = Command::new(shell.program());
+    process::set_up(&mut process);
     process.args(shell.options()).arg(shell.script(&command, interface, &hook.file));
     process.env("PATH", path).env("LC_ALL", "C").env(COMMAND_OF, interface.as_str());
     for variable in OF_THE_SERVICE {
         process.env_remove(variable);
     }
-    let status = process
-        .status()
-        .map_err(|error| failed(format!("could not be run by {}: {error}", shell.program().display())))?;
-    if status.success() { Ok(()) } else { Err(failed(ended(status, hook.phase))) }
+    let waited = process.spawn().and_then(|mut child| under_way::wait(&mut child, hook, interface));
+    match waited {
+        Ok(Ended::ByItself(status)) if status.success() => Ok(()),
+        Ok(ended) => Err(failed(told(&ended, hook.phase))),
+        Err(error) => Err(failed(format!("could not be run by {}: {error}", shell.program().display()))),
+    }
 }
 
 /// Returns the search path of commands: first the directory of this program, as wg-quick has its directory
@@ -112,16 +126,24 @@ pub(super) fn run_all(hooks: &[Hook], phase: HookPhase, interface: &InterfaceNam
     failures.inspect(|error| tracing::warn!("{error}")).collect()
 }
 
-fn ended(status: ExitStatus, phase: HookPhase) -> String {
-    let how = match status.code() {
-        // The exit code of a shell for a command that it cannot find.
-        Some(127) => "failed with exit code 127: no such command; check its name and PATH".to_owned(),
-        Some(code) => format!("failed with exit code {code}; try it by hand"),
-        None => format!("was ended ({status}); try it by hand"),
+fn told(ended: &Ended, phase: HookPhase) -> String {
+    let how = match ended {
+        Ended::ByItself(status) => exited(*status),
+        Ended::Interrupted => "was ended, because weft was told to end".to_owned(),
+        Ended::TooLate => "was ended, because a service has no more time to stop; make it faster".to_owned(),
     };
     match phase {
         HookPhase::PreUp | HookPhase::PostUp => how,
         HookPhase::PreDown | HookPhase::PostDown => format!("{how}; what it undoes may be left"),
+    }
+}
+
+fn exited(status: ExitStatus) -> String {
+    match status.code() {
+        // The exit code of a shell for a command that it cannot find.
+        Some(127) => "failed with exit code 127: no such command; check its name and PATH".to_owned(),
+        Some(code) => format!("failed with exit code {code}; try it by hand"),
+        None => format!("was ended ({status}); try it by hand"),
     }
 }
 

@@ -9,6 +9,8 @@
 //!   Host::prepare      undoes what a previous daemon left behind, makes the plan and records it
 //!   (the device is created)
 //!   Host::before       PreUp
+//!   (key files are read, names of endpoints are looked up)
+//!   Host::plan_after_pre_up
 //!   (keys, port and peers are set; packets may move)
 //!   Host::up           addresses, MTU and link, DNS, routes, firewall, PostUp
 //!   …
@@ -78,11 +80,13 @@ mod unsaved;
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 mod unsupported;
 
-pub use clean_up::{Keep, clean_up, remembered, take_back_dns};
+pub use clean_up::{Keep, clean_up, remembered};
 pub use error::HostError;
 pub use execute::{Applied, Difference, Outcome, StepChange, System};
 pub use follow::FOLLOWS_ENDPOINTS;
-pub use hooks::is_within_command;
+pub use hooks::{
+    CommandUnderWay, command_under_way, interrupt_commands, is_within_command, limit_commands_of_the_end,
+};
 pub use namespace::keep_what_counts_in_a_namespace;
 pub use outside::{remove_unrecorded_firewall, repair_dns};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
@@ -329,6 +333,20 @@ impl Host {
             .link
             .as_ref()
             .ok_or_else(|| crate::routes::RouteError::NoLink(self.plan.interface.to_string()))?)
+    }
+
+    /// Adapts the plan to what PreUp has changed, and to addresses of peers that were looked up after it. The
+    /// mark stays.
+    ///
+    /// # Errors
+    /// The system cannot be queried, or the record cannot be written.
+    pub fn plan_after_pre_up(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<(), HostError> {
+        let alone = self.choose_alone()?;
+        self.plan = self.decide(config, endpoints)?;
+        self.record.reserve_rules_of(&self.plan);
+        self.write()?;
+        drop(alone);
+        Ok(())
     }
 
     /// Does the rest of the plan. A failure undoes all of it.

@@ -1,8 +1,9 @@
 //! Resolves the host names of endpoints, with retries: a machine that starts has no name servers at first.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weft_config::Endpoint;
@@ -81,28 +82,59 @@ impl Retries {
     }
 }
 
-/// Ends the pauses of a [`resolve`] on another thread. Clones share one flag.
-#[derive(Clone, Debug, Default)]
+/// Ends what waits for names, from another thread. Clones share one flag.
+#[derive(Clone, Default)]
 pub struct Cancel {
-    shared: Arc<(Mutex<bool>, Condvar)>,
+    shared: Arc<(Mutex<Cancellation>, Condvar)>,
+}
+
+#[derive(Default)]
+struct Cancellation {
+    is_cancelled: bool,
+    calls: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 impl Cancel {
     /// Ends the pause under way, and all later pauses at once.
     pub fn cancel(&self) {
-        let (flag, changed) = &*self.shared;
-        *flag.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        changed.notify_all();
+        let mut state = self.lock();
+        state.is_cancelled = true;
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        self.shared.1.notify_all();
+        calls.into_iter().for_each(|call| call());
+    }
+
+    /// Has [`Self::cancel`] call this, or calls it now if that was called.
+    pub fn then(&self, call: impl FnOnce() + Send + 'static) {
+        let mut state = self.lock();
+        if !state.is_cancelled {
+            return state.calls.push(Box::new(call));
+        }
+        drop(state);
+        call();
+    }
+
+    /// Reports whether [`Self::cancel`] was called.
+    pub fn is_cancelled(&self) -> bool {
+        self.lock().is_cancelled
     }
 
     /// Waits for `pause`, or until [`Self::cancel`] is called. Returns whether it was called.
     pub fn wait(&self, pause: Duration) -> bool {
-        let (flag, changed) = &*self.shared;
-        let flag = flag.lock().unwrap_or_else(PoisonError::into_inner);
-        let (flag, _) = changed
-            .wait_timeout_while(flag, pause, |cancelled| !*cancelled)
-            .unwrap_or_else(PoisonError::into_inner);
-        *flag
+        let waited = self.shared.1.wait_timeout_while(self.lock(), pause, |state| !state.is_cancelled);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_cancelled
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cancellation> {
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cancel").field("is_cancelled", &self.is_cancelled()).finish_non_exhaustive()
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weft_config::device::DeviceState;
-use weft_config::{Config, InterfaceName, Peer};
+use weft_config::{Config, HookPhase, InterfaceName, Peer};
 use weft_tunnel::{
     PeerLimits, PeerSettings, PresharedKey, PrivateKey, PublicKey, REJECT_AFTER_TIME, Remembered,
 };
@@ -44,7 +44,7 @@ pub struct State {
 pub enum OwnKey {
     /// The key in the file; therefore it is not written here.
     OfTheFile,
-    /// A key set at run time, or none.
+    /// A key that the file may not have then, or none.
     Given(#[serde(with = "text::option")] Option<PrivateKey>),
 }
 
@@ -83,6 +83,9 @@ pub struct Base {
     /// The public key of the file's private key.
     #[serde(with = "text::option")]
     pub public_key: Option<PublicKey>,
+    /// Whether PreUp, which the next daemon does not run, may have written the file of the private key.
+    #[serde(default)]
+    pub may_lose_key: bool,
     /// ListenPort; 0 means none.
     pub listen_port: u16,
     /// FwMark; 0 means none.
@@ -117,6 +120,7 @@ impl Base {
         let interface = &config.interface;
         Self {
             public_key: interface.settings.private_key.as_ref().map(PrivateKey::public_key),
+            may_lose_key: interface.host.hooks_of(HookPhase::PreUp).next().is_some(),
             listen_port: interface.settings.listen_port,
             fw_mark: interface.settings.fw_mark,
             mark,
@@ -193,7 +197,7 @@ impl State {
     /// Creates the state of an interface; `base` is the file that it was last configured with.
     pub fn of(interface: InterfaceName, base: Base, device: DeviceState, rest: &AtHandover) -> Self {
         let public_key = device.settings.private_key.as_ref().map(PrivateKey::public_key);
-        let is_of_file = public_key.is_some() && public_key == base.public_key;
+        let is_of_file = public_key.is_some() && public_key == base.public_key && !base.may_lose_key;
         let private_key =
             if is_of_file { OwnKey::OfTheFile } else { OwnKey::Given(device.settings.private_key) };
         let peers = device.peers.into_iter().map(|peer| CarriedPeer {

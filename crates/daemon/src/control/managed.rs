@@ -20,7 +20,7 @@ use crate::status::Running;
 pub struct Managed {
     controller: Arc<Controller>,
     running: Mutex<Running>,
-    stop: Box<dyn Fn() + Send + Sync>,
+    stop: Box<dyn Fn(Phase) + Send + Sync>,
     reload: Option<Box<OnReload>>,
     phase: Mutex<Phase>,
     /// Whether wg-quick has brought the interface up, and has set the host up for it.
@@ -40,12 +40,13 @@ pub enum Phase {
 type OnReload = dyn Fn(&Reload) -> Result<ReloadReport, ManageError> + Send + Sync;
 
 impl Managed {
-    /// Creates the view of an interface. `stop` must ask the interface to end, and return at once. `reload`
+    /// Creates the view of an interface. `stop` must ask the interface to end, and return at once; it gets
+    /// what the control thread is at. `reload`
     /// may wait; `None` if the interface has no file.
     pub fn new(
         controller: Arc<Controller>,
         running: Running,
-        stop: impl Fn() + Send + Sync + 'static,
+        stop: impl Fn(Phase) + Send + Sync + 'static,
         reload: Option<Box<OnReload>>,
     ) -> Arc<Self> {
         let (running, phase) = (Mutex::new(running), Mutex::new(Phase::Running));
@@ -181,6 +182,6 @@ impl Manage for Managed {
     }
 
     fn stop(&self) {
-        (self.stop)();
+        (self.stop)(self.phase());
     }
 }

@@ -119,7 +119,7 @@ pub fn run(args: &ServiceArgs) -> Result<(), Error> {
 
 /// Loads the configuration as `weft check` does, and prints its warnings.
 fn check(target: &str) -> Result<(), LoadError> {
-    let mut warnings = config::load(target)?.warnings;
+    let mut warnings = config::load_to_start(target)?.warnings;
     weft_host::warn_of_readers(target, &mut warnings);
     for warning in warnings {
         output::warning(&warning);

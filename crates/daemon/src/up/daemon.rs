@@ -45,6 +45,103 @@ pub struct Resumed {
     pub remembered: Vec<(PublicKey, Remembered)>,
 }
 
+/// An interface whose device and sockets are open, and for which PreUp has run. Dropping it takes everything
+/// down.
+pub struct Opened<T> {
+    around: T,
+    interface: Interface,
+    host: Host,
+    is_new: bool,
+    is_held_by_others: bool,
+    /// The port that was opened.
+    port: u16,
+}
+
+impl<T> Opened<T> {
+    /// Opens the interface in the network namespace of this thread, on a system that was prepared for it, and
+    /// runs PreUp. `on_event` receives events of peers, on the packet thread. `on_open` is called when the
+    /// interface answers requests, before any command of the configuration runs; what it opens is returned
+    /// in the end, and dropped first after a failure. `on_end` is called when packets have stopped, for any
+    /// reason.
+    pub fn open(
+        mut host: Host,
+        config: &Config,
+        beginning: Beginning,
+        options: &Options,
+        on_event: Option<OnEvent>,
+        on_open: impl FnOnce(&Interface) -> Result<T, UpError>,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, UpError> {
+        let Beginning { endpoints: _, inherited, port, state, is_held_by_others } = beginning;
+        let fwmark = state.as_ref().map_or(host.mark(), |state| state.mark);
+        let udp = UdpConfig { port, fwmark, ..UdpConfig::default() };
+        let name = config.interface.name.as_str();
+        let mut interface = Interface::open(name, inherited, udp, options, on_event, on_end)?;
+        let is_new = state.is_none();
+        // What waits in the queues and the sockets is for the peers that there were. Handshakes begin now:
+        // they do not have to wait for the host's setup.
+        let resume = |Resumed { change, remembered, .. }| interface.controller().resume(&change, remembered);
+        let changes = state.map(resume).unwrap_or_default();
+        // Packets may move from here on: when the routes bring the first packet, the event loop is running.
+        interface.run(host.mtu(), changes)?;
+        let around = on_open(&interface)?;
+        host.before()?;
+        let port = interface.opened().port;
+        Ok(Self { around, interface, host, is_new, is_held_by_others, port })
+    }
+
+    /// Returns the system around the interface, for changes.
+    pub fn host_mut(&mut self) -> &mut Host {
+        &mut self.host
+    }
+
+    /// Sets the keys and peers, and everything around the interface, and returns when all is in place. Port,
+    /// mark, key and peers that PreUp has set are replaced, as `wg setconf` in wg-quick does.
+    pub fn complete(
+        self,
+        config: &Config,
+        endpoints: &[Option<SocketAddr>],
+        options: &Options,
+    ) -> Result<(Daemon, T), UpError> {
+        let Self { around, interface, mut host, is_new, is_held_by_others, port } = self;
+        let own = &config.interface;
+        let mtu = host.mtu();
+        if let Some(link) = host.link() {
+            host.netlink().set_queue_limits(link, interface::limits_at_start(options.tun_queues(), mtu));
+        }
+        let controller = interface.controller();
+        controller.set_mtu(mtu)?;
+        if is_new {
+            let mut change = device_change(config, endpoints);
+            // A random port that was opened stays.
+            let was_changed = controller.listen_port() != port;
+            change.settings.listen_port =
+                Some(own.settings.listen_port).filter(|port| *port != 0 || was_changed);
+            change.settings.fw_mark = Some(host.mark());
+            controller.set(change)?;
+        }
+        host.up()?;
+        let (opened, queues) = (interface.opened(), options.tun_queues());
+        tracing::info!(
+            interface = opened.interface,
+            port = controller.listen_port(),
+            mtu,
+            public_key = own.settings.private_key.as_ref().map(|key| key.public_key().to_string()),
+            peers = config.peers.len(),
+            packet_threads = opened.packet_threads,
+            tun_threads = queues.with_threads(),
+            tun_queues = queues.count,
+            tcp_offload = opened.offload.tcp,
+            udp_offload = opened.offload.udp,
+            "interface is up"
+        );
+        let mut daemon =
+            Daemon { host: Some(host), keeper: None, interface: Some(interface), is_held_by_others };
+        daemon.keep_in_step(config)?;
+        Ok((daemon, around))
+    }
+}
+
 /// A running interface, and the system set up for it. Dropping it takes everything down, except a kill switch
 /// that existed before, or any kill switch in a panic.
 pub struct Daemon {
@@ -76,12 +173,10 @@ impl Daemon {
         Self::start_on(host, config, beginning, options, None, on_open, on_end).map(|(daemon, ())| daemon)
     }
 
-    /// Brings the interface up as [`Self::start`] does, on a system that was prepared for it. `on_event`
-    /// receives events of peers, on the packet thread. `on_open` is called when the interface answers
-    /// requests, before any command of the configuration runs; what it opens is returned, and dropped first
-    /// after a failure.
+    /// Brings the interface up as [`Self::start`] does, on a system that was prepared for it: see
+    /// [`Opened::open`].
     pub fn start_on<T>(
-        mut host: Host,
+        host: Host,
         config: &Config,
         beginning: Beginning,
         options: &Options,
@@ -89,46 +184,9 @@ impl Daemon {
         on_open: impl FnOnce(&Interface) -> Result<T, UpError>,
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<(Self, T), UpError> {
-        let own = &config.interface;
-        let Beginning { endpoints, inherited, port, state, is_held_by_others } = beginning;
-        let fwmark = state.as_ref().map_or(host.mark(), |state| state.mark);
-        let udp = UdpConfig { port, fwmark, ..UdpConfig::default() };
-        let mut interface = Interface::open(own.name.as_str(), inherited, udp, options, on_event, on_end)?;
-        let mtu = host.mtu();
-        let is_new = state.is_none();
-        // What waits in the queues and the sockets is for the peers that there were. Handshakes begin now:
-        // they do not have to wait for the host's setup.
-        let resume = |Resumed { change, remembered, .. }| interface.controller().resume(&change, remembered);
-        let changes = state.map(resume).unwrap_or_default();
-        // Packets may move from here on: when the routes bring the first packet, the event loop is running.
-        interface.run(mtu, changes)?;
-        let opened_around = on_open(&interface)?;
-        host.before()?;
-        if let Some(link) = host.link() {
-            host.netlink().set_queue_limits(link, interface::limits_at_start(options.tun_queues(), mtu));
-        }
-        if is_new {
-            interface.controller().set(device_change(config, &endpoints))?;
-        }
-        host.up()?;
-        let (opened, queues) = (interface.opened(), options.tun_queues());
-        tracing::info!(
-            interface = opened.interface,
-            port = opened.port,
-            mtu,
-            public_key = own.settings.private_key.as_ref().map(|key| key.public_key().to_string()),
-            peers = config.peers.len(),
-            packet_threads = opened.packet_threads,
-            tun_threads = queues.with_threads(),
-            tun_queues = queues.count,
-            tcp_offload = opened.offload.tcp,
-            udp_offload = opened.offload.udp,
-            "interface is up"
-        );
-        let mut daemon =
-            Self { host: Some(host), keeper: None, interface: Some(interface), is_held_by_others };
-        daemon.keep_in_step(config)?;
-        Ok((daemon, opened_around))
+        let endpoints = beginning.endpoints.clone();
+        let opened = Opened::open(host, config, beginning, options, on_event, on_open, on_end)?;
+        opened.complete(config, &endpoints, options)
     }
 
     /// Records the paths to the peers, so that later changes are noticed. Called at the start and after the

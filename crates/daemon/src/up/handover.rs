@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
 use weft_config::device::DeviceChange;
-use weft_config::{Config, InterfaceName};
+use weft_config::{Config, InterfaceName, KeyToCome};
 use weft_tun::Descriptor;
 use weft_tunnel::{PublicKey, Remembered};
 use weft_udp::{self as udp, check_socket};
 
-use crate::carried_over::{PeerAddress, State};
+use crate::carried_over::{OwnKey, PeerAddress, State};
 use crate::interface::{Inherited, StartError};
 use crate::service_manager::{self, FdStore, read_sealed, try_clone};
 
@@ -233,6 +233,28 @@ impl Handover {
     /// all endpoints have to be looked up.
     pub(super) fn addresses(&self, config: &Config) -> Option<Vec<PeerAddress>> {
         self.previous.as_ref().map(|previous| previous.addresses(config))
+    }
+
+    /// Fills in keys that PreUp has written for the previous daemon, if state was left: PreUp does not run
+    /// again, and the files may be gone. What remains to come is not known.
+    pub(super) fn fill_in(&self, config: &mut Config) {
+        let Some(previous) = &self.previous else { return };
+        let Config { interface, peers } = config;
+        interface.host.keys_to_come.retain(|key| match key {
+            KeyToCome::Private => matches!(previous.private_key, OwnKey::OfTheFile | OwnKey::Given(None)),
+            KeyToCome::Preshared(key) => {
+                let was = previous.peers.iter().find(|peer| peer.public_key == *key);
+                let peer = peers.iter_mut().find(|peer| peer.public_key == *key);
+                let (Some(was), Some(peer)) = (was, peer) else { return true };
+                peer.settings.preshared_key.clone_from(&was.preshared_key);
+                peer.settings.preshared_key.is_none()
+            }
+        });
+    }
+
+    /// Reports whether state was left.
+    pub(super) fn has_state(&self) -> bool {
+        self.previous.is_some()
     }
 
     /// Returns the change that configures the tunnel, if state was left. `endpoints` are the addresses of the

@@ -6,22 +6,28 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use weft_config::{Config, Endpoint, KillSwitch, Peer};
 use weft_confine::EndProcessOnPanic;
-use weft_host::resolve::{Cancel, LookUp, ResolveError, Retries};
+use weft_host::resolve::{Cancel, LookUp, ResolveError, Retries, Tunnel};
 use weft_tunnel::PublicKey;
 
 use crate::carried_over::PeerAddress;
+use crate::service_manager::Starting;
 
 /// Maximum number of concurrent look-ups.
 const AT_ONCE: usize = 8;
 /// How long a start or a reload waits for the answers: well within the time that `weft reload` waits
 /// (`control_socket/client.rs` of `weft_report`).
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long names are looked up before an adopted interface continues: its packets wait meanwhile. A resolver
+/// that got no answer to its first query asks again after 5 s (resolv.conf(5), `timeout`).
+const PATIENCE_WHILE_PACKETS_WAIT: Duration = Duration::from_secs(10);
 
 type Answer = Result<SocketAddr, ResolveError>;
 
@@ -83,8 +89,10 @@ pub(super) struct InVain {
 
 impl Found {
     /// Looks up all names by the system, with one attempt each.
-    pub(super) fn once(config: &Config) -> Self {
-        Self::of(config, &all(config), PATIENCE, &LookUp::by_system())
+    pub(super) fn once(config: &Config, cancel: &Cancel) -> Self {
+        let look_up = LookUp::by_system();
+        let by = move |endpoint: &Endpoint| look_up.endpoint(endpoint);
+        Self::with(config, &all(config), PATIENCE, cancel, by)
     }
 
     /// Looks up all names for a start, which waits and tries again until all resolve, if look-ups may need
@@ -95,7 +103,7 @@ impl Found {
     /// When a name that the start waits for has no address after all retries, or when the start is
     /// cancelled.
     pub(super) fn at_start(config: &Config, retries: Retries, cancel: &Cancel) -> Result<Self, ResolveError> {
-        Self::at_start_with(config, retries, Self::once, |pause| cancel.wait(pause))
+        Self::at_start_with(config, retries, |config| Self::once(config, cancel), |pause| cancel.wait(pause))
     }
 
     fn at_start_with(
@@ -133,16 +141,23 @@ impl Found {
         look_up: &LookUp,
     ) -> Self {
         let look_up = look_up.clone();
-        Self::with(config, addresses, patience, move |endpoint: &Endpoint| look_up.endpoint(endpoint))
+        let by = move |endpoint: &Endpoint| look_up.endpoint(endpoint);
+        Self::with(config, addresses, patience, &Cancel::default(), by)
     }
 
-    fn with(config: &Config, addresses: &[PeerAddress], patience: Duration, by: impl AskFor) -> Self {
+    fn with(
+        config: &Config,
+        addresses: &[PeerAddress],
+        patience: Duration,
+        cancel: &Cancel,
+        by: impl AskFor,
+    ) -> Self {
         let peers = || config.peers.iter().zip(addresses);
         let wanted = peers().map(|(peer, place)| match place {
             PeerAddress::LookUp { .. } => peer.endpoint.clone(),
             PeerAddress::Known(_) | PeerAddress::None => None,
         });
-        let answers = look_up(wanted.collect(), patience, by);
+        let answers = look_up(wanted.collect(), patience, cancel, by);
         let mut found = Self::default();
         for ((peer, place), answer) in peers().zip(answers) {
             let address = match (*place, answer) {
@@ -161,9 +176,79 @@ impl Found {
     }
 }
 
-/// Returns the answers in the order of `endpoints`. Look-ups that run longer than `patience` end later, with
-/// no effect.
-fn look_up(endpoints: Vec<Option<Endpoint>>, patience: Duration, by: impl AskFor) -> Vec<Option<Answer>> {
+/// What a daemon that crashed has left and look-ups have to know, from before it is undone.
+pub(super) struct BeforeStart {
+    /// Its tunnel.
+    tunnel: Option<Tunnel>,
+    /// The last addresses of names, if its kill switch is still in force.
+    remembered: BTreeMap<String, SocketAddr>,
+}
+
+impl BeforeStart {
+    pub(super) fn of(directory: &Path, config: &Config) -> Self {
+        let interface = &config.interface.name;
+        let tunnel = Tunnel::left_behind(directory, interface);
+        Self { tunnel, remembered: weft_host::remembered(directory, interface) }
+    }
+
+    /// Returns the endpoints of the peers at the start. If a daemon left a kill switch in force, which blocks
+    /// what the system looks up, a name that is not found keeps its last address.
+    pub(super) fn resolve_endpoints(self, config: &Config, cancel: &Cancel) -> Result<Found, ResolveError> {
+        let Self { tunnel, remembered } = self;
+        if remembered.is_empty() {
+            let has_names =
+                config.peers.iter().any(|peer| matches!(peer.endpoint, Some(Endpoint::Name { .. })));
+            let _patience =
+                if has_names { Starting::waiting_for("looking up the peers' endpoints") } else { None };
+            return Found::at_start(config, Retries::from_environment(), cancel);
+        }
+        let address = |endpoint: &Endpoint| PeerAddress::LookUp {
+            last: remembered.get(&endpoint.to_string()).copied(),
+        };
+        let addresses: Vec<PeerAddress> = config
+            .peers
+            .iter()
+            .map(|peer| peer.endpoint.as_ref().map_or(PeerAddress::None, address))
+            .collect();
+        Ok(known_endpoints(config, &addresses, tunnel))
+    }
+
+    /// Returns the endpoints of the peers of an interface that goes on, as far as they are known.
+    pub(super) fn known_endpoints(&self, config: &Config, addresses: &[PeerAddress]) -> Found {
+        known_endpoints(config, addresses, self.tunnel.clone())
+    }
+}
+
+/// Returns the endpoints of the peers of an interface that is adopted, or started behind the kill switch of
+/// one, as far as they are known. Names are looked up once here, past what was left of the tunnel, and again
+/// in the background. If the name servers are only reachable through this tunnel, which forwards nothing at
+/// this point, the peers keep their last addresses; the tunnel that comes up with these leads to the name
+/// servers.
+fn known_endpoints(config: &Config, addresses: &[PeerAddress], left: Option<Tunnel>) -> Found {
+    let found = Found::of(config, addresses, PATIENCE_WHILE_PACKETS_WAIT, &LookUp::past(left));
+    for InVain { peer, last, error } in &found.in_vain {
+        match last {
+            Some(last) => {
+                tracing::warn!(%peer, "{error}; it is tried again in the background, and the peer is looked for at {last}");
+            }
+            None => tracing::warn!(
+                %peer,
+                "{error}; it is tried again in the background: where the name servers are reached through this tunnel \
+                 alone, stop the interface and start it again"
+            ),
+        }
+    }
+    found
+}
+
+/// Returns the answers in the order of `endpoints`. Look-ups that run longer than `patience`, or are
+/// cancelled, end later, with no effect.
+fn look_up(
+    endpoints: Vec<Option<Endpoint>>,
+    patience: Duration,
+    cancel: &Cancel,
+    by: impl AskFor,
+) -> Vec<Option<Answer>> {
     let end = Instant::now() + patience;
     let mut answers: Vec<Option<Answer>> = endpoints.iter().map(|_| None).collect();
     let mut names = VecDeque::new();
@@ -175,7 +260,8 @@ fn look_up(endpoints: Vec<Option<Endpoint>>, patience: Duration, by: impl AskFor
         }
     }
     let (answer, answered) = mpsc::channel();
-    let threads = names.len().min(AT_ONCE);
+    let mut missing = names.len();
+    let threads = missing.min(AT_ONCE);
     let names = Arc::new(Mutex::new(names));
     for _ in 0..threads {
         let (names, answer, by) = (Arc::clone(&names), answer.clone(), by.clone());
@@ -184,7 +270,7 @@ fn look_up(endpoints: Vec<Option<Endpoint>>, patience: Duration, by: impl AskFor
             let _guard = EndProcessOnPanic;
             weft_confine::thread(weft_confine::Role::Names);
             while let Some((place, name)) = next() {
-                if answer.send((place, by(&name))).is_err() {
+                if answer.send(Some((place, by(&name)))).is_err() {
                     // The caller no longer waits.
                     return;
                 }
@@ -194,9 +280,14 @@ fn look_up(endpoints: Vec<Option<Endpoint>>, patience: Duration, by: impl AskFor
             tracing::warn!("cannot start a thread to look names up: {error}");
         }
     }
-    drop(answer);
-    while let Ok((place, found)) = answered.recv_timeout(end.saturating_duration_since(Instant::now())) {
+    if missing > 0 {
+        cancel.then(move || drop(answer.send(None)));
+    }
+    while missing > 0
+        && let Ok(Some((place, found))) = answered.recv_timeout(end.saturating_duration_since(Instant::now()))
+    {
         answers[place] = Some(found);
+        missing -= 1;
     }
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {} s", patience.as_secs()));
     let late = |endpoint: Endpoint| Err(ResolveError::Failed { endpoint, error: late() });
@@ -234,7 +325,7 @@ mod tests {
         };
         let mut wanted = vec![name("silent.example"), None, name("refused.example"), name("here.example")];
         wanted.extend([Some(Endpoint::Address(at(2))), name("silent.too.example")]);
-        let answers = look_up(wanted, Duration::from_secs(3), by);
+        let answers = look_up(wanted, Duration::from_secs(3), &Cancel::default(), by);
         drop(never);
         let told: Vec<String> = answers
             .into_iter()
@@ -256,7 +347,7 @@ mod tests {
             Endpoint::Name { host, .. } => Ok(at(host.split('.').next().unwrap().parse().unwrap())),
             Endpoint::Address(address) => Ok(*address),
         };
-        let answers = look_up(wanted, Duration::from_secs(120), by);
+        let answers = look_up(wanted, Duration::from_secs(120), &Cancel::default(), by);
         let found: Vec<SocketAddr> = answers.into_iter().map(|answer| answer.unwrap().unwrap()).collect();
         assert_eq!(found, (0..u8::try_from(3 * AT_ONCE).unwrap()).map(at).collect::<Vec<_>>());
     }
@@ -285,7 +376,7 @@ mod tests {
                     Err(ResolveError::Failed { endpoint: endpoint.clone(), error: io::Error::other("none") })
                 }
             };
-            Found::with(config, &all(config), Duration::from_secs(120), by)
+            Found::with(config, &all(config), Duration::from_secs(120), &Cancel::default(), by)
         };
         let wait = |pause: Duration| {
             pauses.borrow_mut().push(pause.as_secs());
@@ -346,7 +437,7 @@ mod tests {
             PeerAddress::LookUp { last: None },
         ];
         let by = |endpoint: &Endpoint| Err(ResolveError::Cancelled { endpoint: endpoint.clone() });
-        let found = Found::with(&config, &addresses, Duration::from_secs(120), by);
+        let found = Found::with(&config, &addresses, Duration::from_secs(120), &Cancel::default(), by);
         assert_eq!(found.endpoints, [Some(at(1)), None, last, None]);
         let in_vain: Vec<_> = found.in_vain.iter().map(|name| (name.peer, name.last)).collect();
         assert_eq!(in_vain, [(key(3), last), (key(4), None)]);

@@ -22,6 +22,7 @@ use weft_rootless::{Backing, Inside, Member, Members, Names, Namespace, TunnelSt
 use weft_udp::PathMtu;
 
 use super::daemon::{Beginning, Daemon, known};
+use super::interruption::Interruption;
 use super::look_up::Found;
 use super::message::{Inbox, MESSAGES, Message};
 use super::served::Served;
@@ -297,7 +298,9 @@ fn bring_up(
     let on_end = move || drop(ended.send(Message::Ended));
     // Without a directory of this user, the command that starts the tunnel has said so.
     let socket = user_dir().ok().map(|own| runtime_dir::control_socket(&own, name));
-    let on_open = |interface: &Interface| Served::open(interface, &config, options, inbox, socket, metrics);
+    let on_open = |interface: &Interface| {
+        Served::open(interface, &config, options, inbox, &Interruption::default(), socket, metrics)
+    };
     let (daemon, served) =
         Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
     let is_configured = Arc::<AtomicBool>::default();

@@ -15,6 +15,7 @@ use weft_uapi::{self as uapi, Control, ControlError};
 use zeroize::Zeroizing;
 
 use super::in_force;
+use super::interruption::Interruption;
 use super::message::{Inbox, Message};
 use super::{Options, UpError};
 use crate::control::{Managed, Phase, socket};
@@ -41,6 +42,7 @@ impl Served {
         config: &Config,
         options: &Options,
         inbox: &Inbox,
+        interruption: &Interruption,
         socket: Option<PathBuf>,
         metrics: Option<metrics::Listener>,
     ) -> Result<Self, UpError> {
@@ -51,7 +53,13 @@ impl Served {
             ..Running::new(config.interface.name.as_str())
         };
         let (to_stop, to_load) = (inbox.clone(), inbox.clone());
-        let stop = move || drop(to_stop.send(Message::Stop));
+        let interruption = interruption.clone();
+        let stop = move |phase| {
+            if phase == Phase::Starting {
+                interruption.interrupt();
+            }
+            drop(to_stop.send(Message::Stop));
+        };
         let reload = move |reload: &Reload| {
             let reload = Reload {
                 text: Zeroizing::new(reload.text.to_string()),

@@ -30,6 +30,7 @@ mod many_routes;
 mod misrouted;
 mod namespaces;
 mod own_file;
+mod pre_up;
 mod reload;
 mod save;
 mod silent;

@@ -1,6 +1,6 @@
 //! A file that was edited before the service is started again.
 
-use crate::world::{World, file_of, file_of_a, file_of_b, public};
+use crate::world::{World, file_of, file_of_a, file_of_b, key, public};
 
 #[test]
 fn an_edit_is_applied_and_nothing_else_is_touched() {
@@ -87,4 +87,24 @@ fn commands_run_again_only_when_they_are_other_ones() {
     assert_eq!(log(&world)[2..], ["PreDown-1", "PostDown-1", "PreUp-2", "PostUp-2"]);
     world.stop();
     assert_eq!(log(&world)[6..], ["PreDown-2", "PostDown-2"]);
+}
+
+#[test]
+fn keys_that_pre_up_has_written_stay_when_their_files_are_gone() {
+    let Some(mut world) = World::new() else { return };
+    let place = world.directory.path().join("own.key");
+    let path = place.display();
+    let lines = format!(
+        "PrivateKeyFile = {path}\nPreUp = echo {} > {path}\nPostUp = rm {path}\n",
+        *key(1).to_base64()
+    );
+    let text = file_of(1, &lines, "");
+    let own = text.lines().find(|line| line.starts_with("PrivateKey =")).unwrap().to_owned();
+    world.write(&text.replace(&own, ""));
+    world.start();
+    let before = world.weft_ok(&["show", "weft0", "public-key"]);
+    assert_eq!(before.trim(), public(1).to_string());
+    world.restart();
+    assert!(!place.exists());
+    assert_eq!(world.weft_ok(&["show", "weft0", "public-key"]), before);
 }
