@@ -155,12 +155,16 @@ fn serve(
 ) -> Result<ServerThread, Error> {
     let options = bounded(options)?;
     wait_for_release(&options);
+    let open = options.open_to_others();
     let server = {
         let _inside = runtime.enter();
         Server::bind(options, reach, host).map_err(start_error)?
     };
     for (service, address) in server.addresses() {
         tracing::info!("{service} on {address}");
+    }
+    for open in open {
+        tracing::warn!("{open}");
     }
     tracing::info!("serving");
     let serve = async move || {

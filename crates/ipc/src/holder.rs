@@ -62,12 +62,36 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Returns the name of a socket until it listens. Clients ignore names that do not end in `.sock`.
+/// Ends the name of a socket until it listens. Clients ignore names that do not end in `.sock`.
+#[cfg(unix)]
+const UNFINISHED: &str = ".new";
+
+/// Returns the name of a socket until it listens.
 #[cfg(unix)]
 pub(crate) fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".new");
+    name.push(UNFINISHED);
     name.into()
+}
+
+/// Returns a name like that of [`unfinished`] that others cannot know, to take it first.
+#[cfg(unix)]
+pub(crate) fn unfinished_at_random(path: &Path) -> PathBuf {
+    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
+    let random = RandomState::new().build_hasher().finish();
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{:08x}{UNFINISHED}", random >> 32));
+    name.into()
+}
+
+/// Reports whether a socket that was bound as `bound` may have become that at `path`.
+#[cfg(target_os = "linux")]
+pub(crate) fn is_unfinished(bound: &Path, path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let rest = bound.as_os_str().as_bytes().strip_prefix(path.as_os_str().as_bytes());
+    rest.is_some_and(|rest| rest.ends_with(UNFINISHED.as_bytes()) && !rest.contains(&b'/'))
 }
 
 #[cfg(all(test, target_os = "linux"))]

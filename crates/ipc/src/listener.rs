@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::Source;
-use crate::holder::{Held, Holder, unfinished};
+use crate::holder::{Held, Holder, unfinished, unfinished_at_random};
 use crate::runtime_dir::{self, UntrustedError};
 
 /// Only the owner may connect.
@@ -22,6 +22,8 @@ const MODE: u32 = 0o600;
 const BACKLOG: i32 = 128;
 /// How long other daemons may hold the lock on the directory while they create their sockets.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// The same where other users can open the directory, and so hold its lock for as long as they want.
+const SHARED_LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_TICK: Duration = Duration::from_millis(5);
 
 /// Why the socket cannot be created.
@@ -140,14 +142,7 @@ pub fn listen(path: &Path, directory_mode: u32) -> Result<(UnixListener, SocketF
     remove_stale(path)?;
     // wg(8) removes a socket that refuses a connection, and a bound socket refuses connections until it
     // listens. So the socket is bound under another name, and renamed once it listens.
-    let unfinished = unfinished(path);
-    match fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(ListenError::io("remove", &unfinished)(error));
-        }
-        _ => {}
-    }
-    let socket = bind(&unfinished).map_err(failed("bind the socket"))?;
+    let (socket, unfinished) = bind_unfinished(path).map_err(failed("bind the socket"))?;
     let finish = || {
         socket.listen(BACKLOG).map_err(failed("listen on"))?;
         fs::rename(&unfinished, path).map_err(failed("name the socket"))?;
@@ -165,6 +160,21 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
     }
     fs::DirBuilder::new().recursive(true).mode(mode).create(path)
+}
+
+/// Binds a socket under a name that it has until it listens. The file of a daemon that died is replaced; one
+/// that cannot be, as that of another user in /tmp, is not in the way.
+fn bind_unfinished(path: &Path) -> io::Result<(Socket, PathBuf)> {
+    let usual = unfinished(path);
+    let removed = match fs::remove_file(&usual) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    };
+    if let Ok(socket) = removed.and_then(|()| bind(&usual)) {
+        return Ok((socket, usual));
+    }
+    let other = unfinished_at_random(path);
+    Ok((bind(&other)?, other))
 }
 
 /// Binds a socket. On Linux its file has mode [`MODE`] from the moment it exists, whatever the umask is,
@@ -207,17 +217,29 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 /// Locks the directory: two daemons that both find a dead daemon's socket must not replace each other's.
+/// Another user's lock is not waited for longer than daemons need: there is no lock then.
 fn lock(directory: &Path) -> Result<File, ListenError> {
     let failed = || ListenError::io("lock the directory", directory);
     let file = File::open(directory).map_err(failed())?;
+    let is_shared = is_shared(&file.metadata().map_err(failed())?);
+    let patience = if is_shared { SHARED_LOCK_PATIENCE } else { LOCK_PATIENCE };
     let start = Instant::now();
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => std::thread::sleep(LOCK_TICK),
+            Err(TryLockError::WouldBlock) if start.elapsed() < patience => std::thread::sleep(LOCK_TICK),
+            Err(TryLockError::WouldBlock) if is_shared => {
+                tracing::warn!("another process keeps {} locked: going on without", directory.display());
+                return Ok(file);
+            }
             Err(error) => return Err(failed()(error.into())),
         }
     }
+}
+
+/// Reports whether other users can open a directory.
+fn is_shared(directory: &fs::Metadata) -> bool {
+    directory.mode() & 0o044 != 0 || directory.uid() != nix::unistd::geteuid().as_raw()
 }
 
 /// Removes a socket that no process listens on. The caller holds the lock on the directory.

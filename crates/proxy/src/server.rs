@@ -94,16 +94,46 @@ impl Options {
         {
             return Err(StartError::Nothing);
         }
-        let has_password = self.users.is_some();
-        let socks5 = self.socks5.iter().map(|address| (SOCKS5, address, has_password));
-        let http = self.http.iter().map(|address| (HTTP, address, has_password));
-        let forwards = self.forwards.iter().map(|forward| (FORWARD, &forward.local, false));
-        for (service, address, is_protected) in socks5.chain(http).chain(forwards) {
-            if !(is_protected || self.allow_anyone || address.is_local()) {
-                return Err(StartError::OpenToAnyone { service, address: address.clone() });
-            }
+        let open = self.without_password().find(|(_, address)| !address.is_local());
+        match open.filter(|_| !self.allow_anyone) {
+            Some((service, address)) => Err(StartError::OpenToAnyone { service, address: address.clone() }),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// What asks for no password, and where.
+    fn without_password(&self) -> impl Iterator<Item = (&'static str, &LocalAddress)> {
+        let is_asked = self.users.is_some();
+        let socks5 = self.socks5.iter().map(|address| (SOCKS5, address));
+        let http = self.http.iter().map(|address| (HTTP, address));
+        let forwards = self.forwards.iter().map(|forward| (FORWARD, &forward.local));
+        socks5.chain(http).filter(move |_| !is_asked).chain(forwards)
+    }
+
+    /// Returns what others than this user can use, with no password, and who they are: to be told to the user.
+    pub fn open_to_others(&self) -> Vec<String> {
+        let open = |is_local: bool| {
+            let addresses = self.without_password().filter(move |(_, address)| match address {
+                LocalAddress::Ip(_) => address.is_local() == is_local,
+                LocalAddress::Unix(_) => false,
+            });
+            addresses
+                .map(|(service, address)| format!("{service} on {address}"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let told = [
+            (open(true), "every user of this machine"),
+            (open(false), "every machine that reaches them, and every user of this one,"),
+        ];
+        let told = told.into_iter().filter(|(open, _)| !open.is_empty());
+        told.map(|(open, who)| {
+            format!(
+                "{open}: {who} can reach the tunnel there without a password; a Unix socket is for its user \
+                 alone, and --password-file asks for one (SOCKS5 and HTTP)"
+            )
+        })
+        .collect()
     }
 }
 

@@ -101,6 +101,9 @@ fn curl_uses_the_tunnel_through_each_proxy_and_nothing_leaves_beside_it() {
 fn a_client_that_speaks_another_protocol_leaves_a_line_in_the_log() {
     let Some(world) = World::new() else { return };
     let process = world.proxy(&world.file(""), &["--socks5", "1080", "--http", HTTP]);
+    let open =
+        "SOCKS5 on 127.0.0.1:1080, HTTP on 127.0.0.1:3128: every user of this machine can reach the tunnel";
+    assert!(process.log().contains(open), "{}", process.log());
     for (port, request, line) in [
         (1080, &[4, 1, 0, 80, 10, 9, 0, 1, 0][..], "it speaks SOCKS4, and this port SOCKS5 alone"),
         (1080, b"GET / HTTP/1.1\r\n\r\n", "it speaks HTTP, and this port SOCKS5 alone"),

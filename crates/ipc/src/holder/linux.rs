@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::net::if_::if_nametoindex;
 
-use super::{Held, Holder, unfinished};
+use super::{Held, Holder, is_unfinished};
 
 /// A TCP socket that listens, in /proc/net/tcp.
 const LISTENS: &str = "0A";
@@ -107,7 +107,7 @@ fn unix(path: &Path) -> Vec<String> {
         let flags = u32::from_str_radix(columns.get(3)?, 16).ok()?;
         // A socket keeps the name that it was bound under.
         let bound = Path::new(columns.get(7)?);
-        let is_named = names.iter().flatten().any(|name| *name == bound || bound == unfinished(name));
+        let is_named = names.iter().flatten().any(|name| *name == bound || is_unfinished(bound, name));
         (flags & ACCEPTS != 0 && is_named).then_some((*columns.get(6)?).to_owned())
     };
     table.lines().skip(1).filter_map(inode).collect()

@@ -25,6 +25,28 @@ fn only_the_owner_may_connect_and_the_file_goes_at_the_end() {
 }
 
 #[test]
+fn what_others_do_in_a_directory_that_they_share_stops_no_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wg0.sock");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    // A file that is not removed, as another user's in /tmp is not.
+    fs::create_dir_all(directory.path().join("wg0.sock.new/kept")).unwrap();
+    let held = File::open(directory.path()).unwrap();
+    held.lock().unwrap();
+    let (_listener, file) = listen(&path, 0o700).unwrap();
+    UnixStream::connect(&path).unwrap();
+    assert_eq!(mode(&path), 0o600);
+    // No name of its own is left, and who serves is still found.
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    #[cfg(target_os = "linux")]
+    assert!(
+        matches!(Holder::of(Held::Socket(&path)), Holder::Process { id, .. } if id == std::process::id())
+    );
+    drop(file);
+    assert!(!path.exists());
+}
+
+#[test]
 #[cfg(target_os = "linux")]
 fn the_file_of_a_socket_is_private_from_its_first_moment_on() {
     let directory = tempfile::tempdir().unwrap();

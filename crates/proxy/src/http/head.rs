@@ -34,7 +34,12 @@ pub(super) fn origin_form<B>(mut request: Request<B>) -> Result<(Authority, Requ
     let is_whole_server = request.method() == Method::OPTIONS && request.uri().path().is_empty();
     let path = match request.uri().path_and_query() {
         _ if is_whole_server => PathAndQuery::from_static("*"),
-        Some(path) => path.clone(),
+        // That of `http://host#part` is empty inside, and that of `http://host?a` begins with `?`.
+        Some(path) => {
+            let path = path.as_str();
+            let root = if path.starts_with('/') { "" } else { "/" };
+            format!("{root}{path}").parse().map_err(|_| StatusCode::BAD_REQUEST)?
+        }
         None => PathAndQuery::from_static("/"),
     };
     // The URL counts, whatever the field says (RFC 9112, section 3.2.2). It never has a user in it.
@@ -141,6 +146,10 @@ mod tests {
         for (method, url, path) in [
             ("GET", "http://example.com", "/"),
             ("GET", "http://example.com?x", "/?x"),
+            ("GET", "http://example.com#x", "/"),
+            ("GET", "http://example.com/#x", "/"),
+            ("GET", "http://example.com?x#y", "/?x"),
+            ("POST", "http://example.com/a//b#?x", "/a//b"),
             ("OPTIONS", "http://example.com/", "/"),
             ("GET", "http://user:password@example.com/", "/"),
         ] {

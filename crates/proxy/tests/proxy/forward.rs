@@ -20,6 +20,30 @@ fn reverses(texts: &[&str]) -> Options {
 }
 
 #[test]
+fn what_others_can_use_without_a_password_is_told() {
+    let at = |text: &str| vec![text.parse::<LocalAddress>().unwrap()];
+    let told = |options: Options| options.open_to_others().join("\n");
+    let local = Options { socks5: at("1080"), http: at("[::1]:3128"), ..forwards(&["udp:53=10.9.0.1:53"]) };
+    let text = told(local);
+    assert!(
+        text.starts_with(
+            "SOCKS5 on 127.0.0.1:1080, HTTP on [::1]:3128, a forward on 127.0.0.1:53: every user of this machine"
+        ),
+        "{text}"
+    );
+    let text = told(Options { socks5: at("0.0.0.0:1080"), http: at("3128"), ..Options::default() });
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("HTTP on 127.0.0.1:3128: every user of this machine can"), "{text}");
+    assert!(lines[1].starts_with("SOCKS5 on 0.0.0.0:1080: every machine that reaches them, and"), "{text}");
+    // Sockets of this user alone, what asks for a password, and what peers of the tunnel reach.
+    assert_eq!(told(Options { socks5: at("./socks"), ..reverses(&["80=3000"]) }), "");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("users"), "ann:secret\n").unwrap();
+    let users = Some(weft_proxy::Users::read(&dir.path().join("users")).unwrap());
+    assert_eq!(told(Options { socks5: at("0.0.0.0:1080"), users, ..Options::default() }), "");
+}
+
+#[test]
 fn a_forward_carries_512_connections_at_once_and_loses_nothing() {
     let Some(lab) = Lab::new() else { return };
     let receiver = lab.far.run(|| TcpReceiver::listen("10.9.0.1:2000".parse().unwrap()).unwrap());
