@@ -14,7 +14,6 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use nix::unistd::read;
 
 use crate::names::nsswitch_conf;
 use crate::view::{View, hide};
@@ -73,13 +72,18 @@ impl LookUps {
 
     /// Follows what has changed.
     pub(crate) fn follow(&mut self) {
-        // What does not fit is followed next. What was reported does not matter: all is looked at.
-        let mut events = [0; 64 << 10];
-        let _ = self.changes().map(|changes| read(changes, &mut events));
+        let Ok(events) = self.changes.as_ref().map_or(Ok(Vec::new()), Inotify::read_events) else { return };
         // First what could lead past the tunnel. This process has no terminal and no log: an error leaves
         // things as they were, until the next change.
         let _ = self.hide_services();
-        let _ = self.etc.follow();
+        for event in events {
+            let _ = match event.name {
+                // Of any of the directories: where there is no such entry, nothing is done.
+                Some(name) => self.etc.follow(&name),
+                // Some are lost.
+                None => self.etc.follow_all(),
+            };
+        }
     }
 
     fn hide_services(&mut self) -> Result<(), String> {

@@ -161,7 +161,8 @@ impl Signs {
             // to.
             _ if self.is_filtered && step == Step::User => Cause::Seccomp,
             _ if self.apparmor.as_deref().is_some_and(|value| value != "0") => Cause::AppArmor,
-            _ if self.is_filtered => Cause::Seccomp,
+            // The mapping is written to files, which a filter does not see; `weft exec` has one itself.
+            _ if self.is_filtered && step != Step::Map => Cause::Seccomp,
             _ => Cause::Unknown,
         }
     }
@@ -195,7 +196,8 @@ mod tests {
             (none.clone(), Step::Network, Errno::ENOSPC, Cause::Limit, "max_net_namespaces"),
             (none.clone(), Step::User, Errno::EINVAL, Cause::Kernel, "CONFIG_USER_NS"),
             (filtered.clone(), Step::User, Errno::EPERM, Cause::Seccomp, "seccompProfile"),
-            (filtered, Step::User, Errno::ENOSYS, Cause::Seccomp, "--security-opt"),
+            (filtered.clone(), Step::User, Errno::ENOSYS, Cause::Seccomp, "--security-opt"),
+            (filtered, Step::Map, Errno::EPERM, Cause::Unknown, "security module"),
             (apparmor.clone(), Step::User, Errno::EACCES, Cause::AppArmor, "apparmor.d"),
             (apparmor, Step::Network, Errno::EPERM, Cause::AppArmor, "apparmor_restrict"),
             (Signs { is_in_chroot: true, ..none.clone() }, Step::User, Errno::EPERM, Cause::Chroot, "chroot"),

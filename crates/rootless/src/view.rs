@@ -8,6 +8,7 @@
 //! below them may lead above this one. Overlayfs would keep a file that the host has replaced (its lower
 //! layers may not change), and does not show what is mounted below a layer.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, FileType, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -76,7 +77,7 @@ impl View {
             file.set_permissions(PermissionsExt::from_mode(0o644))?;
             file.write_all(text.as_bytes())?;
         }
-        self.follow()
+        self.follow_all()
     }
 
     /// Returns the host's directory.
@@ -85,32 +86,29 @@ impl View {
     }
 
     /// Makes the entries those that the host has now.
-    pub(crate) fn follow(&self) -> io::Result<()> {
-        let host = self.host();
-        for entry in fs::read_dir(&host)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if self.is_own(&name) {
-                continue;
-            }
-            // One that is gone by now is no error, and one that cannot be shown must not hide the others.
-            let shown = entry.file_type().and_then(|kind| self.show(Path::new(&name), kind));
-            if shown.is_err_and(|error| !is_missing(&error)) {
-                self.link(Path::new(&name), &Path::new(WAY).join(HOST).join(&name))?;
-            }
-        }
-        for entry in fs::read_dir(self.entries.path(""))?.flatten() {
-            let name = entry.file_name();
-            let is_gone = || fs::symlink_metadata(host.join(&name)).is_err_and(|error| is_missing(&error));
-            if !self.is_own(&name) && is_gone() {
-                self.remove(Path::new(&name))?;
+    pub(crate) fn follow_all(&self) -> io::Result<()> {
+        for directory in [self.host(), self.entries.path("")] {
+            for entry in fs::read_dir(directory)? {
+                self.follow(&entry?.file_name())?;
             }
         }
         Ok(())
     }
 
-    fn is_own(&self, name: &std::ffi::OsStr) -> bool {
-        self.own.iter().any(|own| name == *own)
+    /// Makes an entry that which the host has now.
+    pub(crate) fn follow(&self, name: &OsStr) -> io::Result<()> {
+        if self.own.iter().any(|own| name == *own) {
+            return Ok(());
+        }
+        let name = Path::new(name);
+        let shown =
+            fs::symlink_metadata(self.host().join(name)).and_then(|entry| self.show(name, entry.file_type()));
+        match shown {
+            Err(error) if is_missing(&error) => self.remove(name),
+            // What cannot be shown as it is must not hide the others.
+            Err(_) => self.link(name, &Path::new(WAY).join(HOST).join(name)),
+            Ok(()) => Ok(()),
+        }
     }
 
     fn show(&self, name: &Path, kind: FileType) -> io::Result<()> {
