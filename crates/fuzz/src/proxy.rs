@@ -1,16 +1,18 @@
 //! Requests to the proxies, SOCKS5 and HTTP, over their sockets.
 //!
 //! Whatever a client sends, the proxy answers in whole answers of known kinds, connects nowhere outside the
-//! tunnel, closes the connection when the client has closed its side, and goes on serving. The first byte of
-//! an input chooses between a proxy that asks for a password and one that does not.
+//! tunnel, closes the connection when the client has closed its side, and goes on serving. What the HTTP proxy
+//! forwards is a request of the form that servers expect. The first byte of an input chooses between a proxy
+//! that asks for a password and one that does not.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use tokio::io::AsyncReadExt as _;
 use weft_proxy::{
     Connection, Datagrams, Later, Listener, LocalAddress, LookUpError, Network, Options, Reach, Server,
     Stats, Users,
@@ -24,13 +26,48 @@ const INSIDE: &str = "192.0.2.0/24";
 const STATUS: [&str; 12] =
     ["200", "400", "403", "404", "405", "407", "408", "414", "431", "501", "502", "504"];
 
-/// A tunnel in which all connections are refused.
-struct Refusing;
+/// The first line of a request that no server takes, if one was forwarded.
+static MALFORMED: Mutex<Option<String>> = Mutex::new(None);
 
-impl Network for Refusing {
+/// A tunnel in which all connections are refused, or lead to a server that reads a request and hangs up.
+struct Tunnel {
+    has_server: bool,
+}
+
+/// Reads the head of a request, and reports one with a malformed first line.
+async fn read_request(mut stream: tokio::net::UnixStream) {
+    let mut head = Vec::new();
+    while !head.windows(2).any(|pair| pair == b"\r\n") {
+        if !matches!(stream.read_buf(&mut head).await, Ok(1..)) {
+            return;
+        }
+    }
+    let line = String::from_utf8_lossy(&head);
+    let line = line.split("\r\n").next().unwrap_or_default();
+    let is_well_formed = match line.split(' ').collect::<Vec<_>>()[..] {
+        [method, target, "HTTP/1.1"] => {
+            let has_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_graphic());
+            has_method && (target.starts_with('/') || target == "*") && !target.contains('#')
+        }
+        _ => false,
+    };
+    if !is_well_formed {
+        *MALFORMED.lock().unwrap() = Some(line.to_owned());
+    }
+}
+
+impl Network for Tunnel {
     fn connect(&self, to: SocketAddr) -> Later<'_, io::Result<Box<dyn Connection>>> {
         assert!(INSIDE.parse::<ipnet::IpNet>().unwrap().contains(&to.ip()), "{to} is outside");
-        Box::pin(async { Err(io::ErrorKind::ConnectionRefused.into()) })
+        Box::pin(async {
+            if !self.has_server {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            let (client, server) = tokio::net::UnixStream::pair()?;
+            tokio::spawn(read_request(server));
+            let client: Box<dyn Connection> = Box::new(client);
+            Ok(client)
+        })
     }
 
     fn listen(&self, _: SocketAddr) -> io::Result<Box<dyn Listener>> {
@@ -57,25 +94,31 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn serve(directory: &Path, name: &str, users: Option<Users>) -> Self {
+    fn serve(directory: &Path, name: &str, users: Option<&Path>) -> Self {
         let path = |kind: &str| directory.join(format!("{name}-{kind}.sock"));
         let (socks5, http) = (path("socks5"), path("http"));
         let address = |path: &Path| vec![LocalAddress::Unix(path.to_owned())];
-        let options = Options { socks5: address(&socks5), http: address(&http), users, ..Options::default() };
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let tunnel: Arc<dyn Network> = Arc::new(Refusing);
-            let reach = Reach::new(Arc::clone(&tunnel), vec![INSIDE.parse().unwrap()], None);
-            runtime.block_on(async move {
-                let server = Server::bind(options, reach, &tunnel).unwrap();
-                ready.send(()).unwrap();
-                server.serve().await
-            })
-        });
-        is_ready.recv().unwrap();
+        let read = || users.map(|path| Users::read(path).unwrap());
+        start(Options { socks5: address(&socks5), users: read(), ..Options::default() }, false);
+        start(Options { http: address(&http), users: read(), ..Options::default() }, true);
         Self { socks5, http }
     }
+}
+
+/// Starts a proxy that runs until the process ends.
+fn start(options: Options, has_server: bool) {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let tunnel: Arc<dyn Network> = Arc::new(Tunnel { has_server });
+        let reach = Reach::new(Arc::clone(&tunnel), vec![INSIDE.parse().unwrap()], None);
+        runtime.block_on(async move {
+            let server = Server::bind(options, reach, &tunnel).unwrap();
+            ready.send(()).unwrap();
+            server.serve().await
+        })
+    });
+    is_ready.recv().unwrap();
 }
 
 /// The proxies of all inputs: without a password, and with one.
@@ -86,8 +129,7 @@ fn proxies() -> &'static [Sockets; 2] {
         std::fs::create_dir_all(&directory).unwrap();
         let passwords = directory.join("passwords");
         std::fs::write(&passwords, "bob:secret\n").unwrap();
-        let users = Users::read(&passwords).unwrap();
-        [Sockets::serve(&directory, "open", None), Sockets::serve(&directory, "closed", Some(users))]
+        [Sockets::serve(&directory, "open", None), Sockets::serve(&directory, "closed", Some(&passwords))]
     })
 }
 
@@ -132,6 +174,10 @@ pub(crate) fn check_http(bytes: &[u8]) {
     let Some((choice, request)) = bytes.split_first() else { return };
     let has_password = choice % 2 == 1;
     let answer = exchange(&proxies()[usize::from(has_password)].http, request);
+    // What follows a CONNECT is no request.
+    let is_relayed = request.windows(7).any(|part| part == b"CONNECT");
+    let malformed = MALFORMED.lock().unwrap().take().filter(|_| !is_relayed);
+    assert!(malformed.is_none(), "forwarded: {malformed:?}");
     if answer.is_empty() {
         return;
     }

@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::budget::{Account, Charge};
 
 /// A mapping ends after this time without a datagram (RFC 4787, section 4.3: at least 2 minutes).
 pub(crate) const MAPPING_TIMEOUT: Duration = Duration::from_secs(120);
@@ -23,15 +26,62 @@ impl<K> Default for LastUsed<K> {
 }
 
 /// The addresses that a socket has sent to, and that may send to it (address and port-dependent filtering,
-/// RFC 4787, section 5).
-pub(crate) type Peers = LastUsed<SocketAddr>;
+/// RFC 4787, section 5). More than [`FREE_PEERS`] are charged to an account; when it has nothing left, the
+/// ones that were not used for longest give way.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    last_used: LastUsed<SocketAddr>,
+    /// Each for [`CHARGED_PEERS`].
+    charges: Vec<Charge>,
+}
+
+const FREE_PEERS: usize = 16;
+const CHARGED_PEERS: usize = 16;
+/// What a peer takes in a map that has just grown.
+const PEER_BYTES: usize = 128;
+
+impl Peers {
+    /// Records that something is sent to an address.
+    pub(crate) fn insert(&mut self, peer: SocketAddr, account: &Arc<Account>) {
+        let known = &self.last_used.0;
+        if known.len() >= self.most() && known.len() < MAPPINGS && !known.contains_key(&peer) {
+            self.charges.extend(account.charge(CHARGED_PEERS * PEER_BYTES));
+        }
+        self.last_used.insert_within(peer, self.most());
+    }
+
+    fn most(&self) -> usize {
+        FREE_PEERS + self.charges.len() * CHARGED_PEERS
+    }
+
+    /// Records that something came from an address. Reports whether it may.
+    pub(crate) fn refresh(&mut self, peer: SocketAddr) -> bool {
+        self.last_used.refresh(peer)
+    }
+
+    /// Removes the addresses whose time is over, and reports whether none is left.
+    pub(crate) fn expire(&mut self) -> bool {
+        let has_ended = self.last_used.expire(|_| ());
+        let charged = self.last_used.0.len().saturating_sub(FREE_PEERS).div_ceil(CHARGED_PEERS);
+        if charged < self.charges.len() {
+            self.last_used.0.shrink_to_fit();
+            self.charges.truncate(charged);
+        }
+        has_ended
+    }
+}
 
 impl<K: Copy + Eq + std::hash::Hash> LastUsed<K> {
     /// Records a use now. Returns the mapping that gave way, if there were too many.
     pub(crate) fn insert(&mut self, key: K) -> Option<K> {
+        self.insert_within(key, MAPPINGS)
+    }
+
+    /// Like [`Self::insert`], with `most` mappings.
+    fn insert_within(&mut self, key: K, most: usize) -> Option<K> {
         let now = Instant::now();
         let is_new = self.0.insert(key, now).is_none();
-        if !is_new || self.0.len() <= MAPPINGS {
+        if !is_new || self.0.len() <= most {
             return None;
         }
         let oldest = self.0.iter().filter(|(other, _)| **other != key).min_by_key(|(_, used)| **used);
@@ -64,20 +114,43 @@ impl<K: Copy + Eq + std::hash::Hash> LastUsed<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
 
     #[tokio::test(start_paused = true)]
     async fn a_mapping_ends_two_minutes_after_its_last_datagram() {
         let mut peers = Peers::default();
+        let account = Budget::new(1 << 20).account();
         let (a, b) = ("192.0.2.1:53".parse().unwrap(), "192.0.2.1:54".parse().unwrap());
-        peers.insert(a);
+        peers.insert(a, &account);
         assert!(peers.refresh(a) && !peers.refresh(b));
         tokio::time::advance(MAPPING_TIMEOUT - Duration::from_millis(1)).await;
-        assert!(peers.refresh(a) && !peers.expire(|_| ()));
+        assert!(peers.refresh(a) && !peers.expire());
         tokio::time::advance(MAPPING_TIMEOUT).await;
         assert!(!peers.refresh(a), "it had ended");
-        let mut ended = Vec::new();
-        assert!(peers.expire(|peer| ended.push(peer)));
-        assert_eq!(ended, [a]);
+        assert!(peers.expire());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_that_many_associations_send_to_take_no_more_than_the_budget() {
+        const ALL: usize = 1 << 20;
+        let budget = Budget::new(ALL);
+        let account = budget.account();
+        let mut associations: Vec<(Peers, _)> =
+            (0..100).map(|_| (Peers::default(), budget.account())).collect();
+        for (peers, account) in &mut associations {
+            for port in 1..=2000 {
+                peers.insert(([192, 0, 2, 1], port).into(), account);
+            }
+            let known = peers.last_used.0.len();
+            assert!((FREE_PEERS..=MAPPINGS).contains(&known), "{known}");
+            assert!(peers.refresh(([192, 0, 2, 1], 2000).into()), "the last one is there");
+        }
+        assert_eq!(associations[0].0.last_used.0.len(), MAPPINGS, "one alone has all");
+        let known: usize = associations.iter().map(|(peers, _)| peers.last_used.0.len()).sum();
+        assert!(known * PEER_BYTES <= ALL + 100 * FREE_PEERS * PEER_BYTES, "{known}");
+        tokio::time::advance(MAPPING_TIMEOUT).await;
+        assert!(associations.iter_mut().all(|(peers, _)| peers.expire()));
+        assert_eq!(account.free(), ALL);
     }
 
     #[tokio::test(start_paused = true)]

@@ -107,7 +107,7 @@ pub(super) async fn serve(
         inside: Arc::new(inside),
         outside: Vec::new(),
         replies: JoinSet::new(),
-        waiting: proxy.budget.account(),
+        charged: proxy.budget.account(),
     }
     .run(client)
     .await
@@ -128,8 +128,8 @@ struct Association<'a> {
     inside: Arc<Inside>,
     outside: Vec<(Arc<Outside>, AbortHandle)>,
     replies: JoinSet<()>,
-    /// The datagrams that wait for a name.
-    waiting: Arc<Account>,
+    /// The datagrams that wait for a name, and the addresses that were sent to.
+    charged: Arc<Account>,
 }
 
 impl Association<'_> {
@@ -160,7 +160,7 @@ impl Association<'_> {
                 _ = expiry.tick() => {
                     inside.of_others().clear();
                     self.outside.retain(|(outside, replies)| {
-                        let has_ended = outside.peers().expire(|_| ());
+                        let has_ended = outside.peers().expire();
                         if has_ended {
                             replies.abort();
                         }
@@ -184,7 +184,7 @@ impl Association<'_> {
                 Err(error) => tracing::debug!("a datagram is dropped: {error}"),
             },
             Host::Name(_) if look_ups.len() < LOOK_UPS => {
-                let Some(charge) = self.waiting.charge(datagram.len()) else { return };
+                let Some(charge) = self.charged.charge(datagram.len()) else { return };
                 let reach = self.proxy.reach.clone();
                 look_ups.spawn(async move {
                     let routes = reach.routes(&Destination { host, port }).await;
@@ -200,7 +200,7 @@ impl Association<'_> {
     async fn send(&mut self, (to, network): Route, payload: &[u8]) {
         let sent = match self.outside(to, network) {
             Ok(outside) => {
-                outside.peers().insert(to);
+                outside.peers().insert(to, &self.charged);
                 datagram::send(&*outside.socket, payload, to).await
             }
             Err(error) => Err(error),
