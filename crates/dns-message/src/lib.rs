@@ -13,6 +13,8 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, RCODE, TYPE};
 const HEADER: usize = 12;
 /// The last byte of the number of additional records in a header.
 const ADDITIONAL: usize = 11;
+/// Addresses of a name in each family: a message may have 4,000, of which one is needed.
+const MAX_ADDRESSES: usize = 64;
 /// The longest answer that a query with EDNS asks for, as the DNS flag day 2020 recommends.
 const EDNS_BYTES: u16 = 1232;
 /// In the third byte of a header: the answer did not fit.
@@ -50,9 +52,86 @@ pub struct Answer {
 
 impl Answer {
     /// Returns both answers as one, the addresses of `self` first.
-    pub fn and(mut self, other: Self) -> Self {
+    fn and(mut self, other: Self) -> Self {
         self.addresses.extend(other.addresses);
         Self { ttl: self.ttl.min(other.ttl), exists: self.exists | other.exists, ..self }
+    }
+}
+
+/// The queries to one server for the addresses of both families, and its answers as they come.
+#[derive(Debug)]
+pub struct Pair {
+    queries: [Query; 2],
+    answers: [Option<Answer>; 2],
+    is_answered: [bool; 2],
+    failed: io::Error,
+}
+
+impl Pair {
+    /// Makes the queries for a name.
+    ///
+    /// # Errors
+    /// Those of [`Query::new`].
+    pub fn new(name: &str) -> io::Result<Self> {
+        Ok(Self {
+            queries: [Query::new(name, Kind::A)?, Query::new(name, Kind::Aaaa)?],
+            answers: [None, None],
+            is_answered: [false; 2],
+            failed: io::ErrorKind::TimedOut.into(),
+        })
+    }
+
+    /// Returns the queries with the announcement of [`Query::with_edns`].
+    #[must_use]
+    pub fn with_edns(self) -> Self {
+        Self { queries: self.queries.map(Query::with_edns), ..self }
+    }
+
+    /// Returns the queries.
+    pub fn queries(&self) -> &[Query; 2] {
+        &self.queries
+    }
+
+    /// Returns which of the queries has no answer yet and is answered by this message.
+    pub fn answered_by(&self, message: &[u8]) -> Option<usize> {
+        (0..self.queries.len())
+            .find(|&place| !self.is_answered[place] && self.queries[place].is_answered_by(message))
+    }
+
+    /// Takes the answer to one of the queries. Returns whether it has addresses: the other one is not waited
+    /// for as long then.
+    pub fn put(&mut self, place: usize, answer: io::Result<Answer>) -> bool {
+        self.is_answered[place] = true;
+        match answer {
+            Ok(mut answer) => {
+                let has_addresses = !answer.addresses.is_empty();
+                answer.addresses.truncate(MAX_ADDRESSES);
+                self.answers[place] = Some(answer);
+                has_addresses
+            }
+            Err(error) => {
+                self.failed = error;
+                false
+            }
+        }
+    }
+
+    /// Reports whether both queries are answered.
+    pub fn is_complete(&self) -> bool {
+        self.is_answered == [true; 2]
+    }
+
+    /// Returns both answers as one, IPv6 first (RFC 6724). One alone counts if it has addresses.
+    ///
+    /// # Errors
+    /// The failure of the last query that failed, else that there was no answer in time.
+    pub fn end(self) -> io::Result<Answer> {
+        let [a, aaaa] = self.answers;
+        match (aaaa, a) {
+            (Some(aaaa), Some(a)) => Ok(aaaa.and(a)),
+            (Some(one), None) | (None, Some(one)) if !one.addresses.is_empty() => Ok(one),
+            _ => Err(self.failed),
+        }
     }
 }
 
@@ -221,6 +300,56 @@ mod tests {
         let plain = answer(&Query { end: plain.len(), bytes: plain }, |_| ());
         assert!(query.is_answered_by(&plain), "a server that knows no EDNS");
         assert!(query.is_answered_by(&answer(&query, |_| ())));
+    }
+
+    #[test]
+    fn the_answers_of_both_families_end_as_one() {
+        let answer = |addresses: &[&str], exists| {
+            let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            Ok(Answer { addresses, ttl: Duration::from_secs(60), exists })
+        };
+        let failed = || Err(io::Error::other("it fails"));
+        let ended = |a: Option<io::Result<Answer>>, aaaa: Option<io::Result<Answer>>| {
+            let mut pair = Pair::new("www.example.com").unwrap();
+            for (place, answer) in [a, aaaa].into_iter().enumerate() {
+                let Some(answer) = answer else { continue };
+                let has_addresses = answer.as_ref().is_ok_and(|answer| !answer.addresses.is_empty());
+                assert_eq!(pair.put(place, answer), has_addresses);
+            }
+            let addresses =
+                |answer: Answer| answer.addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>();
+            pair.end().map(addresses).map_err(|error| error.to_string())
+        };
+        let timed_out = io::Error::from(io::ErrorKind::TimedOut).to_string();
+        for (a, aaaa, end) in [
+            (
+                Some(answer(&["192.0.2.1"], true)),
+                Some(answer(&["2001:db8::1"], true)),
+                Ok(vec!["2001:db8::1", "192.0.2.1"]),
+            ),
+            (Some(answer(&["192.0.2.1"], true)), Some(answer(&[], true)), Ok(vec!["192.0.2.1"])),
+            (Some(answer(&["192.0.2.1"], true)), Some(failed()), Ok(vec!["192.0.2.1"])),
+            (None, Some(answer(&["2001:db8::1"], true)), Ok(vec!["2001:db8::1"])),
+            (Some(answer(&[], false)), Some(answer(&[], false)), Ok(vec![])),
+            // The other one may have addresses.
+            (Some(answer(&[], true)), Some(failed()), Err("it fails")),
+            (Some(answer(&[], true)), None, Err(timed_out.as_str())),
+        ] {
+            let end = end.map(|addresses| addresses.into_iter().map(str::to_owned).collect());
+            assert_eq!(ended(a, aaaa), end.map_err(str::to_owned));
+        }
+    }
+
+    #[test]
+    fn a_query_is_answered_once_also_if_its_answer_is_of_no_use() {
+        let mut pair = Pair::new("www.example.com").unwrap();
+        let refusal = answer(&pair.queries()[1], |_| ());
+        assert_eq!(pair.answered_by(&refusal), Some(1));
+        pair.put(1, Err(unusable()));
+        assert_eq!(pair.answered_by(&refusal), None, "it came twice");
+        assert!(!pair.is_complete());
+        pair.put(0, Err(unusable()));
+        assert!(pair.is_complete());
     }
 
     #[test]

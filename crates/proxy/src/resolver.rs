@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 use weft_config::Domain;
-use weft_dns_message::{Answer, Kind, Query};
+use weft_dns_message::{Answer, Pair, Query};
 
 use crate::datagram;
 use crate::network::{LookUpError, Network};
@@ -22,8 +22,6 @@ const ROUNDS: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(3), D
 const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 /// Names in the cache.
 const CACHED: usize = 1024;
-/// Addresses of a name in each family: a message may have 4,000, of which one is needed.
-const MAX_ADDRESSES: usize = 64;
 /// An address is looked up again after this time at the latest.
 const MAX_TTL: Duration = Duration::from_secs(300);
 /// A burst of connections to one name needs one query, even if the name must not be cached, or has none.
@@ -174,26 +172,19 @@ async fn ask(
     };
     // A port for each name, chosen by the system (RFC 5452, section 9).
     let socket = network.udp((any, 0).into())?;
-    let queries = [Query::new(name, Kind::A)?, Query::new(name, Kind::Aaaa)?];
-    for query in &queries {
+    let mut pair = Pair::new(name)?;
+    for query in pair.queries() {
         datagram::send(&*socket, query.bytes(), server).await?;
     }
-    let mut answers: [Option<Answer>; 2] = [None, None];
-    let mut failed = io::Error::from(io::ErrorKind::TimedOut);
-    let mut missing = queries.len();
     let mut deadline = Instant::now() + patience;
-    while missing > 0 {
+    while !pair.is_complete() {
         let Ok(received) = timeout_at(deadline, datagram::receive(&*socket, 0)).await else { break };
         let (bytes, from) = received?;
         if from != server {
             continue;
         }
-        let answered = queries
-            .iter()
-            .zip(&mut answers)
-            .find(|(query, answer)| answer.is_none() && query.is_answered_by(&bytes));
-        let Some((query, answer)) = answered else { continue };
-        missing -= 1;
+        let Some(place) = pair.answered_by(&bytes) else { continue };
+        let query = &pair.queries()[place];
         let whole = if weft_dns_message::is_truncated(&bytes) {
             let patience = deadline.saturating_duration_since(Instant::now());
             timeout(patience, ask_by_tcp(network, server, query))
@@ -202,24 +193,12 @@ async fn ask(
         } else {
             query.read(&bytes)
         };
-        match whole {
-            Ok(mut got) => {
-                if !got.addresses.is_empty() {
-                    deadline = deadline.min(Instant::now() + RESOLUTION_DELAY);
-                }
-                got.addresses.truncate(MAX_ADDRESSES);
-                *answer = Some(got);
-            }
-            Err(error) => failed = error,
+        if pair.put(place, whole) {
+            deadline = deadline.min(Instant::now() + RESOLUTION_DELAY);
         }
     }
-    // IPv6 first (RFC 6724); where it is not reachable, the next address is tried.
-    let [a, aaaa] = answers;
-    match (aaaa, a) {
-        (Some(aaaa), Some(a)) => Ok(aaaa.and(a)),
-        (Some(one), None) | (None, Some(one)) if !one.addresses.is_empty() => Ok(one),
-        _ => Err(failed),
-    }
+    // Where IPv6 is not reachable, the next address is tried.
+    pair.end()
 }
 
 /// Asks again for an answer that did not fit into a datagram (RFC 7766).

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use socket2::{Socket, Type};
-use weft_dns_message::{Answer, Kind, Query};
+use weft_dns_message::{Answer, Pair, Query};
 
 use super::super::no_address;
 use crate::dns::Upstream;
@@ -106,59 +106,41 @@ impl Client {
         open: &Open<'_>,
     ) -> io::Result<Answer> {
         let mut deadline = Instant::now() + patience;
-        let query = |kind| {
-            let query = Query::new(name, kind)?;
-            Ok::<_, io::Error>(if edns { query.with_edns() } else { query })
-        };
-        let queries = [query(Kind::A)?, query(Kind::Aaaa)?];
+        let pair = Pair::new(name)?;
+        let mut pair = if edns { pair.with_edns() } else { pair };
         if self.upstream.use_tcp {
-            let [a, aaaa] = queries.map(|query| by_tcp(server, &query, deadline, open));
-            return Ok(aaaa?.and(a?));
+            for place in 0..pair.queries().len() {
+                let answer = by_tcp(server, &pair.queries()[place], deadline, open);
+                pair.put(place, answer);
+            }
+            return pair.end();
         }
         // A port for each name, chosen by the system (RFC 5452, section 9). Others cannot send to it.
         let socket = open(server, Type::DGRAM)?;
         socket.connect(&server.address.into())?;
-        for query in &queries {
+        for query in pair.queries() {
             socket.send(query.bytes())?;
         }
-        let mut answers: [Option<Answer>; 2] = [None, None];
-        let mut failed = io::Error::from(io::ErrorKind::TimedOut);
-        let mut missing = queries.len();
-        while missing > 0 {
+        while !pair.is_complete() {
             let bytes = match receive(&socket, deadline) {
                 Ok(bytes) => bytes,
-                Err(error) => {
-                    failed = error;
-                    break;
-                }
+                // One of the answers may do.
+                Err(error) => return pair.end().map_err(|_| error),
             };
-            let of = queries.iter().zip(&mut answers);
-            let mut of = of.filter(|(query, answer)| answer.is_none() && query.is_answered_by(&bytes));
-            let Some((query, answer)) = of.next() else { continue };
-            missing -= 1;
+            let Some(place) = pair.answered_by(&bytes) else { continue };
             if edns && weft_dns_message::is_format_error(&bytes) {
                 return Err(io::ErrorKind::Unsupported.into());
             }
+            let query = &pair.queries()[place];
             let whole = match weft_dns_message::is_truncated(&bytes) {
                 true => by_tcp(server, query, deadline, open),
                 false => query.read(&bytes),
             };
-            match whole {
-                Ok(got) => {
-                    if !got.addresses.is_empty() {
-                        deadline = deadline.min(Instant::now() + OTHER_FAMILY);
-                    }
-                    *answer = Some(got);
-                }
-                Err(error) => failed = error,
+            if pair.put(place, whole) {
+                deadline = deadline.min(Instant::now() + OTHER_FAMILY);
             }
         }
-        let [a, aaaa] = answers;
-        match (aaaa, a) {
-            (Some(aaaa), Some(a)) => Ok(aaaa.and(a)),
-            (Some(one), None) | (None, Some(one)) if !one.addresses.is_empty() => Ok(one),
-            _ => Err(failed),
-        }
+        pair.end()
     }
 }
 
