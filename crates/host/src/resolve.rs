@@ -156,11 +156,15 @@ pub enum ResolveError {
     Cancelled { endpoint: Endpoint },
 }
 
-/// Returns the address of an endpoint. Blocks while the system looks a name up, and between the tries.
+/// Returns the address of an endpoint. Blocks while a name is looked up, and between the tries.
 ///
 /// A lookup under way cannot be interrupted; run this on a separate thread where that matters.
-pub fn resolve(endpoint: &Endpoint, retries: Retries, cancel: &Cancel) -> Result<SocketAddr, ResolveError> {
-    let look_up = LookUp::by_system();
+pub fn resolve(
+    endpoint: &Endpoint,
+    retries: Retries,
+    cancel: &Cancel,
+    look_up: &LookUp,
+) -> Result<SocketAddr, ResolveError> {
     resolve_with(endpoint, retries, |host, port| look_up.first(host, port), |pause| cancel.wait(pause))
 }
 
@@ -272,7 +276,7 @@ mod tests {
     #[test]
     fn an_address_needs_no_lookup() {
         let endpoint = Endpoint::Address("192.0.2.1:7".parse().unwrap());
-        let found = resolve(&endpoint, Retries::Limited(0), &Cancel::default());
+        let found = resolve(&endpoint, Retries::Limited(0), &Cancel::default(), &LookUp::by_system());
         assert_eq!(found.unwrap(), "192.0.2.1:7".parse().unwrap());
     }
 }

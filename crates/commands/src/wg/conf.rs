@@ -19,13 +19,13 @@ pub fn setconf(args: &ConfArgs) -> Result<(), Error> {
     // A setting that the file does not give is removed.
     change.settings = change.settings.applied().into();
     change.replace_peers = true;
-    let change = endpoints::resolve(change)?;
+    let change = endpoints::resolve(change, &args.interface)?;
     Ok(client::set(&args.interface, &change)?)
 }
 
 /// Adds the configuration in the file to that of the interface.
 pub fn addconf(args: &ConfArgs) -> Result<(), Error> {
-    let change = endpoints::resolve(read(&args.file, WgQuickKeys::Refuse)?)?;
+    let change = endpoints::resolve(read(&args.file, WgQuickKeys::Refuse)?, &args.interface)?;
     Ok(client::set(&args.interface, &change)?)
 }
 
@@ -33,7 +33,7 @@ pub fn addconf(args: &ConfArgs) -> Result<(), Error> {
 /// wg-quick.
 pub fn syncconf(args: &ConfArgs) -> Result<(), Error> {
     // Names are resolved first, because the interface may change while that takes time.
-    let wanted = endpoints::resolve(read(&args.file, WgQuickKeys::PassOver)?)?;
+    let wanted = endpoints::resolve(read(&args.file, WgQuickKeys::PassOver)?, &args.interface)?;
     let current = client::get(&args.interface)?;
     match sync::difference(&current, wanted) {
         Some(change) => Ok(client::set(&args.interface, &change)?),

@@ -15,5 +15,5 @@ pub fn run(args: &SetArgs) -> Result<(), Error> {
     for warning in &warnings {
         output::warning(warning);
     }
-    Ok(client::set(&args.interface, &endpoints::resolve(change)?)?)
+    Ok(client::set(&args.interface, &endpoints::resolve(change, &args.interface)?)?)
 }

@@ -15,12 +15,13 @@ use weft_host::routes::Netlink;
 use weft_ipc::runtime_dir::instance;
 use weft_lab::{here, mounts, until, wait_until_ok};
 use weft_tunnel::PrivateKey;
+use weft_uapi::SOCKET_DIRECTORY;
 
 use crate::name_server::{Records, set};
 use crate::names::with_name_server;
 use crate::support::{Machine, Resolvconf};
 
-const NAME: &str = "weftdns0";
+pub(crate) const NAME: &str = "weftdns0";
 
 /// `weft up` in the namespaces of this thread. Dropping it ends it in good order.
 struct Up(Child);
@@ -41,7 +42,7 @@ impl Drop for Up {
     }
 }
 
-fn weft(directory: &Path) -> Command {
+pub(crate) fn weft(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
     command.env("WEFT_RUNTIME_DIR", directory).env_remove("RUST_LOG").stdin(Stdio::null());
     let path = std::env::var("PATH").unwrap_or_default();
@@ -219,7 +220,7 @@ fn resolv_conf() -> String {
 }
 
 /// Gives the machine its own /etc.
-fn own_etc() {
+pub(crate) fn own_etc() {
     let files = ["/etc/resolv.conf", "/etc/nsswitch.conf"].map(|path| (path, fs::read(path).unwrap()));
     files.iter().for_each(|(path, _)| nix::mount::umount(*path).unwrap());
     mounts::empty("/etc").unwrap();
@@ -317,7 +318,7 @@ fn a_program_that_writes_again_and_again_is_reported_and_not_fought_for_ever() {
     });
 }
 
-/// Brings an interface with a name server up where /etc is the test's, and resolvconf is there if it is given.
+/// Brings an interface with a name server up where /etc is the test's, with resolvconf if it is given.
 fn with_own_etc(kind: Option<Resolvconf>, work: impl FnOnce(&Machine) + Send) {
     if !here::tun_permitted() {
         return;
@@ -345,7 +346,7 @@ fn is_ours() -> bool {
 }
 
 /// What a command says of a check with this name.
-fn said(directory: &Path, command: &[&str], findings: &str, check: &str) -> Option<String> {
+pub(crate) fn said(directory: &Path, command: &[&str], findings: &str, check: &str) -> Option<String> {
     let output = weft(directory).args(command).output().unwrap();
     let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let findings = json.pointer(findings)?.as_array()?.clone();
@@ -359,6 +360,47 @@ fn told(directory: &Path, check: &str) -> [Option<String>; 2] {
     let status =
         said(directory, &["status", NAME, "--json", "--sample", "0"], "/interfaces/0/findings", check);
     [status, said(directory, &["doctor", file.to_str().unwrap(), "--json"], "/findings", check)]
+}
+
+#[test]
+fn names_that_commands_give_are_looked_up_past_the_tunnel() {
+    if !here::tun_permitted() {
+        return;
+    }
+    let records = Records::default();
+    set(&records, &[1]);
+    with_name_server(&records, || {
+        mounts::empty("/var/lib").unwrap();
+        let machine = Machine::new();
+        let takes = System::default().method(Choice::Auto).unwrap();
+        if takes != Method::File {
+            return here::not_run(&format!("{takes} sets name servers here"));
+        }
+        let directory = machine.root.path();
+        fs::create_dir_all(SOCKET_DIRECTORY).unwrap();
+        mounts::empty(SOCKET_DIRECTORY).unwrap();
+        // The server that the machine has now does not answer.
+        let _daemon = up(directory, "DNS = 10.77.0.2");
+        wait_for_endpoint(directory, "192.0.2.1:51820");
+        until("the name server is set", is_ours);
+        let text = fs::read_to_string(directory.join(format!("{NAME}.conf"))).unwrap();
+        let peer = text.lines().find_map(|line| line.strip_prefix("PublicKey = ")).unwrap();
+        let file = machine.path("peer.conf");
+        let peer_lines = format!("[Peer]\nPublicKey = {peer}\nEndpoint = vpn.weft.example:51820\n");
+        fs::write(&file, peer_lines).unwrap();
+        let file = file.to_str().unwrap();
+        for (last, words) in [
+            (2, vec!["set", NAME, "peer", peer, "endpoint", "vpn.weft.example:51820"]),
+            (3, vec!["addconf", NAME, file]),
+            (4, vec!["syncconf", NAME, file]),
+            (5, vec!["setconf", NAME, file]),
+        ] {
+            set(&records, &[last]);
+            let output = weft(directory).args(&words).output().unwrap();
+            assert!(output.status.success(), "{words:?}: {output:?}");
+            wait_for_endpoint(directory, &format!("192.0.2.{last}:51820"));
+        }
+    });
 }
 
 #[test]

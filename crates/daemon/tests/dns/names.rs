@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 
 use weft_config::Endpoint;
-use weft_host::resolve::{Cancel, Resolver, Retries, Watched, resolve};
+use weft_host::resolve::{Cancel, LookUp, Resolver, Retries, Watched, resolve};
 use weft_lab::{Namespace, PATIENCE, here, mounts};
 use weft_tunnel::PublicKey;
 
@@ -54,7 +54,8 @@ fn a_name_that_changes_is_followed_once_its_peer_falls_silent() {
     let records = Records::default();
     set(&records, &[1]);
     with_name_server(&records, || {
-        let first = resolve(&endpoint(), Retries::Limited(3), &Cancel::default()).unwrap();
+        let first =
+            resolve(&endpoint(), Retries::Limited(3), &Cancel::default(), &LookUp::by_system()).unwrap();
         assert_eq!(first, at(1));
 
         let (sender, changes) = mpsc::channel();
@@ -79,7 +80,8 @@ fn a_name_that_does_not_exist_yet_is_found_when_it_does() {
     let records = Records::default();
     with_name_server(&records, || {
         // As wg-quick: with patience, and an error in the end.
-        let error = resolve(&endpoint(), Retries::Limited(0), &Cancel::default()).unwrap_err();
+        let error =
+            resolve(&endpoint(), Retries::Limited(0), &Cancel::default(), &LookUp::by_system()).unwrap_err();
         assert!(error.to_string().contains("vpn.weft.example:51820"), "{error}");
 
         let (sender, changes) = mpsc::channel();

@@ -76,8 +76,8 @@ pub(super) fn others(places: &Places, interface: &str) -> Option<String> {
     Some(without(&listed, &entry(places, interface))).filter(|lines| !lines.is_empty())
 }
 
-/// Looks at the entry of the interface, and at the file that resolvconf writes. A local resolver that it feeds
-/// is at a loopback address there. It is asked itself only if its directory does not show the entry.
+/// Looks at the entry of the interface, and at the file that resolvconf writes. A local resolver that it
+/// feeds is at a loopback address there. It is asked itself only if its directory does not show the entry.
 pub(super) fn look(places: &Places, interface: &str, settings: &Dns) -> Seen {
     let entry = entry(places, interface);
     let mut listed = None;

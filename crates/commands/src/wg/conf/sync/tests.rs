@@ -18,7 +18,7 @@ const INTERFACE: &str =
 
 fn wanted(text: &str) -> DeviceChange {
     let (change, _warnings) = parse_change(text, Path::new("f"), WgQuickKeys::PassOver).unwrap();
-    endpoints::resolve(change).unwrap()
+    endpoints::resolve(change, &"wg0".parse().unwrap()).unwrap()
 }
 
 fn peer(key: &str, lines: &str) -> String {
