@@ -7,7 +7,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use ipnet::IpNet;
 use serde::Serialize;
 use weft_config::Interface;
-use weft_config::exit::Error;
+use weft_config::exit::{Code, Error};
 use weft_config::{
     self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Notice, Parsed, Peer,
     Table as RouteTable, Warning,
@@ -41,16 +41,39 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     for (level, finding) in &elsewhere {
         if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
     }
+    let refused = loaded.as_ref().ok().and_then(|parsed| wrong_here(&args.target, parsed));
     if args.json {
         let mut report = Report::new(&args.target, &loaded);
         report.warnings.extend(elsewhere.into_iter().map(|(_, finding)| finding));
+        report.ok &= refused.is_none();
+        report.errors.extend(refused.clone());
         output::print_json(&report)?;
     }
     let parsed = loaded?;
     if !args.json {
         output::print(summary(&parsed.config).as_bytes())?;
     }
-    Ok(())
+    refused.map_or(Ok(()), |refused| Err(Error::new(Code::Configuration, refused.to_string())))
+}
+
+/// Returns what makes a start of this file fail on this machine with the exit code of a wrong configuration.
+fn wrong_here(target: &str, Parsed { config, .. }: &Parsed) -> Option<Finding> {
+    let found = weft_host::misrouted::dns_predicted(config);
+    found.filter(is_wrong).map(|found| here(target, &found))
+}
+
+fn is_wrong(misrouted: &Misrouted) -> bool {
+    matches!(misrouted, Misrouted::NoDns { is_wrong: true, .. })
+}
+
+/// Returns the finding about a key of the file.
+fn here(target: &str, misrouted: &Misrouted) -> Finding {
+    Finding {
+        file: Some(config::path_of(target).display().to_string()),
+        line: None,
+        key: Some(misrouted.key().to_owned()),
+        message: format!("{misrouted}; {}", misrouted.advice()),
+    }
 }
 
 /// Returns what would not go where the file means it to go if it was brought up on this machine now. Names of
@@ -66,15 +89,9 @@ fn misrouted(target: &str, Parsed { config, warnings }: &Parsed) -> Vec<(Level, 
     }
     };
     let found = weft_host::misrouted::predicted(config, &endpoints).into_iter();
-    let finding = |misrouted: Misrouted| {
-        let finding = Finding {
-            file: Some(config::path_of(target).display().to_string()),
-            line: None,
-            key: Some(misrouted.key().to_owned()),
-            message: format!("{misrouted}; {}", misrouted.advice()),
-        };
-        (crate::misrouted::finding(&misrouted).level, finding)
-    };
+    let found = found.chain(weft_host::misrouted::dns_predicted(config).filter(|found| !is_wrong(found)));
+    let finding =
+        |misrouted: Misrouted| (crate::misrouted::finding(&misrouted).level, here(target, &misrouted));
     found.filter(|misrouted| !is_told(misrouted)).map(finding).collect()
 }
 
@@ -241,7 +258,7 @@ struct Report<'a> {
 }
 
 /// An error or a warning.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct Finding {
     file: Option<String>,
     line: Option<usize>,

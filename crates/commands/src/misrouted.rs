@@ -7,7 +7,7 @@ use weft_report::finding::{Finding, Level};
 /// Returns the finding about packets that do not go where they are meant to go.
 pub fn finding(misrouted: &Misrouted) -> Finding {
     let level = match misrouted {
-        Misrouted::Loop { .. } | Misrouted::Dns(DnsPast::Lost(_)) => Level::Problem,
+        Misrouted::Loop { .. } | Misrouted::NoDns { .. } | Misrouted::Dns(DnsPast::Lost(_)) => Level::Problem,
         Misrouted::NameServer { is_minor: true, .. } => Level::Note,
         _ => Level::Warning,
     };

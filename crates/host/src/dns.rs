@@ -242,6 +242,16 @@ impl System {
         platform::look(&self.places, interface.as_str(), record)
     }
 
+    /// Finds out what will become of settings if they are applied to an interface of this name: `Some` if
+    /// something will come before them. Changes and starts nothing.
+    ///
+    /// # Errors
+    /// They cannot be applied.
+    #[cfg(target_os = "linux")]
+    pub fn foresee(&self, interface: &InterfaceName, settings: &Dns) -> Result<Option<Overruled>, DnsError> {
+        platform::foresee(&self.places, interface.as_str(), settings)
+    }
+
     /// Returns the servers that this machine asks for a name without the settings of an interface, which has
     /// this index if it is there: those from before, or those that other links got since. No server: there is
     /// none, or it cannot be found out, which is logged.

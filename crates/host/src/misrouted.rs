@@ -29,7 +29,7 @@ use linux as platform;
 #[cfg(not(target_os = "linux"))]
 use unsupported as platform;
 
-pub use platform::{in_force, predicted};
+pub use platform::{dns_predicted, in_force, local_resolver, predicted};
 
 /// Public addresses all over the address space. A family whose AllowedIPs have all of them is meant to be in
 /// the tunnel as a whole, also if private networks are left out.
@@ -106,6 +106,19 @@ pub enum Misrouted {
     Loop { endpoint: SocketAddr },
     /// Names are not looked up at the name servers of the tunnel.
     Dns(DnsPast),
+    /// DNS cannot be set on this machine.
+    NoDns {
+        /// The error of the start.
+        says: String,
+        /// Whether the configuration cannot be right here.
+        is_wrong: bool,
+    },
+    /// The only name server outside the tunnel is a program of this machine, which asks through the tunnel.
+    LocalResolver {
+        server: IpAddr,
+        /// The mark that leads past the tunnel.
+        mark: u32,
+    },
 }
 
 /// What helps a name server.

@@ -27,6 +27,9 @@ struct Heard {
     errors: HashMap<&'static str, (&'static str, u32)>,
     /// The servers of every interface, as the property `DNS` has them.
     servers: Vec<(i32, Vec<u8>)>,
+    /// The domains of every interface, and the links that have any.
+    domains: Vec<(String, bool)>,
+    routed: Option<Vec<(i32, String, bool)>>,
 }
 
 impl Heard {
@@ -54,9 +57,14 @@ impl Resolved {
             let method = header.member().unwrap().to_string();
             if method == "Get" {
                 let (interface, name): (String, String) = message.body().deserialize().unwrap();
-                let value = match interface.ends_with("Link") {
-                    true => Variant::from(shared.lock().unwrap().servers.clone()),
-                    false => property(&name),
+                let value = {
+                    let heard = shared.lock().unwrap();
+                    match (interface.ends_with("Link"), name.as_str(), &heard.routed) {
+                        (true, "DNS", _) => Variant::from(heard.servers.clone()),
+                        (true, ..) => Variant::from(heard.domains.clone()),
+                        (false, "Domains", Some(routed)) => Variant::from(routed.clone()),
+                        _ => property(&name),
+                    }
                 };
                 return connection.reply(&header, &value).await.unwrap();
             }
@@ -155,15 +163,32 @@ fn servers_that_it_has_forgotten_are_seen_and_so_is_another_resolver() {
     let look = || system.look(&"wg0".parse().unwrap(), applied.record().unwrap()).unwrap();
     let ours = vec![(2, vec![10, 0, 0, 1])];
     let by = |what: &str| Seen::Replaced(what.to_owned());
-    for (servers, seen) in [
-        (ours.clone(), Seen::InForce),
-        (vec![], by("no servers in systemd-resolved")),
-        (vec![(2, vec![192, 0, 2, 1])], by("other servers in systemd-resolved")),
+    let root = |link: i32| (link, ".".to_owned(), true);
+    let set = |servers, domains: &[(&str, bool)], routed: Vec<_>| {
+        let mut heard = resolved.heard.lock().unwrap();
+        heard.servers = servers;
+        heard.domains = domains.iter().map(|(name, is_routing)| ((*name).to_owned(), *is_routing)).collect();
+        heard.routed = Some(routed);
+    };
+    for (servers, domains, seen) in [
+        (ours.clone(), &[(".", true)][..], Seen::InForce),
+        (vec![], &[(".", true)], by("no servers in systemd-resolved")),
+        (vec![(2, vec![192, 0, 2, 1])], &[(".", true)], by("other servers in systemd-resolved")),
+        (ours.clone(), &[], by("other domains in systemd-resolved")),
+        (ours.clone(), &[(".", false)], by("other domains in systemd-resolved")),
     ] {
-        resolved.heard.lock().unwrap().servers = servers;
+        set(servers, domains, vec![root(12)]);
         assert_eq!(look(), seen);
     }
-    resolved.heard.lock().unwrap().servers = ours;
+    // Others whose servers are asked too.
+    for (other, part) in [(2, "asks the servers of "), (0, "its configuration too, which has Domains=~.")] {
+        set(ours.clone(), &[(".", true)], vec![root(12), root(other)]);
+        let Seen::Overruled(overruled) = look() else { panic!("{:?}", look()) };
+        assert!(overruled.by.contains(part), "{overruled:?}");
+        let foreseen = system.foresee(&"wg0".parse().unwrap(), &wanted).unwrap();
+        assert!(foreseen.is_some(), "before the start");
+    }
+    set(ours, &[(".", true)], vec![root(12)]);
     fs::remove_file(machine.resolv_conf()).unwrap();
     fs::write(machine.resolv_conf(), "nameserver 192.0.2.1\n").unwrap();
     assert_eq!(look(), by("a file that begins with `nameserver 192.0.2.1`"));

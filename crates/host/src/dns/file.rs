@@ -12,6 +12,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
 use weft_config::Dns;
 use weft_ipc::runtime_dir::{Access, open_untrusted};
 
@@ -61,6 +63,20 @@ pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
     }
     refuse_elsewhere(&file)?;
     update(&file, places, |layers| layers.remove(interface)).map(drop)
+}
+
+/// Finds out whether the file could be written, without a change. What only another user may do is not
+/// found.
+pub(super) fn foresee(places: &Places) -> Result<(), DnsError> {
+    let file = ResolvConf::find(places)?;
+    file.read()?;
+    refuse_elsewhere(&file)?;
+    let is_closed = |path: &Path| match access(path, AccessFlags::W_OK) {
+        Err(error @ (Errno::EROFS | Errno::EPERM)) => Err(failure("write", path, error.into())),
+        _ => Ok(()),
+    };
+    is_closed(file.written())?;
+    places.state.ancestors().find(|path| path.exists()).map_or(Ok(()), is_closed)
 }
 
 /// Returns the beginning of the file, if it is not what weft has written for the interface.

@@ -4,7 +4,9 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use super::{Choice, DnsError, Method, Places, Record, Seen, Upstream, list};
+use weft_config::Dns;
+
+use super::{Choice, DnsError, Method, Overruled, Places, Record, Seen, Upstream, list};
 use crate::netns;
 
 mod file;
@@ -29,16 +31,16 @@ pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError
         Choice::Resolved => resolved::Session::open(places).map(|_| Method::Resolved),
         Choice::Resolvconf => resolvconf::find(places).map(|_| Method::Resolvconf),
         Choice::File => Ok(Method::File),
-        Choice::Auto => Ok(choose(places)),
+        Choice::Auto => Ok(choose(places, true)),
     }
 }
 
-fn choose(places: &Places) -> Method {
+fn choose(places: &Places, may_start: bool) -> Method {
     let program = resolvconf::find(places).ok();
     let is_resolvectl = program.as_deref().is_some_and(resolvconf::is_resolvectl);
     if is_resolvectl || asks_resolved(places) {
-        match resolved::Session::open(places) {
-            Ok(_) => return Method::Resolved,
+        match resolved::is_usable(places, may_start) {
+            Ok(()) => return Method::Resolved,
             Err(error) => tracing::debug!("not using systemd-resolved: {error}"),
         }
     }
@@ -101,6 +103,27 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
     }
 }
 
+/// Finds out what will become of settings, without a change and without the start of a program.
+pub(super) fn foresee(
+    places: &Places,
+    interface: &str,
+    settings: &Dns,
+) -> Result<Option<Overruled>, DnsError> {
+    let method = choose(places, false);
+    let is_refused = match method {
+        Method::Resolved => return resolved::foresee(places, index_of(interface), settings),
+        Method::Resolvconf => settings.is_split() && !resolvconf::is_openresolv(&resolvconf::find(places)?),
+        _ => settings.is_split(),
+    };
+    if is_refused {
+        return Err(DnsError::Split { method, domains: list(&settings.routing) });
+    }
+    if method == Method::File {
+        file::foresee(places)?;
+    }
+    Ok(None)
+}
+
 /// Looks at what programs read: at the file, for systemd-resolved and resolvconf also whether they have the
 /// settings.
 pub(super) fn look(places: &Places, interface: &str, record: &Record) -> Result<Seen, DnsError> {
@@ -108,7 +131,7 @@ pub(super) fn look(places: &Places, interface: &str, record: &Record) -> Result<
         Method::Resolved if !asks_resolved(places) && !has_resolvectl(places) => {
             Some(file::beginning(&places.resolv_conf))
         }
-        Method::Resolved => resolved::replaced(places, record.index, &record.settings)?,
+        Method::Resolved => return resolved::look(places, record.index, &record.settings),
         Method::Resolvconf => return Ok(resolvconf::look(places, interface, &record.settings)),
         Method::File => file::replaced(places, interface)?,
         Method::Scutil | Method::Registry => None,

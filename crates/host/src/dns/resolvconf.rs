@@ -235,7 +235,7 @@ fn lines(settings: &Dns) -> String {
     text
 }
 
-fn is_openresolv(program: &std::path::Path) -> bool {
+pub(super) fn is_openresolv(program: &Path) -> bool {
     program::output(program, &["--version".to_owned()], "").is_ok_and(|said| said.contains("openresolv"))
 }
 

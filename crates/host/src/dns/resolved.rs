@@ -10,7 +10,7 @@ use weft_config::Dns;
 use zbus::{Connection, OwnedVariant, fdo};
 
 use super::super::upstream::PORT;
-use super::super::{DnsError, Places};
+use super::super::{DnsError, Overruled, Places, Seen};
 use crate::netns;
 
 const SERVICE: &str = "org.freedesktop.resolve1";
@@ -41,16 +41,68 @@ pub(super) struct Session {
     end: Instant,
 }
 
-/// Returns what systemd-resolved has in place of these servers of an interface, if it has others; it forgets
-/// what another program reverts. If it does not run or does not answer, there is nothing to see.
-pub(super) fn replaced(places: &Places, index: u32, settings: &Dns) -> Result<Option<String>, DnsError> {
-    let Some(session) = Session::begin(places, false)? else { return Ok(None) };
-    let found = session.servers_of(index)?;
+/// Looks whether systemd-resolved has these settings of an interface, and no others have a part in them; it
+/// forgets what another program reverts. If it does not run or does not answer, there is nothing to see.
+pub(super) fn look(places: &Places, index: u32, settings: &Dns) -> Result<Seen, DnsError> {
+    let Some(session) = Session::begin(places, false)? else { return Ok(Seen::InForce) };
     let is_other = |found: &Servers| !settings.servers.is_empty() && *found != servers(settings);
-    Ok(found.filter(is_other).map(|found| match found.len() {
-        0 => "no servers in systemd-resolved".to_owned(),
-        _ => "other servers in systemd-resolved".to_owned(),
-    }))
+    if let Some(found) = session.of_link::<Servers>(index, "DNS")?.filter(is_other) {
+        let what = if found.is_empty() { "no" } else { "other" };
+        return Ok(Seen::Replaced(format!("{what} servers in systemd-resolved")));
+    }
+    let has_all = |found: &Vec<(String, bool)>| {
+        let has = |name: &str, is_routing: bool| {
+            found.iter().any(|found| is_same(&found.0, name) && found.1 == is_routing)
+        };
+        domains(settings).into_iter().all(|(name, is_routing)| has(name, is_routing))
+    };
+    if session.of_link(index, "Domains")?.is_some_and(|found| !has_all(&found)) {
+        return Ok(Seen::Replaced("other domains in systemd-resolved".to_owned()));
+    }
+    Ok(session.overruled(Some(index), settings).map_or(Seen::InForce, Seen::Overruled))
+}
+
+/// Returns what would have a part in settings besides an interface. Starts nothing.
+pub(super) fn foresee(
+    places: &Places,
+    index: Option<u32>,
+    settings: &Dns,
+) -> Result<Option<Overruled>, DnsError> {
+    let session = Session::begin(places, false)?;
+    Ok(session.and_then(|session| session.overruled(index, settings)))
+}
+
+/// Reports whether systemd-resolved may be used. Does not start it if that is not allowed.
+pub(super) fn is_usable(places: &Places, may_start: bool) -> Result<(), DnsError> {
+    if may_start { Session::open(places).map(drop) } else { Session::begin(places, false).map(drop) }
+}
+
+fn is_same(domain: &str, other: &str) -> bool {
+    domain.trim_matches('.').eq_ignore_ascii_case(other.trim_matches('.'))
+}
+
+/// Returns the links beside an interface whose servers are asked too for its domains, each with the domain.
+fn rivals<'a>(
+    servers: &[Server],
+    routed: &'a [Routed],
+    own: Option<u32>,
+    settings: &Dns,
+) -> impl Iterator<Item = (i32, &'a str)> {
+    let wanted = domains(settings);
+    let has_servers = !settings.servers.is_empty();
+    let asked: Vec<i32> = servers.iter().map(|server| server.0).collect();
+    let is_rival = move |link: i32, name: &str| {
+        own.is_none_or(|own| own.cast_signed() != link)
+            && has_servers
+            && asked.contains(&link)
+            && wanted.iter().any(|(wanted, _)| is_same(wanted, name))
+    };
+    let is_rival: Vec<bool> = routed.iter().map(|domain| is_rival(domain.0, &domain.1)).collect();
+    routed
+        .iter()
+        .zip(is_rival)
+        .filter(|(_, is_rival)| *is_rival)
+        .map(|(domain, _)| (domain.0, domain.1.as_str()))
 }
 
 impl Session {
@@ -86,26 +138,52 @@ impl Session {
         Ok(Some(Self { runtime, connection, end }))
     }
 
-    /// Returns the servers of an interface, as [`servers`] gives them; `None` if systemd-resolved does not
-    /// know it, or does not tell.
-    fn servers_of(&self, index: u32) -> Result<Option<Servers>, DnsError> {
+    /// Returns a property of an interface; `None` if systemd-resolved does not know it, or does not tell.
+    fn of_link<T>(&self, index: u32, name: &str) -> Result<Option<T>, DnsError>
+    where
+        T: TryFrom<OwnedVariant>,
+        zbus::Error: From<T::Error>,
+    {
         // The first digit of a number is escaped in an object path: `_37` is 7.
         let link = format!("{OBJECT}/link/_3{index}");
-        let get = self.connection.call_method(
-            Some(SERVICE),
-            link.as_str(),
-            Some(PROPERTIES),
-            "Get",
-            &("org.freedesktop.resolve1.Link", "DNS"),
-        );
-        let answer = within(&self.runtime, self.end, "read the DNS servers of an interface", get)?;
+        let body = ("org.freedesktop.resolve1.Link", name);
+        let get = self.connection.call_method(Some(SERVICE), link.as_str(), Some(PROPERTIES), "Get", &body);
+        let answer = within(&self.runtime, self.end, "read the DNS settings of an interface", get)?;
         let found = answer.and_then(|answer| {
             let value: OwnedVariant = answer.body().deserialize()?;
-            Servers::try_from(value)
+            Ok(T::try_from(value)?)
         });
-        Ok(found
-            .inspect_err(|error| tracing::debug!("cannot read the servers of link {index}: {error}"))
-            .ok())
+        Ok(found.inspect_err(|error| tracing::debug!("cannot read {name} of link {index}: {error}")).ok())
+    }
+
+    /// Returns what has a part in the settings of an interface.
+    fn overruled(&self, own: Option<u32>, settings: &Dns) -> Option<Overruled> {
+        let told = |error: DnsError| tracing::debug!("{error}");
+        let servers: Vec<Server> = self.property("DNS").map_err(told).ok()?;
+        let routed: Vec<Routed> = self.property("Domains").map_err(told).ok()?;
+        let (link, domain) = rivals(&servers, &routed, own, settings).next()?;
+        let domain = if domain == "." { "~." } else { domain };
+        let name = u32::try_from(link).ok().filter(|link| *link != 0).map(|link| {
+            nix::net::if_::if_indextoname(link)
+                .ok()
+                .and_then(|name| name.into_string().ok())
+                .unwrap_or_else(|| format!("link {link}"))
+        });
+        Some(match name {
+            Some(name) => Overruled {
+                by: format!("systemd-resolved asks the servers of {name} too, which has the domain {domain} as well"),
+                advice: format!(
+                    "`resolvectl domain {name} ''`, and leave the domain out of that link's settings (Domains= in \
+                     systemd-networkd, ipv4.dns-search in NetworkManager)"
+                ),
+            },
+            None => Overruled {
+                by: format!("systemd-resolved asks the servers of its configuration too, which has Domains={domain}"),
+                advice: "leave that out of /etc/systemd/resolved.conf and its directories, then `systemctl restart \
+                         systemd-resolved`"
+                    .to_owned(),
+            },
+        })
     }
 
     /// Sets the servers and domains of an interface. After a failure, undoes what was set.
@@ -369,6 +447,29 @@ mod tests {
         assert_eq!(domains(&settings(&["10.0.0.1"], &["a"], &["b"])), [("a", false), ("b", true)]);
         assert_eq!(domains(&settings(&["10.0.0.1"], &[], &["b", "."])), [("b", true), (".", true)]);
         assert_eq!(domains(&settings(&[], &["a"], &[])), [("a", false)]);
+    }
+
+    #[test]
+    fn others_with_the_same_domain_have_a_part_in_it() {
+        let server = |link: i32| (link, libc::AF_INET, vec![192, 0, 2, 1]);
+        let servers = [server(0), server(2), server(3), server(7)];
+        let full = settings(&["10.0.0.1"], &["corp.example"], &[]);
+        let split = settings(&["10.0.0.1"], &[], &["corp.example"]);
+        for (link, domain, of_full, of_split) in [
+            (2, ".", true, false),
+            (0, ".", true, false),
+            (2, "CORP.example.", true, true),
+            // One that is longer than those of the tunnel is that link's.
+            (2, "home.example", false, false),
+            (7, ".", false, false),
+            // A link without servers.
+            (4, ".", false, false),
+        ] {
+            let routed = [(link, domain.to_owned(), true)];
+            let is_rival = |settings| rivals(&servers, &routed, Some(7), settings).next().is_some();
+            assert_eq!((is_rival(&full), is_rival(&split)), (of_full, of_split), "{link} {domain}");
+            assert!(!is_rival(&settings(&[], &["corp.example"], &[])));
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ impl Misrouted {
             Self::NameServer { .. } | Self::NoNames { .. } => "dns_past_tunnel",
             Self::Captured { .. } | Self::Ipv6Past { .. } | Self::Prefixes { .. } => "traffic_past_tunnel",
             Self::Loop { .. } => "endpoint_in_tunnel",
+            Self::NoDns { .. } => "dns_refused",
+            Self::LocalResolver { .. } => "local_resolver",
             Self::Dns(DnsPast::Lost(_)) => "lost_dns",
             Self::Dns(DnsPast::Overruled(_)) => "dns_past_tunnel",
         }
@@ -23,9 +25,9 @@ impl Misrouted {
     /// Returns the key of the file whose value is not followed.
     pub fn key(&self) -> &'static str {
         match self {
-            Self::NameServer { .. } | Self::NoNames { .. } | Self::Dns(_) => "DNS",
+            Self::NameServer { .. } | Self::NoNames { .. } | Self::Dns(_) | Self::NoDns { .. } => "DNS",
             Self::Captured { .. } | Self::Ipv6Past { .. } | Self::Prefixes { .. } => "AllowedIPs",
-            Self::Loop { .. } => "Endpoint",
+            Self::Loop { .. } | Self::LocalResolver { .. } => "Endpoint",
         }
     }
 
@@ -62,6 +64,10 @@ impl Misrouted {
                 IpNet::from(endpoint.ip())
             ),
             Self::Dns(past) => past.advice().to_owned(),
+            Self::NoDns { .. } => "the start will fail with this".to_owned(),
+            Self::LocalResolver { mark, .. } => {
+                format!("have it send with the mark {mark:#x}, or write the endpoint as an address")
+            }
         }
     }
 }
@@ -114,6 +120,12 @@ impl fmt::Display for Misrouted {
                 )
             }
             Self::Dns(past) => past.fmt(f),
+            Self::NoDns { says, .. } => f.write_str(says),
+            Self::LocalResolver { server, .. } => write!(
+                f,
+                "the name server {server} is on this machine, and its own queries go through the tunnel: a peer that \
+                 moves may not be found by its name"
+            ),
         }
     }
 }

@@ -4,11 +4,17 @@ use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use weft_config::{Config, InterfaceName};
+use weft_config::exit::Code;
+use weft_config::{Config, Endpoint, InterfaceName};
+use weft_ipc::runtime_dir::runtime_dir;
 
 use super::{Hop, Misrouted, Routes, find, servers};
 use crate::HostError;
+use crate::clean_up::has_kill_switch;
+use crate::dns::System;
 use crate::plan::Plan;
+use crate::record::Record;
+use crate::restore::DnsPast;
 use crate::routes::{Family, FoundRule, MAIN_TABLE, MainRoute, Netlink, RouteAnswer};
 use crate::step::Step;
 
@@ -33,6 +39,46 @@ pub fn predicted(config: &Config, endpoints: &[SocketAddr]) -> Vec<Misrouted> {
         Ok(find(config, endpoints, servers::of_the_system, &routes))
     };
     find_in().unwrap_or_default()
+}
+
+/// Returns why the name servers of a tunnel cannot be set on this machine, or what will come before them.
+pub fn dns_predicted(config: &Config) -> Option<Misrouted> {
+    let dns = &config.interface.host.dns;
+    if dns.is_empty() {
+        return None;
+    }
+    match System::default().foresee(&config.interface.name, dns) {
+        Ok(overruled) => Some(Misrouted::Dns(DnsPast::Overruled(overruled?))),
+        Err(error) => Some(Misrouted::NoDns {
+            is_wrong: error.exit_code() == Code::Configuration,
+            says: error.to_string(),
+        }),
+    }
+}
+
+/// Returns the name server of this machine that cannot find peers by their names, if it is the only one
+/// outside a full tunnel.
+pub fn local_resolver(config: &Config) -> Option<Misrouted> {
+    let host = config.peers.iter().find_map(|peer| match &peer.endpoint {
+        Some(Endpoint::Name { host, .. }) => Some(host),
+        _ => None,
+    })?;
+    let name = &config.interface.name;
+    let (mark, steps) = match Record::read(&runtime_dir(), name).ok().flatten() {
+        Some(record) => (record.mark, record.steps),
+        None => crate::plan(config, &[]).ok().map(|plan| (plan.mark, plan.steps))?,
+    };
+    let is_full = |step: &Step| match step {
+        Step::Route { prefix, .. } => prefix.prefix_len() <= 1,
+        step => has_kill_switch(step),
+    };
+    if !steps.iter().any(is_full) {
+        return None;
+    }
+    let index = nix::net::if_::if_nametoindex(name.as_str()).ok();
+    let servers = System::default().upstream(name.as_str(), index, host).servers;
+    let first = servers.first().filter(|_| servers.iter().all(|server| server.ip().is_loopback()))?;
+    Some(Misrouted::LocalResolver { server: first.ip(), mark })
 }
 
 /// The routing table while the tunnel is up.

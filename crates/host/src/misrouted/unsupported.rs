@@ -16,3 +16,13 @@ pub fn in_force(_: &Netlink, _: &Config, _: &[SocketAddr], _: u32) -> Vec<Misrou
 pub fn predicted(_: &Config, _: &[SocketAddr]) -> Vec<Misrouted> {
     Vec::new()
 }
+
+/// Finds nothing.
+pub fn dns_predicted(_: &Config) -> Option<Misrouted> {
+    None
+}
+
+/// Finds nothing.
+pub fn local_resolver(_: &Config) -> Option<Misrouted> {
+    None
+}

@@ -20,6 +20,7 @@ use weft_confine::EndProcessOnPanic;
 
 use super::tunnel::Tunnel;
 use crate::dns;
+use crate::misrouted::Misrouted;
 use crate::routes::Netlink;
 use client::{Client, Server};
 
@@ -157,12 +158,8 @@ fn prepare(tunnel: &Tunnel, name: &str) -> Option<Client> {
     if tunnel.carries_look_ups && !servers.is_empty() && servers.iter().all(Server::is_here) {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            tracing::warn!(
-                "the name server {} is on this machine, and its own queries go through the tunnel: a peer that moves \
-                 may not be found by its name; have it send with the mark {:#x}, or write the endpoint as an address",
-                servers[0].address.ip(),
-                tunnel.mark
-            );
+            let local = Misrouted::LocalResolver { server: servers[0].address.ip(), mark: tunnel.mark };
+            tracing::warn!("{local}; {}", local.advice());
         });
     }
     is_in_the_way.then_some(Client { upstream, servers })

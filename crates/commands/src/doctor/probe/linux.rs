@@ -66,8 +66,13 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
                 found.extend(misrouted::dns_in_force(&runtime_dir(), &config.interface.name));
                 found
             }
-            _ => misrouted::predicted(config, &endpoints),
+            _ => {
+                let mut found = misrouted::predicted(config, &endpoints);
+                found.extend(misrouted::dns_predicted(config));
+                found
+            }
         };
+        facts.misrouted.extend(misrouted::local_resolver(config));
     }
 }
 

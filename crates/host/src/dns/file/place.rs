@@ -88,6 +88,13 @@ impl<'a> ResolvConf<'a> {
         })
     }
 
+    /// Returns what has to be writable: the file, or its directory if there is no file or a link.
+    pub(super) fn written(&self) -> &Path {
+        let path = &self.places.resolv_conf;
+        let is_file = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file());
+        if self.bound.is_some() || is_file { path } else { directory_of(path) }
+    }
+
     pub(super) fn put(&self, state: &FileState) -> Result<(), DnsError> {
         let path = &self.places.resolv_conf;
         let put = match self.bound {
