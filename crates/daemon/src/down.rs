@@ -7,10 +7,12 @@ use weft_commands::output;
 use weft_config::exit::{Code, Error};
 use weft_config::{InterfaceName, interface_of};
 use weft_host::{
-    HostError, Keep, Owner, Process, Record, Unsaved, is_within_command, record_path, told_backwards,
+    HostError, Keep, Owner, Process, Record, Unsaved, is_within_any_command, is_within_command, record_path,
+    told_backwards,
 };
 use weft_ipc::runtime_dir::{runtime_dir, user_dir};
-use weft_report::control_socket::{Client, ClientError};
+use weft_report::control_socket::{Client, ClientError, ManageError};
+use weft_report::finding::Level;
 
 use crate::cli::DownArgs;
 use crate::control;
@@ -18,7 +20,8 @@ use crate::foreign;
 use crate::service_manager;
 use crate::up::edited;
 
-/// Commands of the configuration may take long; systemd allows a service the same time.
+/// The time for an end that waits for no command. One that a command waits for has it too: the commands may
+/// wait for each other.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Ends the daemon that runs the interface, or cleans up what a daemon left behind.
@@ -214,10 +217,34 @@ fn end_process(process: Process, directory: &Path, interface: &InterfaceName) ->
 /// and no lock. Returns what failed at its end, or `None` if there was no daemon.
 fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<Option<Vec<String>>, ClientError> {
     let within_command = is_within_command(interface);
-    match Client::connect_in(directory, interface).and_then(|client| client.stop(within_command, PATIENCE)) {
+    let mut told = String::new();
+    let goes_on = |passed: Duration| {
+        let waits_for = waits_for(directory, interface);
+        if let Some(command) = waits_for.as_ref().filter(|command| **command != told) {
+            tracing::warn!("{interface}: {command}");
+            told.clone_from(command);
+        }
+        passed < PATIENCE || (waits_for.is_some() && !is_within_any_command())
+    };
+    match Client::connect_in(directory, interface).and_then(|client| client.stop(within_command, goes_on)) {
         Ok(failures) => Ok(Some(failures)),
         Err(ClientError::NotRunning { .. }) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Returns what the end of an interface waits for, if that is a command.
+fn waits_for(directory: &Path, interface: &InterfaceName) -> Option<String> {
+    match Client::connect_in(directory, interface).ok()?.status() {
+        Ok(report) => {
+            let told = report
+                .findings
+                .into_iter()
+                .find(|finding| finding.level == Level::Warning && finding.check == "ending");
+            told.map(|finding| finding.says)
+        }
+        Err(ClientError::Refused(ManageError::Failed(message))) => Some(message),
+        Err(_) => None,
     }
 }
 

@@ -19,7 +19,8 @@ mod under_way;
 
 pub use under_way::{CommandUnderWay, command_under_way, interrupt_commands, limit_commands_of_the_end};
 
-/// The environment variable by which a process knows that a command of this interface has started it.
+/// The environment variable by which a process knows that a command of these interfaces has started it. There
+/// are several where a command brings up another interface.
 const COMMAND_OF: &str = "WEFT_COMMAND_OF";
 
 /// The search path where there is none: bash has one too then.
@@ -33,7 +34,18 @@ const OF_THE_SERVICE: [&str; 6] =
 /// Reports whether a command of the interface's configuration has started this process, or one of its
 /// parents.
 pub fn is_within_command(interface: &InterfaceName) -> bool {
-    std::env::var_os(COMMAND_OF).is_some_and(|name| name == interface.as_str())
+    outer_commands().split(' ').any(|name| name == interface.as_str())
+}
+
+/// Reports whether a command of any interface's configuration has started this process, or one of its
+/// parents.
+pub fn is_within_any_command() -> bool {
+    !outer_commands().is_empty()
+}
+
+/// Returns the interfaces with a command that has started this process.
+fn outer_commands() -> String {
+    std::env::var(COMMAND_OF).unwrap_or_default()
 }
 
 /// Runs a command with our standard input, output and error, and waits for its end.
@@ -50,10 +62,14 @@ fn run_by(shell: &Shell, path: &OsStr, hook: &Hook, interface: &InterfaceName) -
     if under_way::is_refused(hook.phase) {
         return Err(failed("does not run: the start was interrupted".to_owned()));
     }
+    let commands = match is_within_command(interface) {
+        true => outer_commands(),
+        false => format!("{} {interface}", outer_commands()),
+    };
     let mut process = Command::new(shell.program());
     process::set_up(&mut process);
     process.args(shell.options()).arg(shell.script(&command, interface, &hook.file));
-    process.env("PATH", path).env("LC_ALL", "C").env(COMMAND_OF, interface.as_str());
+    process.env("PATH", path).env("LC_ALL", "C").env(COMMAND_OF, commands.trim_start());
     for variable in OF_THE_SERVICE {
         process.env_remove(variable);
     }
@@ -204,6 +220,15 @@ mod tests {
         // Not every shell can tell that a part of a pipe has failed.
         let can_tell = Command::new("/bin/sh").args(["-c", "set -o pipefail"]).output().unwrap().status;
         assert_eq!(run_by_sh("cat /nonexistent 2>&- | cat").is_err(), can_tell.success());
+    }
+
+    #[test]
+    fn a_command_of_the_end_is_ended_when_the_time_of_the_service_is_over() {
+        limit_commands_of_the_end(std::time::Duration::ZERO);
+        let mut hook = hook("trap '' TERM; sleep 1000; sleep 1000");
+        hook.phase = HookPhase::PreDown;
+        let error = run(&hook, &"wg0".parse().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("no more time to stop"), "{error}");
     }
 
     #[test]

@@ -85,7 +85,8 @@ pub use error::HostError;
 pub use execute::{Applied, Difference, Outcome, StepChange, System};
 pub use follow::FOLLOWS_ENDPOINTS;
 pub use hooks::{
-    CommandUnderWay, command_under_way, interrupt_commands, is_within_command, limit_commands_of_the_end,
+    CommandUnderWay, command_under_way, interrupt_commands, is_within_any_command, is_within_command,
+    limit_commands_of_the_end,
 };
 pub use namespace::keep_what_counts_in_a_namespace;
 pub use outside::{remove_unrecorded_firewall, repair_dns};

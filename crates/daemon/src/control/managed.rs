@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_config::InterfaceName;
 use weft_dataplane::Controller;
 use weft_dataplane::capture::{CaptureFilter, Layer};
+use weft_host::command_under_way;
 use weft_report::StatusReport;
 use weft_report::control_socket::{self, CaptureRequest, Client, ManageError, Reload, ReloadReport};
+use weft_report::finding::{Finding, Level};
 use weft_tunnel::PublicKey;
 use weft_uapi::Control as _;
 
@@ -34,6 +36,17 @@ pub enum Phase {
     Starting,
     Running,
     Ending,
+}
+
+impl Phase {
+    /// Returns the name of the finding that tells of it.
+    fn check(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Ending => "ending",
+        }
+    }
 }
 
 /// Loads a configuration and waits for the result.
@@ -118,12 +131,35 @@ impl Managed {
     }
 }
 
+/// Returns the finding that the interface is not up yet, or not any more, with the command that it waits for.
+fn waiting(phase: Phase) -> Option<Finding> {
+    let doing = match phase {
+        Phase::Starting => "it is being brought up",
+        Phase::Running => return None,
+        Phase::Ending => "it is being taken down",
+    };
+    let Some(command) = command_under_way() else {
+        return Some(Finding::new(phase.check(), Level::Note, doing));
+    };
+    let finding = Finding::new(phase.check(), Level::Warning, format!("{doing}: {command}"));
+    Some(finding.advise("if the command hangs, end its process"))
+}
+
 impl Manage for Managed {
     fn status(&self) -> Result<StatusReport, ManageError> {
-        let running = self.running().clone();
-        self.controller
-            .observe(|configured, snapshot| running.report(configured, snapshot))
-            .map_err(|_| ManageError::Ended)
+        let mut running = self.running().clone();
+        let phase = self.phase();
+        let interface = running.interface.clone();
+        running.findings.extend(waiting(phase));
+        self.controller.observe(|configured, snapshot| running.report(configured, snapshot)).map_err(|_| {
+            // PostDown runs when nothing else is left.
+            match command_under_way() {
+                Some(command) if phase == Phase::Ending => {
+                    ManageError::Failed(format!("{interface} is being taken down: {command}"))
+                }
+                _ => ManageError::Ended,
+            }
+        })
     }
 
     fn reload(&self, reload: &Reload) -> Result<ReloadReport, ManageError> {

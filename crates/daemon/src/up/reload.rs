@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::exit::Code;
 use weft_config::settings::{PeerSettingsChange, ReportSettingsChange};
-use weft_config::{self as config, Config, Endpoint, Peer};
+use weft_config::{self as config, Config, Endpoint, Hook, HookPhase, Peer};
 use weft_dataplane::Controller;
 use weft_host::resolve::LookUp;
 use weft_host::{Difference, Host, HostError, StepChange};
@@ -44,6 +44,7 @@ pub(super) fn reload(
     let Found { endpoints, in_vain } = Found::of(&wanted, &addresses, PATIENCE, &look_up);
     let warnings = in_vain.iter().map(|name| format!("{}; it is tried again in the background", name.error));
     report.warnings.extend(warnings);
+    report.warnings.extend(commands_that_do_not_run(config, &wanted));
     let mut device = difference(config, &wanted, &state, &endpoints);
 
     daemon.see_mtu(config).map_err(control_failed)?;
@@ -158,6 +159,11 @@ fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
         let does = if new.interface.host.speed_test { "allow" } else { "refuse" };
         told.push(format!("{does} speed tests of peers"));
     }
+    for phase in [HookPhase::PreDown, HookPhase::PostDown] {
+        if has_other_commands(phase, old, new) {
+            told.push(format!("at the end, run {} as it is in the file now", phase.key()));
+        }
+    }
     let gone = state.peers.iter().filter(|peer| !wanted.contains_key(&peer.public_key));
     told.extend(gone.map(|peer| format!("remove peer {}", peer.public_key)));
     let running: HashMap<PublicKey, _> = state.peers.iter().map(|peer| (peer.public_key, peer)).collect();
@@ -187,6 +193,31 @@ fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
         }
     }
     told
+}
+
+/// Reports whether the commands of a phase differ, regardless of their lines.
+fn has_other_commands(phase: HookPhase, old: &Config, new: &Config) -> bool {
+    let commands = |config: &Config| -> Vec<String> {
+        config.interface.host.hooks_of(phase).map(|hook| hook.command.clone()).collect()
+    };
+    commands(old) != commands(new)
+}
+
+/// Returns a sentence for each kind of commands that a start would run, and a reload does not.
+fn commands_that_do_not_run(old: &Config, new: &Config) -> Vec<String> {
+    let differing = [HookPhase::PreUp, HookPhase::PostUp]
+        .into_iter()
+        .filter(|phase| has_other_commands(*phase, old, new));
+    let sentence = |phase: HookPhase| {
+        let place = new.interface.host.hooks_of(phase).next().map(Hook::place);
+        let place = place.unwrap_or_else(|| phase.key().to_owned());
+        format!(
+            "{place}: the commands differ from those that ran, and do not run now: they run when {} comes up; until then \
+             what the former ones set stays",
+            new.interface.name
+        )
+    };
+    differing.map(sentence).collect()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]

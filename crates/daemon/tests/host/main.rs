@@ -37,3 +37,4 @@ mod silent;
 mod support;
 mod undone;
 mod untrusted;
+mod waiting;

@@ -76,3 +76,36 @@ fn a_reload_does_what_differs_and_brings_back_what_was_when_it_fails() {
     });
     before.assert_restored(client);
 }
+
+#[test]
+fn a_reload_says_which_commands_do_not_run_and_which_run_at_the_end() {
+    let Some(network) = Network::new() else { return };
+    let (ends, log) = (Ends(End::new(1), End::new(2)), network.directory.path().join("log"));
+    let write = |number: u8, phases: [&str; 4]| {
+        let hook = |phase: &str| format!("{phase} = echo {phase}-{number} >> {}\n", log.display());
+        let text = ends.0.interface(&phases.map(hook).concat()) + &peer(ends.1.public(), "");
+        network.file("weft0.conf", &text)
+    };
+    let all = ["PreUp", "PostUp", "PreDown", "PostDown"];
+    let file = write(1, all);
+    let daemon = network.up(&file);
+    let reload = || network.run(&["reload", file.to_str().unwrap()]);
+    assert_eq!(reload().stdout, "nothing to change\n");
+    write(2, all);
+    let said = reload();
+    assert_eq!(said.code, Some(0), "{said:?}");
+    for phase in ["PreUp", "PostUp"] {
+        assert!(said.stderr.contains(&format!(": {phase}: the commands differ")), "{said:?}");
+        assert!(!said.stdout.contains(phase), "{said:?}");
+    }
+    for phase in ["PreDown", "PostDown"] {
+        assert!(
+            said.stdout.contains(&format!("at the end, run {phase} as it is in the file now")),
+            "{said:?}"
+        );
+        assert!(!said.stderr.contains(phase), "{said:?}");
+    }
+    daemon.stop();
+    let ran = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(ran.lines().collect::<Vec<_>>(), ["PreUp-1", "PostUp-1", "PreDown-2", "PostDown-2"]);
+}

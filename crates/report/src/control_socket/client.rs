@@ -18,6 +18,8 @@ use crate::StatusReport;
 
 /// How long the client waits for an answer: a reload resolves names and configures the kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The time between two looks at an end that is waited for.
+const INTERVAL: Duration = Duration::from_secs(4);
 /// How long the daemon may take to accept the byte that ends a capture.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 /// The size of a read buffer, in bytes.
@@ -177,23 +179,29 @@ impl Client {
     }
 
     /// Takes the interface down, and waits until the daemon has undone everything and closes the connection.
-    /// `within_command`: a command of the interface's configuration wants this. Returns what failed; the
+    /// `within_command`: a command of the interface's configuration wants this. `goes_on` is called every few
+    /// seconds with the time that has passed, and says whether to wait further. Returns what failed; the
     /// interface is down nevertheless.
     ///
     /// # Errors
     /// Those of [`ClientError`]: [`ClientError::Refused`] if the end would wait for the command that wants
     /// it.
-    pub fn stop(self, within_command: bool, patience: Duration) -> Result<Vec<String>, ClientError> {
-        let end = Instant::now() + patience;
+    pub fn stop(
+        self,
+        within_command: bool,
+        mut goes_on: impl FnMut(Duration) -> bool,
+    ) -> Result<Vec<String>, ClientError> {
+        let begin = Instant::now();
         let request = Request { within_command, ..Request::of(Kind::Stop) };
-        let (line, mut rest) = self.ask_for_more(&request, 0, patience)?;
+        let (line, mut rest) = self.ask_for_more(&request, 0, PATIENCE)?;
         let Done {} = self.understand(&line)?;
         let mut outcome = rest.next(MAX_ANSWER).map_err(|_| self.garbled("the line does not end"))?;
         let mut bytes = [0; 4096];
         loop {
-            let count = match self.connection.read(&mut bytes, end) {
+            let count = match self.connection.read(&mut bytes, Instant::now() + INTERVAL) {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-                other => other.map_err(|error| self.failed(error, patience))?,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && goes_on(begin.elapsed()) => continue,
+                other => other.map_err(|error| self.failed(error, begin.elapsed()))?,
             };
             if count == 0 {
                 let outcome = outcome.map(|line| self.understand::<Incomplete>(&line)).transpose()?;

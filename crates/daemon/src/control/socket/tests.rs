@@ -286,7 +286,8 @@ fn the_answer_to_a_stop_comes_first_and_the_end_when_everything_is_undone() {
     let mut socket = Socket::of(Arc::clone(&manage));
     let client = socket.client();
     let (done, ended) = mpsc::channel();
-    let waiting = std::thread::spawn(move || done.send(client.stop(false, PATIENCE)).unwrap());
+    let waiting =
+        std::thread::spawn(move || done.send(client.stop(false, |passed| passed < PATIENCE)).unwrap());
     stopped.recv_timeout(PATIENCE).unwrap();
     // Cleaning up is not complete yet.
     assert!(ended.recv_timeout(Duration::from_millis(50)).is_err());
@@ -307,7 +308,7 @@ fn every_client_that_asked_for_the_end_is_told_what_failed_at_it() {
     let waiting: Vec<_> = (0..10)
         .map(|_| {
             let client = socket.client();
-            let waiting = std::thread::spawn(move || client.stop(false, PATIENCE).unwrap());
+            let waiting = std::thread::spawn(move || client.stop(false, |passed| passed < PATIENCE).unwrap());
             stopped.recv_timeout(PATIENCE).unwrap();
             waiting
         })

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use weft_host::{Host, Keep};
 
@@ -10,6 +11,10 @@ use crate::service_manager;
 use crate::up::UpError;
 use crate::up::daemon::Daemon;
 use crate::up::leaving::{Leaving, Writer};
+
+/// The time that PreDown and PostDown of a service have: the service manager kills what has not ended in 90 s
+/// (TimeoutStopSec of weft@.service).
+const COMMANDS_OF_A_SERVICE: Duration = Duration::from_secs(75);
 
 /// Why an interface ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +32,9 @@ pub(super) enum End {
 impl Supervisor {
     pub(super) fn end(self, end: End, messages: Receiver<Message>, file: &Path) -> Result<(), UpError> {
         service_manager::stopping();
+        if service_manager::is_present() {
+            weft_host::limit_commands_of_the_end(COMMANDS_OF_A_SERVICE);
+        }
         // Dropped last of all: the next daemon then finds nothing in its way.
         let _claim = self.daemon.host().and_then(Host::note_end);
         if let Some(on_ending) = self.on_ending {
