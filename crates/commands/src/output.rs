@@ -8,7 +8,8 @@ use serde::Serialize;
 use weft_config::exit::{Code, Error};
 use weft_config::{Notation, printable, printable_bytes};
 
-/// Prints all of `text` to standard output, [escaped](printable). A closed pipe is not an error: its reader wants no more.
+/// Prints all of `text` to standard output, [escaped](printable). A closed pipe is not an error: its reader
+/// wants no more.
 pub fn print(text: &[u8]) -> Result<(), Error> {
     write(&printable_bytes(text, Notation::Text), io::stdout().lock())
 }

@@ -1,5 +1,5 @@
-//! The one way from a text of others to a terminal, a log or a page: without what a terminal obeys and without
-//! what turns the order of the text around.
+//! The one way from a text of others to a terminal, a log or a page: without what a terminal obeys and
+//! without what turns the order of the text around.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -10,11 +10,10 @@ use tokio::io::BufReader;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::{sleep_until, timeout};
 
-use crate::MAX_SECONDS;
 use crate::datagrams;
 use crate::load::{self, Lanes};
 use crate::protocol::{
-    self, Direction, Hello, LineError, PATIENCE, Refusal, Reply, Request, SETTLE, UdpRequest,
+    self, Direction, Hello, LineError, MAX_SAMPLES, PATIENCE, Refusal, Reply, Request, SETTLE, UdpRequest,
 };
 use crate::sample::{Counters, Sample};
 use crate::sampler::{Probe, Sampler, Watch};
@@ -122,9 +121,6 @@ impl From<io::Error> for TestError {
         Self::Broken(error.to_string())
     }
 }
-
-/// The most samples of the responder: those of the longest test, and some more.
-const MAX_SAMPLES: usize = 2 * MAX_SECONDS as usize * 10;
 
 /// Runs a test. `on_sample` sees what is known so far, after each sample of this end.
 ///

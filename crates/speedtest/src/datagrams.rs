@@ -152,8 +152,8 @@ mod tests {
         assert_eq!(counts.observe(), (500, expected));
     }
 
-    /// Neither a rate that no machine sends, nor a receiver that refuses each datagram, keeps other tasks from
-    /// their turn, or the sender from its end.
+    /// Neither a rate that no machine sends, nor a receiver that refuses each datagram, keeps other tasks
+    /// from their turn, or the sender from its end.
     #[tokio::test]
     async fn the_highest_rate_ends_in_time_and_leaves_turns_to_others() {
         for is_refused in [false, true] {

@@ -1,7 +1,7 @@
 //! Lets a socket take only what comes out of the tunnel.
 //!
-//! SO_BINDTODEVICE alone lets in what this machine sends to itself: a local user may bind a socket to the same
-//! device, and the kernel then takes its packets for those of the device although they go through `lo`.
+//! SO_BINDTODEVICE alone lets in what this machine sends to itself: a local user may bind a socket to the
+//! same device, and the kernel then takes its packets for those of the device although they go through `lo`.
 
 use std::io;
 
@@ -14,8 +14,8 @@ const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Binds the socket to a device, and drops every packet that another one hands in. Call it before the socket is
-/// bound to an address. Connections that it accepts do the same.
+/// Binds the socket to a device, and drops every packet that another one hands in. Call it before the socket
+/// is bound to an address. Connections that it accepts do the same.
 pub(crate) fn only(socket: &Socket, device: &str) -> io::Result<()> {
     let index = if_nametoindex(device)?;
     socket.attach_filter(&[
@@ -41,8 +41,8 @@ mod tests {
     /// How long a connection may take that is let in, and one that is not is waited for.
     const A_WHILE: Duration = Duration::from_secs(1);
 
-    /// `near` 10.9.0.1 and fd09::1, `far` 10.9.0.2 and fd09::2, joined by a veth. `far` is also the machine of the
-    /// local user, who binds to the device or not.
+    /// `near` 10.9.0.1 and fd09::1, `far` 10.9.0.2 and fd09::2, joined by a veth. `far` is also the machine
+    /// of the local user, who binds to the device or not.
     #[test]
     fn local_users_are_not_let_in_whatever_they_bind_to() {
         if !here::namespaces_permitted() {

@@ -22,8 +22,11 @@ use crate::{MAX_SECONDS, MAX_STREAMS};
 
 /// The most bytes of a line of the client.
 const MAX_HELLO: usize = 1 << 10;
-/// The most bytes of a line of the responder: a sample has fewer than 2 KiB, and more with many packet threads.
+/// The most bytes of a line of the responder: a sample has fewer than 2 KiB, and more with many packet
+/// threads.
 const MAX_REPLY: usize = 16 << 10;
+/// The most samples of the responder: those of the longest test, and some more.
+pub(crate) const MAX_SAMPLES: usize = 2 * MAX_SECONDS as usize * 10;
 /// The most bytes of a token.
 const MAX_TOKEN: usize = 64;
 /// The most bytes of a name or a reason in a refusal.
@@ -250,27 +253,35 @@ pub(crate) async fn read<T: Line>(
     line.out_of_bounds().map_or(Ok(line), |what| Err(garbled(what)))
 }
 
-/// What a responder told, line by line. The properties of any bytes need it, and nothing else.
+/// What each end makes of any bytes. Their properties need it, and nothing else.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct TestLines {
+    /// What the client keeps.
     pub samples: Vec<Sample>,
-    pub refusals: Vec<Refusal>,
     pub counters: Option<Counters>,
+    /// The milliseconds and the connections that the responder agrees to, and the rate and bytes of datagrams.
+    pub agreed: Option<(u64, u16)>,
+    pub agreed_datagrams: Option<(u64, u16)>,
 }
 
 impl TestLines {
-    /// Reads up to the first line that is none.
+    /// Reads as both ends do.
     pub async fn read(mut bytes: &[u8]) -> Self {
-        // Those of a client are read by the responder.
-        let _ = read::<Hello>(&mut { bytes }, &mut Vec::new()).await;
         let (mut lines, mut buffer) = (Self::default(), Vec::new());
+        if let Ok(Hello::Test(request)) = read(&mut { bytes }, &mut buffer).await
+            && request.check().is_ok()
+        {
+            lines.agreed_datagrams = request.udp.map(|udp| (udp.bits_per_second, udp.bytes));
+            lines.agreed = Some((request.milliseconds, request.streams));
+        }
+        buffer.clear();
         while let Ok(reply) = read(&mut bytes, &mut buffer).await {
             match reply {
-                Reply::Sample(sample) => lines.samples.push(*sample),
-                Reply::Refused(refusal) => lines.refusals.push(refusal),
+                Reply::Sample(sample) if lines.samples.len() < MAX_SAMPLES => lines.samples.push(*sample),
                 Reply::End { counters } => lines.counters = counters,
-                Reply::Accepted { .. } | Reply::Begin => {}
+                Reply::Accepted { .. } | Reply::Begin | Reply::Refused(_) => {}
+                Reply::Sample(_) => break,
             }
         }
         lines

@@ -43,8 +43,8 @@ impl Listener {
     /// Listens on [`PORT`] of this interface, whatever its addresses are.
     ///
     /// # Errors
-    /// Another program listens on the port of all addresses; there is no such interface; the kernel refuses the
-    /// filter.
+    /// Another program listens on the port of all addresses; there is no such interface; the kernel refuses
+    /// the filter.
     pub fn open(interface: &str) -> io::Result<Self> {
         let any = [IpAddr::from(Ipv6Addr::UNSPECIFIED), Ipv4Addr::UNSPECIFIED.into()];
         let [both, only_v4] = any.map(|address| open(interface, SocketAddr::new(address, PORT)));
