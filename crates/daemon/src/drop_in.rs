@@ -37,7 +37,7 @@ use crate::metrics;
 use crate::network::{MtuChoice, NetworkKeeper};
 use crate::scheduling::Priority;
 use crate::secrecy;
-use crate::service_manager::{self, StatusLine, Watchdog};
+use crate::service_manager::{self, StatusLine, Watchdog, Work};
 use crate::status::Running;
 
 mod environment;
@@ -240,8 +240,9 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         notifier.ready(output)?;
     }
     let following = follow_network(&name, interface.controller(), &network);
-    let watchdog = Watchdog::start(&interface);
-    wait_for_end(&ended, following, &managed);
+    let work = Work::default();
+    let watchdog = Watchdog::start(&interface, &work);
+    wait_for_end(&ended, following, &managed, &work);
     if let Some(claim) = &claim {
         claim.note_end();
     }
@@ -309,11 +310,15 @@ fn wait_for_end(
     ended: &mpsc::Receiver<End>,
     mut following: Option<(Watch, NetworkKeeper, Netlink)>,
     managed: &Managed,
+    work: &Work,
 ) {
     let mut status_line = StatusLine::new(Instant::now());
     status_line.ready(|| managed.status().ok());
     loop {
-        match status_line.next(ended, || managed.status().ok()) {
+        work.end();
+        let next = status_line.next(ended, || managed.status().ok());
+        work.begin();
+        match next {
             Some(End::Peer) => {
                 status_line.touch(Instant::now());
                 continue;

@@ -40,7 +40,7 @@ pub use notify::{is_present, reloading, stopping};
 pub(crate) use progress::name_of;
 pub use starting::Starting;
 pub use status_line::StatusLine;
-pub use watchdog::Watchdog;
+pub use watchdog::{Watchdog, Work};
 pub use windows::host;
 #[cfg(windows)]
 pub(crate) use windows::{END_WITHIN, logs};

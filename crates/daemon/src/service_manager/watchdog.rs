@@ -1,9 +1,12 @@
-//! Notifies the service manager's watchdog as long as packets can move: the event loop took a turn, and then
-//! every thread of the TUN answered.
+//! Notifies the service manager's watchdog as long as packets can move and the interface can be changed: the
+//! event loop took a turn, then every thread of the TUN answered, and the control thread does not work at one
+//! thing for minutes.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, LazyLock};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft_confine::EndProcessOnPanic;
 use weft_dataplane::Handle;
@@ -11,6 +14,34 @@ use weft_tun::Pulse;
 
 use super::notify;
 use crate::interface::Interface;
+
+/// How long the control thread may work at one thing. Everything that it waits for (look-ups, commands, the
+/// kernel, other threads) has a limit of some seconds, and commands wait for it half as long.
+const LONGEST_WORK: Duration = Duration::from_secs(120);
+/// Times are counted from here.
+static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Since when the control thread works at one thing.
+#[derive(Clone, Debug, Default)]
+pub struct Work(Arc<AtomicU64>);
+
+impl Work {
+    /// The control thread begins to work.
+    pub fn begin(&self) {
+        let now = BEGIN.elapsed().as_millis() as u64;
+        self.0.store(now + 1, Ordering::Relaxed);
+    }
+
+    /// It waits for work.
+    pub fn end(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    fn lasts(&self, limit: Duration) -> bool {
+        let begun = self.0.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_millis);
+        begun.is_some_and(|begun| BEGIN.elapsed().saturating_sub(begun) > limit)
+    }
+}
 
 /// Checks twice per watchdog timeout of the service manager (sd_watchdog_enabled(3)), and is idle otherwise.
 /// Dropping it ends it.
@@ -23,10 +54,15 @@ pub struct Watchdog {
 impl Watchdog {
     /// Starts the watchdog, if the service manager expects notifications from this process. If no thread can
     /// be started, the service manager receives none, and restarts the service.
-    pub fn start(interface: &Interface) -> Option<Self> {
+    pub fn start(interface: &Interface, work: &Work) -> Option<Self> {
         let timeout = notify::watchdog_timeout()?;
         let (handle, pulses) = (interface.handle().clone(), interface.opened().pulses.clone());
-        Self::start_with(timeout, move |patience| silent(&handle, &pulses, patience), notify::alive)
+        let work = work.clone();
+        let silent = move |patience| {
+            let control = work.lasts(LONGEST_WORK).then(|| "the control thread".to_owned());
+            silent(&handle, &pulses, patience).into_iter().chain(control).collect()
+        };
+        Self::start_with(timeout, silent, notify::alive)
             .inspect_err(|error| tracing::error!(%error, "cannot start a thread for the watchdog"))
             .ok()
     }
@@ -46,7 +82,7 @@ impl Watchdog {
                     alive();
                 } else {
                     tracing::error!(
-                        "no answer from {}: packets do not move, and the service manager's watchdog is not notified",
+                        "no answer from {}: the service manager's watchdog is not notified",
                         silent.join(", ")
                     );
                 }
@@ -83,8 +119,7 @@ fn silent(handle: &Handle, pulses: &[Pulse], patience: Duration) -> Vec<String> 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     use super::*;
     use weft_dataplane::Command;
@@ -120,6 +155,17 @@ mod tests {
         drop(watchdog);
         while questions.try_recv().is_ok() {}
         assert!(questions.recv().is_err(), "its thread has ended");
+    }
+
+    #[test]
+    fn a_control_thread_that_works_at_one_thing_for_too_long_is_seen() {
+        let work = Work::default();
+        assert!(!work.lasts(Duration::ZERO), "it waits");
+        work.begin();
+        while !work.lasts(Duration::from_millis(1)) {}
+        assert!(!work.lasts(PATIENCE), "not for long yet");
+        work.end();
+        assert!(!work.lasts(Duration::ZERO), "it waits again");
     }
 
     #[test]

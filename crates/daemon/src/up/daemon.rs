@@ -18,7 +18,7 @@ use weft_udp::UdpConfig;
 use super::UpError;
 use crate::interface::{self, Inherited, Interface, OpenedInterface, Options};
 use crate::network::{MtuChoice, NetworkKeeper};
-use crate::service_manager::Watchdog;
+use crate::service_manager::{Watchdog, Work};
 
 /// What an interface starts with, beside its configuration.
 #[derive(Debug, Default)]
@@ -279,10 +279,10 @@ impl Daemon {
         self.interface.as_ref().map_or(0, |interface| interface.opened().port)
     }
 
-    /// Starts the watchdog, which proves to the service manager that packets can move, if the service manager
-    /// wants that.
-    pub fn watchdog(&self) -> Option<Watchdog> {
-        self.interface.as_ref().and_then(Watchdog::start)
+    /// Starts the watchdog, which proves to the service manager that packets can move and the control thread
+    /// works, if the service manager wants that.
+    pub fn watchdog(&self, work: &Work) -> Option<Watchdog> {
+        self.interface.as_ref().and_then(|interface| Watchdog::start(interface, work))
     }
 
     /// Returns every counter and peer at this moment.

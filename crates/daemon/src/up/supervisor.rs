@@ -39,7 +39,7 @@ use crate::carried_over::Base;
 use crate::control::socket::Manage as _;
 use crate::control::{Managed, Phase, socket};
 use crate::metrics;
-use crate::service_manager::{self, StatusLine, Watchdog};
+use crate::service_manager::{self, StatusLine, Watchdog, Work};
 use crate::speedtest::SpeedTests;
 use crate::wiping_allocator;
 
@@ -72,6 +72,8 @@ pub(super) struct Supervisor {
     leaving: Option<Leaving>,
     status_line: StatusLine,
     watchdog: Option<Watchdog>,
+    /// What the watchdog sees of this thread.
+    work: Work,
     /// Whether the interface was changed over UAPI since this was last looked at.
     is_configured: Arc<AtomicBool>,
     hints: Hints,
@@ -126,6 +128,7 @@ impl Supervisor {
             leaving: None,
             status_line: StatusLine::new(Instant::now()),
             watchdog: None,
+            work: Work::default(),
             is_configured,
             hints: Hints::default(),
             silent: HashSet::new(),
@@ -260,7 +263,7 @@ impl Supervisor {
     /// Reports to the service manager that everything is in place, at first or after a reload.
     pub(super) fn ready(&mut self) {
         if self.watchdog.is_none() {
-            self.watchdog = self.daemon.watchdog();
+            self.watchdog = self.daemon.watchdog(&self.work);
         }
         let Self { status_line, managed, .. } = self;
         status_line.ready(|| managed.status().ok());
@@ -276,8 +279,11 @@ impl Supervisor {
                 self.hear_answers(),
             ];
             let due = due.into_iter().flatten().min();
-            let Self { status_line, managed, .. } = self;
-            match status_line.next_until(due, messages, || managed.status().ok()) {
+            let Self { status_line, managed, work, .. } = self;
+            work.end();
+            let next = status_line.next_until(due, messages, || managed.status().ok());
+            work.begin();
+            match next {
                 Err(RecvTimeoutError::Timeout) => {}
                 other => return other.ok(),
             }
@@ -346,6 +352,8 @@ impl Supervisor {
             self.remember();
         }
         self.managed.enter(Phase::Ending);
+        // Commands of PreDown may take long; the service manager has a time for the end.
+        self.work.end();
         self.end(end, messages, file)
     }
 
