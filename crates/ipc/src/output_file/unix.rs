@@ -10,6 +10,8 @@ use nix::unistd::geteuid;
 
 /// Permission bits that let other users make entries in a directory.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// The bit that lets users remove their own entries alone.
+const STICKY: u32 = 0o1000;
 /// How often an entry may change while it is looked at.
 const ATTEMPTS: u32 = 8;
 
@@ -63,7 +65,7 @@ fn is_ours(user: u32) -> bool {
 
 fn refuse(entry: &Metadata, place: &Metadata) -> io::Result<()> {
     let kind = entry.file_type();
-    let is_sticky = place.mode() & libc::S_ISVTX != 0;
+    let is_sticky = place.mode() & STICKY != 0;
     let is_trusted = is_ours(entry.uid()) || !is_sticky && entry.uid() == place.uid();
     let reason = match () {
         () if !is_trusted || kind.is_symlink() && !is_ours(entry.uid()) => {
