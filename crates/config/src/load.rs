@@ -8,15 +8,12 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
+use super::regular_file::MAX_BYTES;
 use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse, parse_to_start, permissions};
 
 /// What a bare name stands for.
 const MEANING: &str =
     if cfg!(windows) { r"%ProgramData%\weft\NAME.conf" } else { "/etc/wireguard/NAME.conf" };
-/// The largest file that is read. It has room for more than 50,000 peers; a larger file is not a
-/// configuration.
-pub(crate) const MAX_BYTES: u64 = 16 << 20;
-
 /// Why a configuration could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use crate::load::MAX_BYTES;
+/// The largest file that is read. It has room for more than 50,000 peers; a larger file is not a
+/// configuration.
+pub(crate) const MAX_BYTES: u64 = 16 << 20;
 
 /// Reads a regular file with the text of a configuration.
 ///
