@@ -2,7 +2,8 @@
 //! by their names, is often common to several network namespaces.
 
 use std::fs;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -82,6 +83,26 @@ fn inode_of(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
+/// Reports whether the kernel numbers the users of sockets in the network namespace of this thread as it does for
+/// this process. It does not where the network namespace is that of a container with users apart, which root has
+/// entered alone.
+pub(crate) fn counts_users_as_we_do() -> bool {
+    /// linux/nsfs.h: returns a descriptor of the user namespace that a namespace belongs to.
+    const NS_GET_USERNS: libc::Ioctl = 0xb701;
+    let owner = || {
+        let network = fs::File::open("/proc/thread-self/ns/net").ok()?;
+        // SAFETY: the request takes no argument.
+        let owner = unsafe { libc::ioctl(network.as_raw_fd(), NS_GET_USERNS) };
+        // SAFETY: it is a new descriptor, which has no other owner.
+        let owner = (owner >= 0).then(|| unsafe { OwnedFd::from_raw_fd(owner) })?;
+        fs::File::from(owner).metadata().ok()
+    };
+    let ours = || fs::metadata("/proc/self/ns/user").ok();
+    // Where it cannot be told, it is the usual case.
+    let Some((owner, ours)) = owner().zip(ours()) else { return true };
+    owner.ino() == ours.ino()
+}
+
 fn cookie() -> Option<u64> {
     let socket = std::os::unix::net::UnixDatagram::unbound().ok()?;
     let mut cookie = 0_u64;
@@ -131,5 +152,22 @@ mod tests {
         });
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn users_are_counted_as_here_except_in_the_network_of_a_container_with_users_apart() {
+        if !here::namespaces_permitted() || !here::installed(&["unshare"]) {
+            return;
+        }
+        let namespace = Namespace::new("netns").unwrap();
+        assert!(namespace.run(counts_users_as_we_do));
+        let mut container = namespace.command("unshare");
+        container.args(["-U", "-n", "sh", "-c", "echo; exec sleep 60"]).stdout(std::process::Stdio::piped());
+        let mut container = container.spawn().unwrap();
+        std::io::Read::read_exact(container.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let entered = Namespace::of_process("container", container.id()).unwrap();
+        assert!(!entered.run(counts_users_as_we_do));
+        container.kill().unwrap();
+        container.wait().unwrap();
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use socket2::{SockRef, Socket, Type};
 
 use super::bind::{bind, failed};
-use super::system::is_udp;
+use super::system::{is_of_our_user, is_udp};
 use super::{BindError, SocketFacts, UdpConfig};
 
 /// The descriptor of a socket, which can be handed to another process.
@@ -18,6 +18,9 @@ pub type Descriptor = OwnedFd;
 /// # Errors
 /// A description of what the socket is instead.
 pub fn check_socket(descriptor: &Descriptor) -> Result<SocketFacts, String> {
+    if !is_of_our_user(descriptor) {
+        return Err("another user has opened it, and a kill switch holds its packets back".to_owned());
+    }
     let descriptor = descriptor.as_fd();
     let socket = SockRef::from(&descriptor);
     let asked = || -> std::io::Result<_> {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use nix::unistd::{Uid, setfsuid};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use weft_lab::Namespace;
 
@@ -13,6 +14,7 @@ pub(crate) struct Attempt {
     from_port: u16,
     from: Option<IpAddr>,
     mark: u32,
+    user: u32,
     hop_limit: Option<u32>,
     device: Option<&'static str>,
 }
@@ -28,7 +30,7 @@ enum How {
 impl Attempt {
     fn new(to: &str, port: u16, how: How) -> Self {
         let to = SocketAddr::new(to.parse().unwrap(), port);
-        Self { to, how, from_port: 0, from: None, mark: 0, hop_limit: None, device: None }
+        Self { to, how, from_port: 0, from: None, mark: 0, user: 0, hop_limit: None, device: None }
     }
 
     pub(crate) fn udp(to: &str, port: u16) -> Self {
@@ -76,6 +78,11 @@ impl Attempt {
         Self { mark, ..self }
     }
 
+    /// From a socket of this user, who may set marks.
+    pub(crate) fn by_user(self, user: u32) -> Self {
+        Self { user, ..self }
+    }
+
     pub(crate) fn hop_limit(self, hops: u32) -> Self {
         Self { hop_limit: Some(hops), ..self }
     }
@@ -99,7 +106,11 @@ impl Attempt {
             How::Tcp => (Type::STREAM, Some(Protocol::TCP)),
             How::Raw(number, _) => (Type::RAW, Some(Protocol::from(*number))),
         };
-        let socket = Socket::new(domain, kind, protocol)?;
+        // A socket belongs to the user who opens it, as far as files are concerned.
+        let before = setfsuid(Uid::from_raw(self.user));
+        let socket = Socket::new(domain, kind, protocol);
+        setfsuid(before);
+        let socket = socket?;
         if self.mark != 0 {
             socket.set_mark(self.mark)?;
         }

@@ -56,17 +56,18 @@ fn table() -> String {
 }
 
 fn mutate(world: &World, mutation: &Mutation) {
-    let mut rule = json!({
+    let rule = json!({
         "family": "inet", "table": table(), "chain": mutation.chain, "handle": mutation.handle
     });
-    let command = match &mutation.left {
-        None => json!({ "delete": { "rule": rule } }),
-        Some(left) => {
-            rule["expr"] = Value::Array(left.clone());
-            json!({ "replace": { "rule": rule } })
-        }
-    };
-    feed(&world.machine, &["-j"], &json!({ "nftables": [command] }).to_string());
+    let mut commands = Vec::new();
+    if let Some(left) = &mutation.left {
+        let mut other = rule.clone();
+        other["expr"] = Value::Array(left.clone());
+        // Before it: to replace a rule with a set of networks is more than some versions of nft can do.
+        commands.push(json!({ "insert": { "rule": other } }));
+    }
+    commands.push(json!({ "delete": { "rule": rule } }));
+    feed(&world.machine, &["-j"], &json!({ "nftables": commands }).to_string());
 }
 
 /// Passes a text to nft.

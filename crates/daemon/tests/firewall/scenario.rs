@@ -26,7 +26,11 @@ pub(crate) fn forbidden() -> Vec<Case> {
         (Attempt::udp("203.0.113.6", 51820).mark(MARK + 1), "internet: udp 203.0.113.6 51820"),
         (Attempt::tcp("203.0.113.7", 51820).mark(MARK), "internet: tcp 203.0.113.7 51820"),
         (Attempt::ping("203.0.113.8").mark(MARK), "internet: icmp 203.0.113.8 type 8"),
+        // The tunnel's mark on packets of another user.
+        (Attempt::udp("203.0.113.9", 51820).mark(MARK).by_user(1), "internet: udp 203.0.113.9 51820"),
+        (Attempt::tcp("203.0.113.9", 53).mark(MARK).by_user(1), "internet: tcp 203.0.113.9 53"),
         // Half of what is let through.
+        (Attempt::udp("198.51.100.1", 67).source_port(68), "internet: udp 198.51.100.1 67"),
         (Attempt::udp("203.0.113.10", 53).source_port(68), "internet: udp 203.0.113.10 53"),
         (Attempt::udp("203.0.113.10", 67).source_port(4067), "internet: udp 203.0.113.10 67"),
         (
@@ -69,6 +73,9 @@ pub(crate) fn local() -> Vec<Case> {
         // Other protocols have ports too, and no resolver uses those.
         (Attempt::protocol("10.1.2.3", 132), "internet: protocol 132 10.1.2.3"),
         (Attempt::udp("10.1.2.3", 7), "internet: udp 10.1.2.3 7"),
+        // Half of what a DHCP client sends.
+        (Attempt::udp("10.1.2.4", 69).source_port(68), "internet: udp 10.1.2.4 69"),
+        (Attempt::udp("10.1.2.5", 67).source_port(4067), "internet: udp 10.1.2.5 67"),
         (Attempt::udp("172.31.2.3", 7), "internet: udp 172.31.2.3 7"),
         (Attempt::udp("169.254.2.3", 7), "internet: udp 169.254.2.3 7"),
         (Attempt::udp("224.0.0.251", 5353).through("lan"), "client: udp 224.0.0.251 5353"),
@@ -103,7 +110,7 @@ pub(crate) fn allowed() -> Vec<Case> {
             Attempt::udp("255.255.255.255", 67).source_port(68).through("wan"),
             "internet: udp 255.255.255.255 67",
         ),
-        (Attempt::udp("198.51.100.1", 67).source_port(68), "internet: udp 198.51.100.1 67"),
+        (Attempt::udp("192.168.93.2", 67).source_port(68), "client: udp 192.168.93.2 67"),
         (
             Attempt::udp("ff02::1:2", 547).source("fe80::93").source_port(546).through("wan"),
             "internet: udp ff02::1:2 547",

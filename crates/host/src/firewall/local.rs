@@ -22,6 +22,21 @@ pub(super) fn local_networks() -> [IpNet; 11] {
     ]
 }
 
+/// Returns where requests of a DHCP client go: to all, or to a server in a private or link-local network. A
+/// client asks a server elsewhere by broadcast (RFC 2131, section 4.4.5, T2). Other programs use its port too.
+pub(super) fn dhcp_servers() -> impl Iterator<Item = Ipv4Net> {
+    local_networks()
+        .into_iter()
+        .filter_map(|net| match net {
+            IpNet::V4(net) => Some(net),
+            IpNet::V6(_) => None,
+        })
+        .filter(|net| {
+            let address = net.addr();
+            address.is_private() || address.is_link_local() || address.is_broadcast()
+        })
+}
+
 /// Reports whether an address is in a local network.
 pub(crate) fn is_local(address: IpAddr) -> bool {
     local_networks().iter().any(|net| net.contains(&address))

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use libc::c_int;
 use socket2::{SockRef, Socket};
@@ -28,6 +28,11 @@ pub(crate) fn claim_port(_: &Socket) -> io::Result<()> {
 /// kind of datagram socket, has no port.
 pub(crate) fn is_udp(_: &SockRef<'_>) -> io::Result<bool> {
     Ok(true)
+}
+
+/// It does not matter here who opened a socket.
+pub(crate) fn is_of_our_user(_: &OwnedFd) -> bool {
+    true
 }
 
 /// Sets whether datagrams may be fragmented on their way.

@@ -1,7 +1,7 @@
 //! Linux and Android.
 
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use libc::c_int;
 use socket2::{Protocol, SockRef, Socket};
@@ -21,6 +21,13 @@ pub(crate) fn claim_port(_: &Socket) -> io::Result<()> {
 /// Reports whether a datagram socket is one of UDP.
 pub(crate) fn is_udp(socket: &SockRef<'_>) -> io::Result<bool> {
     socket.protocol().map(|protocol| protocol == Some(Protocol::UDP))
+}
+
+/// Reports whether a kill switch of this process lets packets of a socket out: the user who opened it is that
+/// of this process, or root.
+pub(crate) fn is_of_our_user(socket: &OwnedFd) -> bool {
+    let opened_by = nix::sys::stat::fstat(socket).map(|facts| facts.st_uid);
+    opened_by.is_ok_and(|user| user == 0 || user == nix::unistd::geteuid().as_raw())
 }
 
 /// Sets the mark of the packets sent from now on (SO_MARK); 0 for no mark.

@@ -66,3 +66,26 @@ fn opening_needs_no_privilege_without_a_mark() {
     let _context = runtime.enter();
     open();
 }
+
+#[test]
+fn a_socket_of_another_user_is_not_taken_over() {
+    in_namespace(async || {
+        let mine = nix::unistd::geteuid();
+        let opened_by = |user: u32| {
+            nix::unistd::setfsuid(nix::unistd::Uid::from_raw(user));
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None);
+            nix::unistd::setfsuid(mine);
+            let socket = socket.unwrap();
+            socket.bind(&SocketAddr::new("0.0.0.0".parse().unwrap(), 0).into()).unwrap();
+            check_socket(&socket.into())
+        };
+        assert!(opened_by(mine.as_raw()).is_ok());
+        // In a user namespace without further users there is no other.
+        if nix::unistd::setfsuid(nix::unistd::Uid::from_raw(1)) == mine
+            && nix::unistd::setfsuid(mine).as_raw() == 1
+        {
+            let refusal = opened_by(1).unwrap_err();
+            assert!(refusal.contains("another user"), "{refusal}");
+        }
+    });
+}

@@ -12,11 +12,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use weft_config::InterfaceName;
 
-use super::super::local::{local_networks, v6};
+use super::super::local::{dhcp_servers, local_networks, v6};
 use super::super::{KillSwitch, Local, OwnPackets, Table};
 use super::script::{ChainHook, Script, any_of, header_of};
+use crate::netns;
 
 /// The base chain for packets of this machine.
 pub(super) const OUTPUT: &str = "output";
@@ -82,11 +84,17 @@ fn add_sent(script: &mut Script, table: &Table, interface: &InterfaceName, switc
     };
     allow("loopback and tunnel", &format!("oifname {{ \"lo\", \"{interface}\" }}"));
     if let OwnPackets::Marked(mark) = &switch.own {
-        allow("the tunnel's own packets", &format!("meta l4proto udp meta mark {mark:#x}"));
+        // CAP_NET_RAW is enough to set the mark since Linux 5.17, and helpers such as that of mtr have it for
+        // every user.
+        let by_us = users().map_or_else(String::new, |users| format!(" meta skuid {}", any_or_one(users)));
+        allow("the tunnel's own packets", &format!("meta l4proto udp meta mark {mark:#x}{by_us}"));
         // Of the names of its peers; over UDP the rule above lets them through.
-        allow("its own look-ups", &format!("tcp dport 53 meta mark {mark:#x}"));
+        allow("its own look-ups", &format!("tcp dport 53 meta mark {mark:#x}{by_us}"));
     }
-    allow("DHCP", "udp sport 68 udp dport 67");
+    allow(
+        "DHCP",
+        &format!("ip daddr {} udp sport 68 udp dport 67", networks_of(dhcp_servers().map(IpNet::V4))),
+    );
     // RFC 8415, section 7.1: all relay agents and servers; section 13: from a link-local address.
     let from_link = format!("ip6 saddr {}", v6(0xfe80, 10));
     let to_servers = "ip6 daddr { ff02::1:2, ff05::1:3 } udp sport 546 udp dport 547";
@@ -145,13 +153,31 @@ fn add_local(script: &mut Script, table: &Table, dns: &BTreeSet<IpAddr>) {
     let to_dns = "meta l4proto { tcp, udp } @th,16,16 { 53, 853 } return";
     script.rule(table, LOCAL, "no other name servers", to_dns);
     for is_ipv6 in [false, true] {
-        let networks = networks.iter().filter(|net| net.addr().is_ipv6() == is_ipv6);
-        // A single address is written without its length.
-        let networks = networks.map(|net| match net.prefix_len() == net.max_prefix_len() {
-            true => net.addr().to_string(),
-            false => net.to_string(),
-        });
-        let to_local = format_args!("{} daddr {} accept", header_of(is_ipv6), any_of(networks));
+        let networks = networks.into_iter().filter(|net| net.addr().is_ipv6() == is_ipv6);
+        let to_local = format_args!("{} daddr {} accept", header_of(is_ipv6), networks_of(networks));
         script.rule(table, LOCAL, "local networks", to_local);
+    }
+}
+
+/// Returns a set of networks.
+fn networks_of(networks: impl Iterator<Item = IpNet>) -> String {
+    // A single address is written without its length.
+    any_of(networks.map(|net| match net.prefix_len() == net.max_prefix_len() {
+        true => net.addr().to_string(),
+        false => net.to_string(),
+    }))
+}
+
+/// Returns the users that sockets of the tunnel belong to: that of this process, and root, whose commands look
+/// names up. `None` if the kernel would count them otherwise than this process does.
+fn users() -> Option<BTreeSet<u32>> {
+    netns::counts_users_as_we_do().then(|| [0, nix::unistd::geteuid().as_raw()].into())
+}
+
+/// Returns a set, or its only item, as nft(8) lists it.
+fn any_or_one(users: BTreeSet<u32>) -> String {
+    match users.len() {
+        1 => users.into_iter().map(|user| user.to_string()).collect(),
+        _ => any_of(users),
     }
 }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use weft_config::{InterfaceName, MIN_MTU_IPV6};
 
-use super::super::local::local_networks;
+use super::super::local::{dhcp_servers, local_networks};
 use super::super::{KillSwitch, Local, OwnPackets, Rules};
 use super::Flavor;
 
@@ -84,10 +84,12 @@ fn add_kill_switch(text: &mut String, tunnel: &InterfaceName, switch: &KillSwitc
          pass out quick on \"{tunnel}\" all no state"
     );
     add_own(text, &switch.own);
+    let servers: Vec<_> = dhcp_servers().map(|net| net.to_string()).collect();
+    let servers = servers.join(", ");
     let _ = writeln!(
         text,
         "# DHCP\n\
-         pass out quick inet proto udp from any port 68 to any port 67 {STATE}\n\
+         pass out quick inet proto udp from any port 68 to {{ {servers} }} port 67 {STATE}\n\
          # DHCPv6\n\
          pass out quick inet6 proto udp from fe80::/10 port 546 to {{ ff02::1:2, ff05::1:3 }} port 547 {STATE}\n\
          # neighbour discovery\n\

@@ -38,7 +38,7 @@ pass out quick on \"lo0\" all no state
 pass out quick on \"utun7\" all flags S/SA keep state (if-bound)
 pass out quick on \"utun7\" all no state
 # DHCP
-pass out quick inet proto udp from any port 68 to any port 67 keep state (if-bound)
+pass out quick inet proto udp from any port 68 to { 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 169.254.0.0/16, 255.255.255.255/32 } port 67 keep state (if-bound)
 # DHCPv6
 pass out quick inet6 proto udp from fe80::/10 port 546 to { ff02::1:2, ff05::1:3 } port 547 keep state (if-bound)
 # neighbour discovery
@@ -165,6 +165,7 @@ fn nothing_leaves_but_through_the_tunnel() {
         Packet { to: ("192.0.2.1", 51_820), ..UDP },
         Packet { to: ("2001:db8::1", 51_820), ..V6 },
         Packet { from: ("0.0.0.0", 68), to: ("255.255.255.255", 67), ..UDP },
+        Packet { from: ("192.168.1.9", 68), to: ("192.168.1.1", 67), ..UDP },
         Packet { from: ("fe80::9", 546), to: ("ff02::1:2", 547), ..V6 },
         icmp6("neighbrsol", "ff02::1:ff00:9"),
         icmp6("neighbradv", "2001:db8::9"),
@@ -177,6 +178,7 @@ fn nothing_leaves_but_through_the_tunnel() {
     let held_back = [
         SYN,
         UDP,
+        Packet { from: ("192.168.1.9", 68), to: ("203.0.113.1", 67), ..UDP },
         V6,
         Packet { is_syn: false, ..SYN },
         Packet { on: "utun70", ..SYN },

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use weft_config::InterfaceName;
 use weft_tun::guid_of;
 
-use super::super::local::{local_networks, v6};
+use super::super::local::{dhcp_servers, local_networks, v6};
 use super::super::{KillSwitch, Local};
 
 /// A filter. Conditions on the same field are alternatives; of each field one has to match.
@@ -166,11 +166,8 @@ impl List {
         let ports = |local, remote| {
             vec![Condition::Protocol(UDP), Condition::LocalPort(local), Condition::RemotePort(remote)]
         };
-        let near = local_networks().into_iter().filter(|net| match net {
-            IpNet::V4(net) => net.addr().is_private() || net.addr().is_broadcast(),
-            IpNet::V6(_) => false,
-        });
-        let request = [ports(68, 67), near.map(Condition::Remote).collect()].concat();
+        let servers = dhcp_servers().map(|net| Condition::Remote(IpNet::V4(net)));
+        let request = [ports(68, 67), servers.collect()].concat();
         self.permit("DHCP", &[Layer::ConnectV4], &request);
         self.permit("DHCP", &[Layer::AcceptV4], &ports(68, 67));
         let servers =

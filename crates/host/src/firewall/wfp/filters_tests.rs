@@ -72,7 +72,7 @@ fn without_local_networks_there_are_no_other_filters() {
 12 permit ConnectV4 ConnectV6 AcceptV4 AcceptV6: loopback, loopback
 12 permit ConnectV4 ConnectV6 AcceptV4 AcceptV6: the tunnel's own packets, program weft.exe, protocol 17
 12 permit ConnectV4: DHCP, protocol 17, local port 68, remote port 67, remote 10.0.0.0/8, remote 172.16.0.0/12, \
-remote 192.168.0.0/16, remote 255.255.255.255/32
+remote 192.168.0.0/16, remote 169.254.0.0/16, remote 255.255.255.255/32
 12 permit AcceptV4: DHCP, protocol 17, local port 68, remote port 67
 12 permit ConnectV6: DHCPv6, protocol 17, local port 546, remote port 547, local fe80::/10, remote ff02::1:2/128, \
 remote ff05::1:3/128
