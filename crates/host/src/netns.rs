@@ -83,9 +83,9 @@ fn inode_of(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Reports whether the kernel numbers the users of sockets in the network namespace of this thread as it does for
-/// this process. It does not where the network namespace is that of a container with users apart, which root has
-/// entered alone.
+/// Reports whether the kernel numbers the users of sockets in the network namespace of this thread as it does
+/// for this process. It does not where the network namespace is that of a container with users apart, which
+/// root has entered alone.
 pub(crate) fn counts_users_as_we_do() -> bool {
     /// linux/nsfs.h: returns a descriptor of the user namespace that a namespace belongs to.
     const NS_GET_USERNS: libc::Ioctl = 0xb701;

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a learnt path MTU is used. An attacker who forges ICMP wants packets to be small: the harm does not
-/// last.
+/// How long a learnt path MTU is used. An attacker who forges ICMP wants packets to be small: the harm does
+/// not last.
 const LIMIT_EXPIRES: Duration = Duration::from_secs(60);
-/// Minimum of the limit in bytes of inner packets. Every link carries as much of IPv6 (RFC 8200, section 5), and
-/// nearly every path of IPv4. Longer outer packets are sent in pieces then.
+/// Minimum of the limit in bytes of inner packets. Every link carries as much of IPv6 (RFC 8200, section 5),
+/// and nearly every path of IPv4. Longer outer packets are sent in pieces then.
 const MIN_LIMIT: u16 = 1280;
 
 /// Size limit of inner packets for a peer.

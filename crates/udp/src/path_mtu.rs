@@ -5,10 +5,10 @@
 //!                   (a probe)   └──► it does not: in pieces, and the next datagrams are shorter
 //! ```
 //!
-//! The kernel knows the MTU of a path from the route, the device, and ICMP messages. Any host can forge such a
-//! message: it names no secret, and it holds for ten minutes. So a probe of the refused length finds out what
-//! the path carries. A router that drops it sends its ICMP message to the port of the probe, which is random
-//! and open for a moment, and the device answers itself.
+//! The kernel knows the MTU of a path from the route, the device, and ICMP messages. Any host can forge such
+//! a message: it names no secret, and it holds for ten minutes. So a probe of the refused length finds out
+//! what the path carries. A router that drops it sends its ICMP message to the port of the probe, which is
+//! random and open for a moment, and the device answers itself.
 
 use std::collections::HashMap;
 use std::io;
@@ -257,8 +257,8 @@ impl Probe {
     }
 }
 
-/// Takes the next error of a socket (ip(7), IP_RECVERR). `None` if there is none; `Some(None)` if it cannot be
-/// read.
+/// Takes the next error of a socket (ip(7), IP_RECVERR). `None` if there is none; `Some(None)` if it cannot
+/// be read.
 fn next_error(socket: &Socket) -> Option<Option<libc::sock_extended_err>> {
     // An error comes with the address of its origin.
     let mut control = nix::cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);

@@ -24,9 +24,9 @@ struct RouteMtu {
 
 impl Netlink {
     /// Returns the MTU of the route to an address: the route's own, else its device's. What the kernel learnt
-    /// of a path from ICMP does not count: any host can forge it. `fw_mark` is the mark of the packets that go there. A program on this machine, such
-    /// as a relay, sends packets on by routes that are not known: the route to it counts for no more than the
-    /// uplinks, or 1500 without any.
+    /// of a path from ICMP does not count: any host can forge it. `fw_mark` is the mark of the packets that
+    /// go there. A program on this machine, such as a relay, sends packets on by routes that are not known:
+    /// the route to it counts for no more than the uplinks, or 1500 without any.
     pub fn mtu_towards(&self, destination: IpAddr, fw_mark: u32) -> Result<u32, RouteError> {
         let mtu = self.ask_for_route(destination, fw_mark, RouteFlags::FibMatch).and_then(|route| {
             route.map_or(Ok(RouteMtu { bytes: USUAL_MTU, leaves: true }), |route| self.mtu_of(&route))
@@ -91,8 +91,8 @@ impl Netlink {
     }
 }
 
-/// Returns an MTU of a device: that of all packets, or one for IPv6 alone, which a router of the link announces
-/// (RFC 4861, section 4.6.4) or an administrator sets.
+/// Returns an MTU of a device: that of all packets, or one for IPv6 alone, which a router of the link
+/// announces (RFC 4861, section 4.6.4) or an administrator sets.
 fn mtu_in(attribute: &LinkAttribute, is_v6: bool) -> Option<u32> {
     let families = match attribute {
         LinkAttribute::Mtu(mtu) => return Some(*mtu),
