@@ -1,5 +1,5 @@
-//! Files that a daemon reads, perhaps as root below a directory of another user: what took the place of a file
-//! may not keep the daemon waiting, as a FIFO would, nor fill its memory, as a device would.
+//! Files that a daemon reads, perhaps as root below a directory of another user: what took the place of a
+//! file may not keep the daemon waiting, as a FIFO would, nor fill its memory, as a device would.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _};

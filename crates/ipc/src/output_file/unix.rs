@@ -17,10 +17,10 @@ const ATTEMPTS: u32 = 8;
 
 /// Opens a file to write it from its start, and makes it with this mode if it is missing.
 ///
-/// In a directory of another user, or one that others may write to, such as /tmp, an entry that is there may be
-/// a trap: a link to a file of this user, a file that another user reads along, or a FIFO. There the entry has
-/// to be this user's or that of the directory's owner, a regular file with one name or a FIFO, and this user's
-/// if it is a link.
+/// In a directory of another user, or one that others may write to, such as /tmp, an entry that is there may
+/// be a trap: a link to a file of this user, a file that another user reads along, or a FIFO. There the entry
+/// has to be this user's or that of the directory's owner, a regular file with one name or a FIFO, and this
+/// user's if it is a link.
 ///
 /// # Errors
 /// Those of open(2), and one that names what is in the way.
