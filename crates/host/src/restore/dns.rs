@@ -59,7 +59,7 @@ impl DnsPast {
             Self::Lost(_) => {
                 "see which program writes /etc/resolv.conf, and keep it from that: in NetworkManager `dns=none`, for \
                  dhcpcd `nohook resolv.conf`, for dhclient and ifupdown the package openresolv, which weft uses too; \
-                 `weft reload` sets them again"
+                 a resolvconf that writes nothing may need `resolvconf --enable-updates`; `weft reload` sets them again"
             }
             Self::Overruled(overruled) => &overruled.advice,
         }
@@ -70,7 +70,9 @@ impl DnsPast {
 pub(crate) fn dns_past(resolver: &System, interface: &InterfaceName, record: &Record) -> Option<DnsPast> {
     match resolver.look(interface, record) {
         Ok(Seen::InForce) => None,
-        Ok(Seen::Replaced(by)) => Some(DnsPast::Lost(format!("another program has replaced DNS by {by}"))),
+        Ok(Seen::Replaced(by)) => {
+            Some(DnsPast::Lost(format!("another program has replaced DNS: there is {by}")))
+        }
         Ok(Seen::Overruled(overruled)) => Some(DnsPast::Overruled(overruled)),
         // An ordinary user may not see it.
         Err(error) if error.exit_code() == Code::Permission => None,
@@ -140,16 +142,16 @@ impl Host {
         let record = self.kernel.dns.clone();
         let seen = record.map(|record| self.kernel.resolver.look(&self.plan.interface, &record));
         let past = match (done, seen) {
-            (Err(error), _) => Some(format!("another program has replaced DNS by {by}: {error}")),
+            (Err(error), _) => Some(format!("another program has replaced DNS: there is {by}; {error}")),
             (Ok(_), Some(Ok(Seen::Replaced(by)))) => Some(format!(
-                "another program has replaced DNS by {by}, and it has no effect to set it again"
+                "another program has replaced DNS: there is {by}, and it has no effect to set it again"
             )),
             (Ok(_), _) => None,
         };
         self.dns_watch.past = past.map(DnsPast::Lost);
         if self.dns_watch.past.is_none() {
             let interface = &self.plan.interface;
-            tracing::warn!(%interface, "another program had replaced DNS by {by}; done again: {}", step.doing(interface));
+            tracing::warn!(%interface, "another program had replaced DNS: there was {by}; done again: {}", step.doing(interface));
             // The method may be another one.
             if let Err(error) = self.write_what_is_in_force() {
                 tracing::warn!("{error}");
