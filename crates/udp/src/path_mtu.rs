@@ -24,7 +24,6 @@ use weft_tunnel::Transmit;
 use super::PathMtu;
 use super::passage::{Advice, Passage};
 use super::sockopt::{get_option, set_option};
-use super::system::report_errors;
 
 /// How long a router may take to answer a probe. Meanwhile datagrams are sent in pieces.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -229,7 +228,12 @@ impl Probe {
         if mark != 0 {
             set_option(&socket, libc::SOL_SOCKET, libc::SO_MARK, mark)?;
         }
-        report_errors(&socket, destination.is_ipv6());
+        let (level, report_errors) = if destination.is_ipv6() {
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+        } else {
+            (libc::IPPROTO_IP, libc::IP_RECVERR)
+        };
+        set_option(&socket, level, report_errors, 1)?;
         Discovery::Probe.set(&socket, destination.is_ipv6())?;
         if let Some(source) = transmit.source {
             let mut source = SocketAddr::new(source, 0);
