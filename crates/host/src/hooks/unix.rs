@@ -43,9 +43,9 @@ pub(super) fn wait_for_end(process: u32) {
 /// Waits until a child has ended, and does not reap it.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn wait_for_end(process: u32) {
-    use nix::sys::event::{EventFilter, EventFlag, FilterFlag, KEvent, Kqueue};
+    use nix::sys::event::{EvFlags, EventFilter, FilterFlag, KEvent, Kqueue};
 
-    let flags = EventFlag::EV_ADD | EventFlag::EV_ONESHOT;
+    let flags = EvFlags::EV_ADD | EvFlags::EV_ONESHOT;
     let watch = KEvent::new(process as usize, EventFilter::EVFILT_PROC, flags, FilterFlag::NOTE_EXIT, 0, 0);
     let mut ended = [watch];
     // One that has ended already is refused, which says the same.
