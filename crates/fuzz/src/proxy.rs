@@ -1,9 +1,9 @@
 //! Requests to the proxies, SOCKS5 and HTTP, over their sockets.
 //!
 //! Whatever a client sends, the proxy answers in whole answers of known kinds, connects nowhere outside the
-//! tunnel, closes the connection when the client has closed its side, and goes on serving. What the HTTP proxy
-//! forwards is a request of the form that servers expect. The first byte of an input chooses between a proxy
-//! that asks for a password and one that does not.
+//! tunnel, closes the connection when the client has closed its side, and goes on serving. What the HTTP
+//! proxy forwards is a request of the form that servers expect. The first byte of an input chooses between a
+//! proxy that asks for a password and one that does not.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, SocketAddr};

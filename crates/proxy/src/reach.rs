@@ -30,8 +30,8 @@ pub struct Reach {
     elsewhere: Option<Elsewhere>,
 }
 
-/// The host's own network, for destinations outside the tunnel. It does not lead to the machine itself, nor to
-/// what this machine alone is next to.
+/// The host's own network, for destinations outside the tunnel. It does not lead to the machine itself, nor
+/// to what this machine alone is next to.
 #[derive(Clone)]
 pub struct Elsewhere {
     network: Arc<dyn Network>,
@@ -39,8 +39,8 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Reaches destinations by the network of this machine, those in `allowed` also if they are of the machine
-    /// or near it. Addresses of the loopback are always refused.
+    /// Reaches destinations by the network of this machine, those in `allowed` also if they are of the
+    /// machine or near it. Addresses of the loopback are always refused.
     pub fn new(network: Arc<dyn Network>, allowed: Vec<IpNet>) -> Self {
         Self { network, machine: Arc::new(Machine::new(allowed)) }
     }

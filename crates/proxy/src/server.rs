@@ -110,7 +110,8 @@ impl Options {
         socks5.chain(http).filter(move |_| !is_asked).chain(forwards)
     }
 
-    /// Returns what others than this user can use, with no password, and who they are: to be told to the user.
+    /// Returns what others than this user can use, with no password, and who they are: to be told to the
+    /// user.
     pub fn open_to_others(&self) -> Vec<String> {
         let open = |is_local: bool| {
             let addresses = self.without_password().filter(move |(_, address)| match address {

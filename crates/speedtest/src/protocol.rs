@@ -260,7 +260,8 @@ pub struct TestLines {
     /// What the client keeps.
     pub samples: Vec<Sample>,
     pub counters: Option<Counters>,
-    /// The milliseconds and the connections that the responder agrees to, and the rate and bytes of datagrams.
+    /// The milliseconds and the connections that the responder agrees to, and the rate and bytes of
+    /// datagrams.
     pub agreed: Option<(u64, u16)>,
     pub agreed_datagrams: Option<(u64, u16)>,
 }

@@ -56,8 +56,8 @@ pub struct ProxyArgs {
     /// and the networks of its other devices (as those of containers) are refused.
     #[arg(long, value_name = "WAY", value_enum, default_value_t)]
     pub elsewhere: Elsewhere,
-    /// Let clients reach these addresses by this host's network all the same. 127.0.0.0/8 and ::1 stay refused.
-    /// May be given several times.
+    /// Let clients reach these addresses by this host's network all the same. 127.0.0.0/8 and ::1 stay
+    /// refused. May be given several times.
     #[arg(long, value_name = "ADDRESS[/LENGTH]", value_parser = network)]
     pub elsewhere_allow: Vec<IpNet>,
     /// Ask users of SOCKS5 and HTTP for a password: the file has a line USER:PASSWORD for each.

@@ -178,8 +178,8 @@ impl Place {
         self.turn(Turn::Client { since: Instant::now(), grace: GRACE });
     }
 
-    /// Records that the request is complete, and that the client may make it. The place is not asked for until
-    /// the client has to send or receive.
+    /// Records that the request is complete, and that the client may make it. The place is not asked for
+    /// until the client has to send or receive.
     pub fn begin_serving(&self) {
         self.turn(Turn::Server);
     }
