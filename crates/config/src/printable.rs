@@ -73,8 +73,14 @@ fn colour(text: &str) -> Option<&str> {
     let is_colour = |number: &str| {
         matches!(number.parse(), Ok(0..=4 | 22..=24 | 31..=37 | 39 | 90..=97)) || number.is_empty()
     };
+    // Tables name a colour by its number of 256; the first 16 are those above, and 0 and 8 are black and grey.
+    let is_numbered = |number: &str| matches!(number.parse(), Ok(1..=7 | 9..=15));
     let is_short = end <= 16;
-    let is_ours = parameters[end..].starts_with('m') && parameters[..end].split(';').all(is_colour);
+    let is_ours = parameters[end..].starts_with('m')
+        && match parameters[..end].strip_prefix("38;5;") {
+            Some(number) => is_numbered(number),
+            None => parameters[..end].split(';').all(is_colour),
+        };
     (is_short && is_ours).then(|| &text[..text.len() - parameters.len() + end + 1])
 }
 
@@ -109,7 +115,9 @@ mod tests {
 
     #[test]
     fn colours_pass_where_they_are_ours_and_nothing_else_does() {
-        for text in ["\x1b[1;31merror:\x1b[0m x", "\x1b[m", "\x1b[2m\x1b[90m\x1b[22m"] {
+        for text in
+            ["\x1b[1;31merror:\x1b[0m x", "\x1b[m", "\x1b[2m\x1b[90m\x1b[22m", "\x1b[38;5;11m x\x1b[39m"]
+        {
             assert_eq!(printable(text, Notation::Coloured), text);
             assert_ne!(printable(text, Notation::Text), text);
         }
@@ -119,6 +127,8 @@ mod tests {
             "\x1b[5m",
             "\x1b[7m",
             "\x1b[30m",
+            "\x1b[38;5;0m",
+            "\x1b[38;5;1;8m",
             "\x1b[40m",
             "\x1b[2J",
             "\x1b[1;1H",
