@@ -34,7 +34,12 @@ Examples:
   weft check wg0              checks /etc/wireguard/wg0.conf
   weft check ./office.conf --json
 
-{EXIT_CODES}"))]
+Exit codes:
+  0   the file is right
+  1   the file is right, and this machine has something that keeps the interface from being brought up now
+  2   the command line is wrong
+  77  the file may not be read
+  78  the configuration is wrong"))]
 pub struct CheckArgs {
     /// A wg-quick configuration file, or a name: for the file that the running interface was brought up from,
     /// else /etc/wireguard/NAME.conf.

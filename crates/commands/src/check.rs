@@ -9,7 +9,7 @@ use serde::Serialize;
 use weft_config::Interface;
 use weft_config::exit::{Code, Error};
 use weft_config::{
-    self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Notice, Parsed, Peer,
+    self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer,
     Table as RouteTable, Warning,
 };
 use weft_host::misrouted::Misrouted;
@@ -19,7 +19,7 @@ use weft_report::finding::Level;
 use weft_tunnel::{PeerLimits, Rate};
 
 use crate::args::CheckArgs;
-use crate::{output, own_file};
+use crate::{doctor, output, own_file};
 
 /// Checks the file. Prints warnings to standard error, and the meaning of the file to standard output.
 /// Returns the errors; `--json` prints them to standard output as well.
@@ -37,23 +37,27 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     for warning in warnings {
         output::warning(warning);
     }
-    let elsewhere = loaded.as_ref().map(|parsed| misrouted(target, parsed)).unwrap_or_default();
+    let elsewhere = loaded.as_ref().map(|parsed| misrouted(target, &parsed.config)).unwrap_or_default();
     for (level, finding) in &elsewhere {
         if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
     }
-    let refused = loaded.as_ref().ok().and_then(|parsed| wrong_here(&args.target, parsed));
+    let refused = loaded.as_ref().ok().and_then(|parsed| wrong_here(target, parsed));
+    let obstacles = loaded.as_ref().map(|parsed| obstacles(target, parsed)).unwrap_or_default();
+    let code = if refused.is_some() { Code::Configuration } else { Code::Failure };
+    let problems: Vec<Finding> = refused.into_iter().chain(obstacles).collect();
+    let told: Vec<String> = problems.iter().map(Finding::to_string).collect();
     if args.json {
         let mut report = Report::new(&args.target, &loaded);
         report.warnings.extend(elsewhere.into_iter().map(|(_, finding)| finding));
-        report.ok &= refused.is_none();
-        report.errors.extend(refused.clone());
+        report.ok &= problems.is_empty();
+        report.errors.extend(problems);
         output::print_json(&report)?;
     }
     let parsed = loaded?;
     if !args.json {
         output::print(summary(&parsed.config).as_bytes())?;
     }
-    refused.map_or(Ok(()), |refused| Err(Error::new(Code::Configuration, refused.to_string())))
+    if told.is_empty() { Ok(()) } else { Err(Error::new(code, told.join("\n"))) }
 }
 
 /// Returns what makes a start of this file fail on this machine with the exit code of a wrong configuration.
@@ -76,23 +80,36 @@ fn here(target: &str, misrouted: &Misrouted) -> Finding {
     }
 }
 
+/// Returns what keeps the interface from being brought up on this machine now.
+fn obstacles(target: &str, parsed: &Parsed) -> Vec<Finding> {
+    let finding = |problem: weft_report::finding::Finding| Finding {
+        file: Some(config::path_of(target).display().to_string()),
+        line: None,
+        key: match &*problem.check {
+            "port" => Some("ListenPort"),
+            "metrics" => Some("Metrics"),
+            "route" => Some("AllowedIPs"),
+            "scope" => Some("Endpoint"),
+            _ => None,
+        }
+        .map(str::to_owned),
+        message: match problem.advice {
+            Some(advice) => format!("{}; {advice}", problem.says),
+            None => problem.says,
+        },
+    };
+    doctor::problems_of_start(&parsed.config).into_iter().map(finding).collect()
+}
+
 /// Returns what would not go where the file means it to go if it was brought up on this machine now. Names of
 /// endpoints are not looked up.
-fn misrouted(target: &str, Parsed { config, warnings }: &Parsed) -> Vec<(Level, Finding)> {
+fn misrouted(target: &str, config: &Config) -> Vec<(Level, Finding)> {
     let endpoints: Vec<SocketAddr> = config.endpoint_addresses().into_iter().flatten().collect();
-    let is_told = |misrouted: &Misrouted| {
-        match misrouted {
-        Misrouted::Loop { endpoint: inside } => warnings.iter().any(|warning| {
-            matches!(warning.notice, Notice::EndpointInside { endpoint, .. } if endpoint == *inside)
-        }),
-        _ => false,
-    }
-    };
     let found = weft_host::misrouted::predicted(config, &endpoints).into_iter();
     let found = found.chain(weft_host::misrouted::dns_predicted(config).filter(|found| !is_wrong(found)));
     let finding =
         |misrouted: Misrouted| (crate::misrouted::finding(&misrouted).level, here(target, &misrouted));
-    found.filter(|misrouted| !is_told(misrouted)).map(finding).collect()
+    found.map(finding).collect()
 }
 
 /// Formats the tables for people.

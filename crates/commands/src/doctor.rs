@@ -7,7 +7,7 @@ use std::io;
 
 use serde::Serialize;
 use weft_config::exit::{Code, Error};
-use weft_config::{self as config, InterfaceName, LoadError};
+use weft_config::{self as config, Config, HookPhase, InterfaceName, LoadError};
 use weft_report::finding::{self, Finding, Level};
 
 use crate::args::DoctorArgs;
@@ -43,6 +43,19 @@ pub fn run(args: &DoctorArgs) -> Result<(), Error> {
         1 => Err(Error::new(Code::Failure, "there is a problem, see above")),
         problems => Err(Error::new(Code::Failure, format!("there are {problems} problems, see above"))),
     }
+}
+
+/// Returns what keeps a configuration from being brought up on this machine now, as far as every user can
+/// know it.
+pub(crate) fn problems_of_start(config: &Config) -> Vec<Finding> {
+    let target = DoctorTarget::of(config);
+    let (facts, _) = probe::state_for_start(&target);
+    let mut findings = evaluate(&facts, &target);
+    // The device and the sockets are there before PreUp; IPv6 may be switched on by it.
+    let has_pre_up = config.interface.host.hooks_of(HookPhase::PreUp).next().is_some();
+    let counts = |finding: &Finding| !has_pre_up || finding.check != "ipv6";
+    findings.retain(|finding| finding.level == Level::Problem && counts(finding));
+    findings
 }
 
 #[derive(Serialize)]

@@ -48,15 +48,27 @@ pub(crate) fn connect_to_first() -> Result<Client, Error> {
 pub(crate) fn warn_of_leftovers(name: Option<&InterfaceName>) {
     let names = name.map_or_else(|| socket::running().unwrap_or_default(), |name| vec![name.clone()]);
     for name in names {
-        let left = Record::read(&runtime_dir(), &name).ok().flatten();
-        let is_left = left.is_some_and(|left| !left.steps.is_empty() && left.handed_over.is_none());
-        if is_left && matches!(Client::connect(&name), Err(ClientError::NotRunning { .. })) {
-            output::warning(&format!(
-                "the daemon of {name} has ended, and what it had set up is still in force, such as routes, name servers or \
-                 a kill switch: `weft down {name}` takes it back"
-            ));
+        if let Some(left) = left_behind(&name) {
+            output::warning(&format!("{left}: {}", take_back(&name)));
         }
     }
+}
+
+/// Returns a sentence if the daemon of an interface has ended without taking it down.
+pub(crate) fn left_behind(name: &InterfaceName) -> Option<String> {
+    let left = Record::read(&runtime_dir(), name).ok().flatten();
+    let is_left = left.is_some_and(|left| !left.steps.is_empty() && left.handed_over.is_none());
+    (is_left && matches!(Client::connect(name), Err(ClientError::NotRunning { .. }))).then(|| {
+        format!(
+            "the daemon of {name} has ended, and what it had set up is still in force, such as routes, name servers or \
+             a kill switch"
+        )
+    })
+}
+
+/// Returns what to do about what a daemon left behind.
+pub(crate) fn take_back(name: &InterfaceName) -> String {
+    format!("`weft down {name}` takes it back")
 }
 
 fn none_is_running() -> Error {

@@ -31,6 +31,13 @@ pub fn parse(text: &str) -> Option<SocketAddr> {
     })
 }
 
+/// Returns the interface that the host of an endpoint has as its scope (`fe80::1%eth0`) if this machine has no
+/// such interface.
+pub fn missing_scope(host: &str) -> Option<&str> {
+    let (_, scope) = host.split_once('%')?;
+    scope::index_of(scope).is_none().then_some(scope)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +59,8 @@ mod tests {
     fn scopes_are_named() {
         assert_eq!(text(&"[fe80::1%1]:7".parse().unwrap()), "[fe80::1%lo]:7");
         assert_eq!(parse("[fe80::1%lo]:7"), Some("[fe80::1%1]:7".parse().unwrap()));
+        for (host, missing) in [("fe80::1%nope", Some("nope")), ("fe80::1%lo", None), ("vpn.example", None)] {
+            assert_eq!(missing_scope(host), missing, "{host}");
+        }
     }
 }

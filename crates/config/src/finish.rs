@@ -1,7 +1,7 @@
 //! Checks that need the whole file: missing keys, and sections that contradict each other.
 
 use std::collections::HashMap;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::Ipv6Addr;
 use std::path::Path;
 
 use ipnet::IpNet;
@@ -10,7 +10,7 @@ use weft_tunnel::{PrivateKey, PublicKey};
 use super::HookPhase;
 use super::problem::{ConfigErrors, Location, Notice, Problem};
 use super::wg_quick::{self, Drafts, Format, InterfaceDraft, PeerDraft, Reports};
-use super::{Config, Endpoint, Interface, InterfaceName, KeyToCome, MIN_MTU_IPV6, Parsed, Peer, Table};
+use super::{Config, Interface, InterfaceName, KeyToCome, MIN_MTU_IPV6, Parsed, Peer, Table};
 use crate::device::AllowedIpChange;
 
 /// Parses the text of a wg-quick file. `source` is the name of the file in messages.
@@ -70,13 +70,12 @@ fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<
 
     check_keys(&peers, own_key, reports);
     let mut owners = assign_prefixes(&peers, reports);
-    if table == Table::Auto && !table_is_wrong {
-        check_routes(&peers, &owners, reports);
-        if let Some(draft) = &interface
-            && owners.keys().any(|prefix| prefix.prefix_len() == 0)
-        {
-            check_mark(draft, reports);
-        }
+    if table == Table::Auto
+        && !table_is_wrong
+        && let Some(draft) = &interface
+        && owners.keys().any(|prefix| prefix.prefix_len() == 0)
+    {
+        check_mark(draft, reports);
     }
     let mtu_line = interface.as_ref().map_or(0, |draft| draft.mtu.line);
     let interface = interface.map(|draft| finish_interface(name, draft, table, reports));
@@ -131,15 +130,6 @@ pub(super) fn assign_prefixes(peers: &[PeerDraft], reports: &mut Reports) -> Own
     owners
 }
 
-fn check_routes(peers: &[PeerDraft], owners: &Owners, reports: &mut Reports) {
-    for peer in peers {
-        let Some(Endpoint::Address(endpoint)) = peer.endpoint.value else { continue };
-        if let Some(prefix) = covering(endpoint, owners) {
-            reports.warning(peer.endpoint.line, "Endpoint", Notice::EndpointInside { endpoint, prefix });
-        }
-    }
-}
-
 /// Reports a mark that is the number of a kernel table: it is the number of the default route's table as
 /// well.
 fn check_mark(draft: &InterfaceDraft, reports: &mut Reports) {
@@ -148,13 +138,6 @@ fn check_mark(draft: &InterfaceDraft, reports: &mut Reports) {
     {
         reports.error(line, Some("FwMark"), Problem::MarkOfAKernelTable { mark });
     }
-}
-
-/// Returns the longest prefix that contains the endpoint, except a default route.
-fn covering(endpoint: SocketAddr, owners: &Owners) -> Option<IpNet> {
-    let host = IpNet::from(endpoint.ip());
-    std::iter::successors(Some(host), IpNet::supernet)
-        .find(|prefix| prefix.prefix_len() > 0 && owners.contains_key(prefix))
 }
 
 fn finish_interface(

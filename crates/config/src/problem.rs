@@ -2,7 +2,7 @@
 //! gives advice. None of them contains the text of a key.
 
 use std::fmt::{self, Write as _};
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::Ipv6Addr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -246,13 +246,6 @@ pub enum Notice {
         /// The line of the first entry.
         first: usize,
     },
-    /// A peer's endpoint is within a prefix that is routed into the tunnel.
-    EndpointInside {
-        /// The endpoint.
-        endpoint: SocketAddr,
-        /// The longest such prefix, except a default route.
-        prefix: IpNet,
-    },
     /// Users other than the owner can read a key file.
     ReadableKey {
         /// The permission bits of the file.
@@ -300,11 +293,6 @@ impl fmt::Display for Notice {
             Self::Duplicate { prefix, first } => {
                 write!(f, "{prefix} stands in line {first} already; remove one of the two")
             }
-            Self::EndpointInside { endpoint, prefix } => write!(
-                f,
-                "{endpoint} is within {prefix}, which is routed into the tunnel: unless a better route leads there, \
-                 what is sent to it goes round in circles; list narrower AllowedIPs"
-            ),
             Self::ReadableKey { mode } => write!(
                 f,
                 "others can read the file of this key (mode {mode:04o}); take that away with chmod 600"

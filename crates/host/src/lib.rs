@@ -64,6 +64,7 @@ mod namespace;
 #[cfg_attr(not(target_os = "linux"), path = "netns/none.rs")]
 mod netns;
 pub mod network;
+mod obstacles;
 mod outside;
 mod plan;
 mod platform;
@@ -89,6 +90,7 @@ pub use hooks::{
     limit_commands_of_the_end,
 };
 pub use namespace::keep_what_counts_in_a_namespace;
+pub use obstacles::{Obstacle, obstacles};
 pub use outside::{remove_unrecorded_firewall, repair_dns};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;

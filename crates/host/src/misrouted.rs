@@ -29,6 +29,7 @@ use linux as platform;
 #[cfg(not(target_os = "linux"))]
 use unsupported as platform;
 
+pub(crate) use platform::in_the_way;
 pub use platform::{dns_predicted, in_force, local_resolver, predicted};
 
 /// Public addresses all over the address space. A family whose AllowedIPs have all of them is meant to be in
@@ -68,6 +69,10 @@ pub(crate) enum Hop {
 pub(crate) trait Routes {
     /// Returns where packets to an address go. `is_own`: the tunnel's own packets, which have its mark.
     fn hop(&self, destination: IpAddr, is_own: bool) -> Hop;
+
+    /// Returns where another tunnel sends the packets that it makes of these, if it has taken these over: a
+    /// rule leads all packets into it but those with its mark.
+    fn hop_of_outer(&self, destination: IpAddr, is_own: bool) -> Option<Hop>;
 }
 
 /// Something that does not go where the configuration means it to go. Prints as one sentence.
@@ -97,7 +102,13 @@ pub enum Misrouted {
     },
     /// Public addresses of a family go through another interface, although the whole family is meant to be in
     /// the tunnel.
-    Captured { family: Family, example: IpAddr, via: String },
+    Captured {
+        family: Family,
+        example: IpAddr,
+        via: String,
+        /// Whether that is another tunnel, whose own packets go through this one.
+        is_within: bool,
+    },
     /// IPv6 goes past a tunnel that carries all of IPv4.
     Ipv6Past { via: String },
     /// Prefixes of AllowedIPs that other routes lead elsewhere as a whole.
@@ -188,6 +199,20 @@ impl<R: Routes> Meant<'_, R> {
         }
     }
 
+    /// Reports whether packets to an address go through another tunnel which is within this one.
+    fn goes_within(&self, destination: IpAddr, is_own: bool) -> bool {
+        self.routes.hop_of_outer(destination, is_own).is_some_and(|hop| self.is_own_device(&hop))
+    }
+
+    /// Returns the other interface that packets to an address go through, past this tunnel.
+    fn past(&self, destination: IpAddr) -> Option<String> {
+        self.elsewhere(destination).filter(|_| !self.goes_within(destination, false))
+    }
+
+    fn is_own_device(&self, hop: &Hop) -> bool {
+        matches!(hop, Hop::Through(device) if device == self.config.interface.name.as_str())
+    }
+
     fn name_servers(&self, system: impl FnOnce() -> Vec<IpAddr>) -> Vec<Misrouted> {
         let host = &self.config.interface.host;
         let has_kill_switch = host.kill_switch != KillSwitch::Off;
@@ -204,12 +229,12 @@ impl<R: Routes> Meant<'_, R> {
         let hops: Vec<(IpAddr, Hop)> = servers
             .iter()
             .filter(|server| is_known(server))
+            .filter(|server| !self.goes_within(**server, false))
             .map(|server| (*server, self.routes.hop(*server, false)))
             .collect();
         let is_fine = |hop: &Hop| match hop {
             Hop::Here => true,
-            Hop::Through(device) => device == self.config.interface.name.as_str(),
-            Hop::Nowhere => false,
+            hop => self.is_own_device(hop),
         };
         let is_blocked = |server: IpAddr| match host.kill_switch {
             KillSwitch::Off => false,
@@ -273,7 +298,8 @@ impl<R: Routes> Meant<'_, R> {
         for family in Family::ALL.into_iter().filter(|family| self.means_all(*family)) {
             let elsewhere = public(family).find_map(|address| Some((address, self.elsewhere(address)?)));
             if let Some((example, via)) = elsewhere {
-                found.push(Misrouted::Captured { family, example, via });
+                let is_within = self.goes_within(example, false);
+                found.push(Misrouted::Captured { family, example, via, is_within });
             }
         }
         // The kill switch blocks what is not in the tunnel.
@@ -296,7 +322,7 @@ impl<R: Routes> Meant<'_, R> {
         for prefix in prefixes.take(PREFIXES) {
             // A route to a part of a prefix is usual: that of the local network.
             let elsewhere: Option<Vec<String>> =
-                probes(*prefix).into_iter().map(|address| self.elsewhere(address)).collect();
+                probes(*prefix).into_iter().map(|address| self.past(address)).collect();
             if let Some(via) = elsewhere.and_then(|devices| devices.into_iter().next()) {
                 captured.push((*prefix, via));
             }
@@ -313,8 +339,8 @@ impl<R: Routes> Meant<'_, R> {
             !self.is_routed_by_weft() || inside.iter().any(|net| net.contains(&endpoint.ip()))
         };
         let is_inside = |endpoint: &&SocketAddr| {
-            let hop = self.routes.hop(endpoint.ip(), true);
-            hop == Hop::Through(self.config.interface.name.to_string())
+            let address = endpoint.ip();
+            self.is_own_device(&self.routes.hop(address, true)) || self.goes_within(address, true)
         };
         let endpoints = self.endpoints.iter().filter(may_be_inside).take(ENDPOINTS).filter(is_inside);
         endpoints.map(|endpoint| Misrouted::Loop { endpoint: *endpoint })

@@ -328,9 +328,12 @@ pub fn is_utun(name: &str) -> bool {
 }
 
 /// Reports whether the kernel adds a route for the network of an address. A single IPv4 address gets an entry
-/// in the local table only.
+/// in the local table only, and so does one of a network that begins with 0 (fib_add_ifaddr).
 pub(crate) fn has_connected_route(net: IpNet) -> bool {
-    matches!(net, IpNet::V6(_)) || net.prefix_len() < net.max_prefix_len()
+    match net {
+        IpNet::V4(net) => net.prefix_len() < net.max_prefix_len() && net.network().octets()[0] != 0,
+        IpNet::V6(_) => true,
+    }
 }
 
 impl From<RouteError> for exit::Error {

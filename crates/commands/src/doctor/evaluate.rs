@@ -2,12 +2,14 @@
 
 use Level::{Note, Ok, Problem, Warning};
 use weft_config::OVERHEAD;
+use weft_host::Obstacle;
 use weft_report::bytes;
 use weft_report::finding::{Finding, Level};
 use weft_report::rules;
 
 use super::machine::{LinkKind, MachineState, Module, Nft, Resolver, TunDevice, UdpFacts, Way};
 use super::target::DoctorTarget;
+use crate::running;
 
 /// Returns the findings about a machine for this target: at most one for each check, in the order in which a
 /// start needs them, then one for each endpoint, then what does not go where it is meant to go.
@@ -22,6 +24,7 @@ pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
         kernel,
         interface,
         port,
+        metrics,
         module,
         forwarding,
         udp_gro_forwarding,
@@ -33,6 +36,7 @@ pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
         clock,
     ];
     let mut findings: Vec<Finding> = checks.iter().filter_map(|check| check(facts, target)).collect();
+    findings.extend(facts.obstacles.iter().map(obstacle));
     findings.extend(facts.ways.iter().map(|way| route(way, target)));
     findings.extend(facts.misrouted.iter().map(crate::misrouted::finding));
     findings
@@ -156,9 +160,17 @@ fn kernel(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
 fn interface(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
     let name = target.interface.as_ref()?;
     let found = |level, says: String| Finding::new("interface", level, says);
+    if let Some(left) = &facts.left_behind {
+        let advice = format!("{}; so does the next start", running::take_back(name));
+        return Some(found(Warning, left.clone()).advise(advice));
+    }
     let Some(link) = &facts.existing_link else {
         return Some(found(Ok, format!("the name {name} is free")));
     };
+    if facts.is_running && !link.is_up {
+        let says = format!("{name} is running under weft, and was set down: nothing goes through the tunnel");
+        return Some(found(Problem, says).advise(format!("ip link set {name} up")));
+    }
     if facts.is_running {
         return Some(
             found(Ok, format!("{name} is running under weft")).advise(format!("weft status {name}")),
@@ -188,6 +200,25 @@ fn port(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
     } else {
         Finding::new("port", Ok, format!("UDP port {port} is free"))
     })
+}
+
+fn metrics(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
+    let address = target.metrics.filter(|_| facts.metrics_in_use == Some(true) && !facts.is_running)?;
+    let says = format!("another program listens at {address}, where metrics are to be served");
+    let advice = format!("ss -ltnp sport = :{}; or choose another port for Metrics", address.port());
+    Some(Finding::new("metrics", Problem, says).advise(advice))
+}
+
+fn obstacle(obstacle: &Obstacle) -> Finding {
+    match obstacle {
+        Obstacle::Route { error } => Finding::new("route", Problem, error.clone()),
+        Obstacle::Scope { endpoint, interface } => Finding::new(
+            "scope",
+            Problem,
+            format!("{endpoint} is on {interface}, and there is no interface {interface}"),
+        )
+        .advise("write the name of an interface of this machine behind the %, see `ip link`"),
+    }
 }
 
 fn module(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {

@@ -1,5 +1,6 @@
 //! The observed state of a machine. `None`: not available on this platform, or not observable.
 
+use weft_host::Obstacle;
 use weft_host::misrouted::Misrouted;
 use weft_tun::TunOffload;
 
@@ -37,8 +38,14 @@ pub struct MachineState {
     pub resolver: Option<Resolver>,
     /// The existing interface with the configured name.
     pub existing_link: Option<Link>,
+    /// Says that a daemon of the configured name has ended without taking its interface down.
+    pub left_behind: Option<String>,
     /// Whether another socket uses the configured UDP port.
     pub port_in_use: Option<bool>,
+    /// Whether another program listens at the address that is configured for metrics.
+    pub metrics_in_use: Option<bool>,
+    /// What else keeps the interface from being brought up.
+    pub obstacles: Vec<Obstacle>,
     /// The state of the kernel's WireGuard module.
     pub wireguard_module: Option<Module>,
     pub nft: Option<Nft>,
@@ -125,6 +132,7 @@ pub enum Nft {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     pub name: String,
+    pub is_up: bool,
     pub kind: LinkKind,
 }
 

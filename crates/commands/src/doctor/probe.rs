@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use weft_config::{Endpoint, InterfaceName};
-use weft_report::control_socket::Client;
+use weft_report::control_socket::{Client, ClientError};
 
 use super::machine::{Clock, MachineState, Way};
 use super::target::DoctorTarget;
+use crate::running;
 
 #[cfg(target_os = "linux")]
 mod gro;
@@ -25,24 +26,53 @@ const NAMES: Duration = Duration::from_secs(5);
 
 /// Observes the state of the machine that matters for this target.
 pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
-    let client = target.interface.as_ref().and_then(|name| Client::connect(name).ok());
-    let is_running = client.is_some();
+    let (mut facts, client) = state_for_start(target);
+    facts.ways = addresses(&target.endpoints[..target.endpoints.len().min(ENDPOINTS)]);
+    #[cfg(target_os = "linux")]
+    linux::observe(&mut facts, target, client.and_then(|mut client| client.status().ok()));
+    #[cfg(not(target_os = "linux"))]
+    drop(client);
+    facts
+}
+
+/// Observes, of the state of the machine, what is there already and in the way of a start: that takes no time
+/// and no permission. Also returns the connection to the interface, if it runs and lets this user.
+pub(super) fn state_for_start(target: &DoctorTarget) -> (MachineState, Option<Client>) {
+    let connected = target.interface.as_ref().map(Client::connect);
+    let is_running = matches!(connected, Some(Ok(_) | Err(ClientError::Forbidden { .. })));
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "only Linux adds to it"))]
     let mut facts = MachineState {
         is_running,
         port_in_use: port_in_use(target.listen_port),
+        left_behind: target.interface.as_ref().and_then(running::left_behind),
+        metrics_in_use: target.metrics.map(is_listened_at),
+        obstacles: target.config.as_ref().map(weft_host::obstacles).unwrap_or_default(),
         clock: Clock {
             is_synchronised: None,
             unix_ms: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
         },
-        ways: addresses(&target.endpoints[..target.endpoints.len().min(ENDPOINTS)]),
         ..MachineState::default()
     };
     #[cfg(target_os = "linux")]
-    linux::observe(&mut facts, target, client.and_then(|mut client| client.status().ok()));
-    facts
+    linux::observe_devices(&mut facts, target);
+    (facts, connected.and_then(Result::ok))
+}
+
+/// Reports whether a program listens at this address, or at all addresses of the port.
+fn is_listened_at(address: SocketAddr) -> bool {
+    let bind = || -> io::Result<()> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        // Connections that have ended do not count.
+        #[cfg(unix)]
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(!address.ip().is_unspecified())?;
+        }
+        socket.bind(&address.into())
+    };
+    bind().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
 /// Reports whether another socket uses the port, in IPv4 or IPv6. `None` if that cannot be determined.

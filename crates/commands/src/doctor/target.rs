@@ -1,6 +1,9 @@
 //! The requirements of a configuration.
 
+use std::net::SocketAddr;
+
 use ipnet::IpNet;
+use weft_config::metrics::Address;
 use weft_config::{Config, Endpoint, InterfaceName, KillSwitch, Peer, Table};
 
 /// The requirements of a configuration on the machine. The default has none.
@@ -11,6 +14,8 @@ pub struct DoctorTarget {
     pub listen_port: u16,
     /// The mark of sent datagrams; 0: none.
     pub fw_mark: u32,
+    /// The address and TCP port for metrics.
+    pub metrics: Option<SocketAddr>,
     /// The MTU, if it is configured.
     pub mtu: Option<u16>,
     /// Whether weft routes all IPv4 traffic into the tunnel by policy routing.
@@ -52,6 +57,10 @@ impl DoctorTarget {
             interface: Some(interface.name.clone()),
             listen_port: interface.settings.listen_port,
             fw_mark: interface.settings.fw_mark,
+            metrics: match &interface.host.metrics.address {
+                Some(Address::Tcp(address)) => Some(*address),
+                Some(Address::Unix(_)) | None => None,
+            },
             mtu: interface.mtu,
             full_tunnel_v4: routes_all(true),
             full_tunnel_v6: routes_all(false),

@@ -45,6 +45,8 @@ fn down_takes_away_what_a_killed_daemon_left() {
     assert!(network.picture().has("\"suppress_prefixlen\""), "it was only told");
     let status = network.run(&["status"]);
     assert!(status.stderr.contains("`weft down weft0` takes it back"), "{status:?}");
+    let doctor = network.run(&["doctor", "weft0"]).stdout;
+    assert!(doctor.contains("`weft down weft0` takes it back") && !doctor.contains("is free"), "{doctor}");
     network.down();
     network.assert_as(&before);
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "pre weft0\npost weft0\n");

@@ -29,6 +29,7 @@ mod many_peers;
 mod many_routes;
 mod misrouted;
 mod namespaces;
+mod obstacles;
 mod own_file;
 mod pre_up;
 mod reload;

@@ -106,6 +106,9 @@ fn packets_that_go_past_the_tunnel_are_told_before_and_while_it_is_up() {
         ("", "Table = off;DNS = 192.0.2.2", ALL, ""),
         ("", "Table = 77;DNS = 192.0.2.2", ALL, ""),
         ("", "", "203.0.113.0/24", "goes round in circles"),
+        ("", "", "0.0.0.0/1, 128.0.0.0/1, ::/0", "goes round in circles"),
+        ("ip route add 203.0.113.1 via 192.0.2.2", "", "0.0.0.0/1, 128.0.0.0/1, ::/0", ""),
+        ("", "", "203.0.113.0/24", ""),
         (another_vpn, "", ALL, "traffic of IPv4, such as that to 1.1.1.1, goes through tun9, not through the tunnel"),
     ];
     for (before, lines, allowed_ips, expected) in cases {
@@ -158,6 +161,52 @@ fn a_network_that_is_joined_later_is_told_and_one_that_was_left_is_not() {
     machine.run("ip addr del 192.168.7.5/24 dev wlan0");
     until("it is no longer told", || !told());
     daemon.stop();
+}
+
+#[test]
+fn what_a_device_that_is_down_does_not_carry_is_not_laid_to_the_file() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    // The kernel adds no route to a network that begins with 0.
+    let file = machine.file("Address = 0.0.0.1/8;DNS = 10.88.0.2", "10.88.0.0/16");
+    let daemon = machine.up(&file);
+    let says = |part: &str| {
+        let told = ["status", "doctor"].map(|command| machine.said(&[command, NAME]).stdout);
+        told.iter().all(|told| told.contains(part)) && !told.iter().any(|told| told.contains("AllowedIPs"))
+    };
+    machine.run("ip link set weft0 down");
+    until("it is told that the interface is down", || says("set down"));
+    machine.run("ip link set weft0 up");
+    daemon.wait_for_line("no longer: the interface was set down");
+    let status = machine.said(&["status", NAME]).stdout;
+    assert!(!status.contains("another program"), "{status}");
+    daemon.stop();
+}
+
+#[test]
+fn a_tunnel_within_another_is_no_leak_and_a_circle_of_two_is_told() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    let outer = machine.up(&machine.file("", ALL));
+    let peer_lines = format!("Endpoint = 198.51.100.1:51820\nAllowedIPs = {ALL}");
+    let text = End::new(3).interface("") + &peer(End::new(2).public(), &peer_lines);
+    let text = text.replace("10.77.0.3/24, fd77::3/64", "10.78.0.3/24, fd78::3/64");
+    let inner = machine.up(&machine.network.file("weft1.conf", &text));
+    let told = |command: &str| machine.said(&[command, NAME]).stdout;
+    // The rules of the inner tunnel come first, also for the packets of the outer one.
+    outer.wait_for_line("203.0.113.1:51820 is reached through the tunnel itself");
+    machine.run("ip route add 203.0.113.1 via 192.0.2.2");
+    outer.wait_for_line("no longer: 203.0.113.1:51820 is reached through the tunnel itself");
+    for command in ["status", "doctor"] {
+        let told = told(command);
+        let note = told.lines().find(|line| line.contains("goes through weft1, which is within this tunnel"));
+        assert!(note.is_some_and(|note| note.trim_start().starts_with("note")), "{command}: {told}");
+        assert!(!told.contains("not through the tunnel"), "{command}: {told}");
+    }
+    // One that goes past it is a leak.
+    machine.run("ip route add 198.51.100.1 via 192.0.2.2; ip -6 rule add pref 9 fwmark 0xca6d table main");
+    machine.run("ip rule add pref 9 fwmark 0xca6d table main");
+    outer.wait_for_line("goes through weft1, not through the tunnel");
+    inner.stop();
+    outer.stop();
 }
 
 #[test]

@@ -46,6 +46,9 @@ impl Misrouted {
                 }
                 ServerAdvice::Configure => "give DNS servers that the tunnel leads to".to_owned(),
             },
+            Self::Captured { via, is_within: true, .. } => {
+                format!("take {via} down if it is not meant to be within this tunnel")
+            }
             Self::Captured { example, .. } => format!(
                 "another VPN may have taken it over: see `ip route get {example}` and `ip rule`, and take down one of \
                  the two"
@@ -95,7 +98,11 @@ impl fmt::Display for Misrouted {
                     None => write!(f, " {verb} not reached at all"),
                 }
             }
-            Self::Captured { family, example, via } => {
+            Self::Captured { family, example, via, is_within: true } => write!(
+                f,
+                "traffic of {family}, such as that to {example}, goes through {via}, which is within this tunnel"
+            ),
+            Self::Captured { family, example, via, .. } => {
                 write!(
                     f,
                     "traffic of {family}, such as that to {example}, goes through {via}, not through the tunnel"

@@ -15,7 +15,9 @@ use crate::dns::System;
 use crate::plan::Plan;
 use crate::record::Record;
 use crate::restore::DnsPast;
-use crate::routes::{Family, FoundRule, MAIN_TABLE, MainRoute, Netlink, RouteAnswer};
+use crate::routes::{
+    DeviceState, Family, FoundRule, MAIN_TABLE, MainRoute, Netlink, RouteAnswer, RouteError,
+};
 use crate::step::Step;
 
 /// The kernel's number of the table that comes before all others (rt_tables: RT_TABLE_LOCAL).
@@ -24,7 +26,13 @@ const LOCAL_TABLE: u32 = 255;
 /// Returns what does not go where the configuration of a tunnel that is up means it to go. `mark` is that of
 /// the tunnel's own packets; `endpoints` are the addresses of the peers.
 pub fn in_force(netlink: &Netlink, config: &Config, endpoints: &[SocketAddr], mark: u32) -> Vec<Misrouted> {
-    find(config, endpoints, servers::of_the_system, &InForce { netlink, mark })
+    // A device that is down has no routes: that is told, and is not the fault of the configuration.
+    let device = netlink.link(&config.interface.name).and_then(|link| netlink.device_state(&link));
+    if !matches!(device, Ok(Some(DeviceState { is_up: true, .. }))) {
+        return Vec::new();
+    }
+    let routes = InForce { netlink, mark, rules: OnceCell::new() };
+    find(config, endpoints, servers::of_the_system, &routes)
 }
 
 /// Returns what will not go where the configuration of a tunnel means it to go, when it is brought up with
@@ -81,19 +89,53 @@ pub fn local_resolver(config: &Config) -> Option<Misrouted> {
     Some(Misrouted::LocalResolver { server: first.ip(), mark })
 }
 
+/// Returns the errors that adding the routes of a configuration will give, because others have such routes.
+/// None is found if the routes cannot be read.
+pub(crate) fn in_the_way(config: &Config, endpoints: &[SocketAddr]) -> Vec<RouteError> {
+    let find_in = || -> Result<_, HostError> {
+        let plan = crate::plan(config, endpoints)?;
+        let wanted = plan.steps.iter().filter_map(|step| match step {
+            Step::Route { prefix, table } => Some((*prefix, *table)),
+            _ => None,
+        });
+        Ok(Netlink::open()?.in_the_way(&config.interface.name, &wanted.collect())?)
+    };
+    find_in().unwrap_or_default()
+}
+
 /// The routing table while the tunnel is up.
 struct InForce<'a> {
     netlink: &'a Netlink,
     mark: u32,
+    rules: OnceCell<Vec<FoundRule>>,
 }
 
-impl Routes for InForce<'_> {
-    fn hop(&self, destination: IpAddr, is_own: bool) -> Hop {
-        match self.netlink.route_to(destination, if is_own { self.mark } else { 0 }) {
+impl InForce<'_> {
+    fn hop_with(&self, destination: IpAddr, mark: u32) -> Hop {
+        match self.netlink.route_to(destination, mark) {
             Ok(answer) if answer.is_local => Hop::Here,
             Ok(RouteAnswer { device: Some(device), .. }) => Hop::Through(device),
             _ => Hop::Nowhere,
         }
+    }
+
+    fn mark(&self, is_own: bool) -> u32 {
+        if is_own { self.mark } else { 0 }
+    }
+}
+
+impl Routes for InForce<'_> {
+    fn hop(&self, destination: IpAddr, is_own: bool) -> Hop {
+        self.hop_with(destination, self.mark(is_own))
+    }
+
+    fn hop_of_outer(&self, destination: IpAddr, is_own: bool) -> Option<Hop> {
+        let table = self.netlink.route_to(destination, self.mark(is_own)).ok()?.table;
+        let family = Family::of(destination.into());
+        let rules = self.rules.get_or_init(|| self.netlink.rules().unwrap_or_default());
+        let is_its = |rule: &&FoundRule| rule.family == family && rule.is_inverted && rule.table == table;
+        let mark = rules.iter().find(is_its)?.mark.filter(|mark| *mark != self.mark)?;
+        Some(self.hop_with(destination, mark))
     }
 }
 
@@ -142,6 +184,11 @@ impl Predicted<'_> {
 }
 
 impl Routes for Predicted<'_> {
+    /// The rules of the tunnel will come before those of others.
+    fn hop_of_outer(&self, _: IpAddr, _: bool) -> Option<Hop> {
+        None
+    }
+
     fn hop(&self, destination: IpAddr, is_own: bool) -> Hop {
         let own = || Hop::Through(self.own().to_string());
         let steps = &self.plan.steps;

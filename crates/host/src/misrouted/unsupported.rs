@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use weft_config::Config;
 
 use super::Misrouted;
-use crate::routes::Netlink;
+use crate::routes::{Netlink, RouteError};
 
 /// Finds nothing.
 pub fn in_force(_: &Netlink, _: &Config, _: &[SocketAddr], _: u32) -> Vec<Misrouted> {
@@ -25,4 +25,9 @@ pub fn dns_predicted(_: &Config) -> Option<Misrouted> {
 /// Finds nothing.
 pub fn local_resolver(_: &Config) -> Option<Misrouted> {
     None
+}
+
+/// Finds nothing.
+pub(crate) fn in_the_way(_: &Config, _: &[SocketAddr]) -> Vec<RouteError> {
+    Vec::new()
 }

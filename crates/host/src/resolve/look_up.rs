@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use weft_config::endpoint::missing_scope;
 use weft_config::{Endpoint, mapped};
 
 use super::outside::Outside;
@@ -109,6 +110,10 @@ fn is_multicast(host: &str) -> bool {
 
 /// Returns all addresses in the system's order (RFC 6724).
 fn by_system(host: &str, port: u16) -> Found {
+    if let Some(interface) = missing_scope(host) {
+        let error = format!("there is no interface {interface}");
+        return Err(io::Error::new(io::ErrorKind::NotFound, error));
+    }
     let mut addresses = Vec::new();
     for address in (host, port).to_socket_addrs()?.map(mapped::endpoint) {
         if !addresses.contains(&address) {

@@ -208,12 +208,16 @@ impl Netlink {
             Ok(()) => Ok(true),
             Err(failure) if failure.is(libc::EEXIST) && self.has_route(link, prefix, table) => Ok(false),
             Err(failure) => {
-                let way = failure.is(libc::EEXIST).then(|| self.way_of(prefix, table)).flatten();
-                let action = route_name("add", link, prefix, table);
-                Err(match way {
-                    Some(way) => RouteError::RouteExists { action, prefix, way },
-                    None => self.why_not_on(link, prefix, failure, action),
-                })
+                let wanted = [(prefix, table)].into();
+                let exists =
+                    failure.is(libc::EEXIST).then(|| self.those_in_the_way(&link.name, None, &wanted));
+                match exists.and_then(Result::ok).and_then(|mut found| found.pop()) {
+                    Some(exists) => Err(exists),
+                    None => {
+                        let action = route_name("add", &link.name, prefix, table);
+                        Err(self.why_not_on(link, prefix, failure, action))
+                    }
+                }
             }
         }
     }
@@ -235,7 +239,7 @@ impl Netlink {
     pub fn remove_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<(), RouteError> {
         let request = self.handle().route().del(route_message(link, prefix, table));
         gone_is_fine(self.wait(request.execute()), &[libc::ESRCH, libc::ENODEV])
-            .map_err(|failure| failure.because(|| route_name("remove", link, prefix, table)))
+            .map_err(|failure| failure.because(|| route_name("remove", &link.name, prefix, table)))
     }
 
     /// Returns the addresses of a device, including those that the kernel assigned.
@@ -489,9 +493,9 @@ fn route_message(link: &Link, prefix: IpNet, table: u32) -> RouteMessage {
     message
 }
 
-fn route_name(verb: &str, link: &Link, prefix: IpNet, table: u32) -> String {
+fn route_name(verb: &str, device: &str, prefix: IpNet, table: u32) -> String {
     let table = if table == MAIN_TABLE { String::new() } else { format!(" table {table}") };
-    format!("{verb} route {prefix} dev {}{table}", link.name)
+    format!("{verb} route {prefix} dev {device}{table}")
 }
 
 fn table_of(route: &RouteMessage) -> u32 {

@@ -32,6 +32,7 @@ fn routes_come_longest_first_and_only_where_the_kernel_has_none() {
 fn a_single_ipv4_address_has_no_connected_route() {
     assert_eq!(routes("Address=10.0.0.1", "10.0.0.1/32").unwrap().1, ["10.0.0.1/32"]);
     assert_eq!(routes("Address=fd00::1", "fd00::1").unwrap().1, [""; 0]);
+    assert_eq!(routes("Address=0.0.0.1/8", "0.0.0.2").unwrap().1, ["0.0.0.2/32"]);
 }
 
 #[test]

@@ -37,7 +37,10 @@ fn well() -> MachineState {
         sysctls_writable: Some(true),
         resolver: Some(Resolver::Resolved),
         existing_link: None,
+        left_behind: None,
         port_in_use: Some(false),
+        metrics_in_use: Some(false),
+        obstacles: Vec::new(),
         wireguard_module: Some(Module::Absent),
         nft: Some(Nft::Works),
         confinement: Some(Support { system_calls: true, files: true }),
@@ -226,13 +229,13 @@ fn a_name_or_port_that_is_taken_is_a_problem_unless_weft_has_it() {
         (LinkKind::Other, "another name"),
     ] {
         let taken = |facts: &mut MachineState, _: &mut DoctorTarget| {
-            facts.existing_link = Some(Link { name: "wg0".to_owned(), kind });
+            facts.existing_link = Some(Link { name: "wg0".to_owned(), is_up: true, kind });
         };
         advice(&only(taken, "interface", Problem), part);
     }
     advice(&only(|facts, _| facts.port_in_use = Some(true), "port", Problem), "ss -ulpn");
     let mut facts = well();
-    facts.existing_link = Some(Link { name: "wg0".to_owned(), kind: LinkKind::Tun });
+    facts.existing_link = Some(Link { name: "wg0".to_owned(), is_up: true, kind: LinkKind::Tun });
     (facts.port_in_use, facts.is_running) = (Some(true), true);
     assert!(evaluate(&facts, &full_tunnel()).iter().all(|finding| finding.level == Ok));
 }

@@ -49,12 +49,10 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
     facts.strict_rp_filter = strict_rp_filter();
     facts.sysctls_writable = Some(is_writable(Path::new("/proc/sys/net/ipv4/conf/all/src_valid_mark")));
     facts.resolver = Some(resolver());
-    facts.existing_link = name_of(target).and_then(link);
     facts.wireguard_module = wireguard_module();
     facts.nft = Some(nft(target));
     facts.confinement = Some(weft_confine::support());
     facts.clock.is_synchronised = is_clock_synchronised();
-    facts.ipv6_off_by = ipv6_off_by(name_of(target).filter(|_| facts.is_running));
     let mark = running.map(|report| report.fw_mark);
     ways(facts, mark.unwrap_or(target.fw_mark));
     if let Some(config) = &target.config {
@@ -74,6 +72,12 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
         };
         facts.misrouted.extend(misrouted::local_resolver(config));
     }
+}
+
+/// Observes the devices of this name, and whether they have IPv6.
+pub(super) fn observe_devices(facts: &mut MachineState, target: &DoctorTarget) {
+    facts.existing_link = name_of(target).and_then(link);
+    facts.ipv6_off_by = ipv6_off_by(name_of(target).filter(|_| facts.is_running));
 }
 
 /// Returns the sysctls that switch IPv6 off for this interface, or for one that is made now.
@@ -225,7 +229,14 @@ fn link(name: &str) -> Option<Link> {
     } else {
         LinkKind::Other
     };
-    Some(Link { name: name.to_owned(), kind })
+    Some(Link { name: name.to_owned(), is_up: is_up(name).unwrap_or(true), kind })
+}
+
+/// Reports whether a device is up; `None` if that cannot be determined.
+fn is_up(name: &str) -> Option<bool> {
+    let netlink = Netlink::open().ok()?;
+    let link = netlink.link(&name.parse().ok()?).ok()?;
+    Some(netlink.device_state(&link).ok()??.is_up)
 }
 
 fn wireguard_module() -> Option<Module> {

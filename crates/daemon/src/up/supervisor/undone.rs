@@ -25,7 +25,7 @@ fn findings(host: &Host, interface: &InterfaceName) -> Vec<Finding> {
         .iter()
         .any(|step| matches!(step, Step::Firewall(firewall) if firewall.kill_switch != KillSwitch::Off));
     let (without_device, level) = match (is_full, is_blocked) {
-        (_, true) => ("nothing leaves the machine", Level::Problem),
+        (_, true) => ("the kill switch blocks what is meant for the tunnel", Level::Problem),
         (true, false) => ("what is meant for the tunnel leaves past it", Level::Problem),
         (false, false) => ("nothing goes through the tunnel", Level::Warning),
     };

@@ -1,0 +1,127 @@
+//! What keeps an interface from being brought up on this machine: `check` and `doctor` know it before, and say
+//! what the start says.
+
+use std::path::PathBuf;
+
+use crate::support::{End, NAME, Network, peer};
+
+struct Machine {
+    network: Network,
+    ends: [End; 2],
+}
+
+impl Machine {
+    fn new() -> Option<Self> {
+        Some(Self { network: Network::new()?, ends: [End::new(1), End::new(2)] })
+    }
+
+    fn file(&self, name: &str, lines: &str, peer_lines: &str) -> PathBuf {
+        let [lines, peer_lines] = [lines, peer_lines].map(|lines| lines.replace(';', "\n"));
+        let text = self.ends[0].interface(&lines) + &peer(self.ends[1].public(), &peer_lines);
+        self.network.file(&format!("{name}.conf"), &text)
+    }
+
+    fn run(&self, script: &str) {
+        let status = self.network.client.command("sh").args(["-ec", script]).status().unwrap();
+        assert!(status.success(), "{script}");
+    }
+
+    /// Compares what `check` and `doctor` say with how the start ends.
+    #[track_caller]
+    fn compare(&self, (name, lines, peer_lines, expected): (&str, &str, &str, &str)) {
+        let file = self.file(name, lines, peer_lines);
+        let path = file.to_str().unwrap();
+        let case = format!("{name}: {lines} {peer_lines}");
+        let (check, doctor) = (self.network.run(&["check", path]), self.network.run(&["doctor", path]));
+        let json = self.network.run(&["check", path, "--json"]);
+        let mut up = self.network.weft_up(&file);
+        up.env("WG_ENDPOINT_RESOLUTION_RETRIES", "0");
+        if expected.is_empty() {
+            assert_eq!(check.code, Some(0), "{case}: {check:?}");
+            assert_eq!(json.code, Some(0), "{case}: {json:?}");
+            self.network.start(up).stop();
+        } else {
+            let up = up.output().unwrap();
+            let start = String::from_utf8(up.stderr).unwrap();
+            assert!(up.status.code() == Some(1) && start.contains(expected), "{case}: {start}");
+            assert_eq!(check.code, Some(1), "{case}: {check:?}");
+            assert!(check.stderr.contains(expected), "{case}: {check:?}");
+            assert!(doctor.stdout.contains(expected) && doctor.code == Some(1), "{case}: {doctor:?}");
+            let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+            assert_eq!(
+                (&json["ok"], json["errors"].as_array().unwrap().len()),
+                (&false.into(), 1),
+                "{case}: {json}"
+            );
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+/// A program that has port 7777 of UDP and port 7778 of TCP in the client.
+fn in_the_way(machine: &Machine) -> (std::net::UdpSocket, std::net::TcpListener) {
+    machine.network.client.run(|| {
+        let udp = std::net::UdpSocket::bind("0.0.0.0:7777").unwrap();
+        (udp, std::net::TcpListener::bind("127.0.0.1:7778").unwrap())
+    })
+}
+
+#[test]
+fn what_a_start_fails_of_is_known_to_check_and_doctor() {
+    let Some(machine) = Machine::new() else { return };
+    let _program = in_the_way(&machine);
+    machine.run(
+        "ip tuntap add tun9 mode tun; ip route add 10.40.0.0/16 dev eth0; ip route add 10.41.0.0/16 dev eth0 metric 7; \
+         ip route add blackhole 10.42.0.0/16; ip route add fd40::/64 dev eth0; ip route add fd41::/64 dev eth0 metric 7; \
+         ip route add default dev eth0 table 77; ip route add 10.43.0.0/16 dev eth0 table 78; \
+         ip route add 10.44.0.0/16 nexthop via 192.0.2.2 nexthop via 192.0.2.3",
+    );
+    #[rustfmt::skip]
+    let cases = [
+        // the name, lines of [Interface], lines of [Peer], what is in the way (none: it comes up)
+        (NAME, "", "AllowedIPs = 10.88.0.0/16", ""),
+        // Routes.
+        (NAME, "", "AllowedIPs = 192.0.2.0/24", "192.0.2.0/24 is already routed through eth0; remove"),
+        (NAME, "", "AllowedIPs = 10.40.0.0/16", "10.40.0.0/16 is already routed through eth0"),
+        (NAME, "", "AllowedIPs = 10.40.0.0/17", ""),
+        (NAME, "", "AllowedIPs = 10.41.0.0/16", ""),
+        (NAME, "", "AllowedIPs = 10.42.0.0/16", "10.42.0.0/16 is already routed to nowhere (blackhole)"),
+        (NAME, "", "AllowedIPs = 10.44.0.0/16", "10.44.0.0/16 is already routed through eth0"),
+        (NAME, "", "AllowedIPs = 2001:db8::/64", ""),
+        (NAME, "", "AllowedIPs = fd40::/64", "fd40::/64 is already routed through eth0"),
+        (NAME, "", "AllowedIPs = fd41::/64", ""),
+        (NAME, "", "AllowedIPs = 0.0.0.0/0", ""),
+        (NAME, "FwMark = 77", "AllowedIPs = 0.0.0.0/0", "dev weft0 table 77: 0.0.0.0/0 is already routed through eth0"),
+        (NAME, "Table = 77", "AllowedIPs = 0.0.0.0/0", "dev weft0 table 77: 0.0.0.0/0 is already routed through eth0"),
+        (NAME, "Table = main", "AllowedIPs = 0.0.0.0/0", "0.0.0.0/0 is already routed through eth0"),
+        (NAME, "Table = 78", "AllowedIPs = 10.43.0.0/16", "10.43.0.0/16 is already routed through eth0"),
+        (NAME, "Table = 79", "AllowedIPs = 192.0.2.0/24", ""),
+        (NAME, "Table = off", "AllowedIPs = 192.0.2.0/24", ""),
+        (NAME, "PreUp = ip route del 10.40.0.0/16;PostDown = ip route add 10.40.0.0/16 dev eth0", "AllowedIPs = 10.40.0.0/16", ""),
+        // Names and numbers that others have.
+        ("eth0", "", "AllowedIPs = 10.88.0.0/16", "eth0"),
+        ("tun9", "", "AllowedIPs = 10.88.0.0/16", "tun9"),
+        (NAME, "ListenPort = 7777", "AllowedIPs = 10.88.0.0/16", "7777"),
+        (NAME, "ListenPort = 7778", "AllowedIPs = 10.88.0.0/16", ""),
+        (NAME, "# weft: Metrics = 127.0.0.1:7778", "AllowedIPs = 10.88.0.0/16", "127.0.0.1:7778"),
+        (NAME, "# weft: Metrics = 127.0.0.1:7777", "AllowedIPs = 10.88.0.0/16", ""),
+        // The zone of an endpoint.
+        (NAME, "", "AllowedIPs = 10.88.0.0/16;Endpoint = [fe80::1%nope]:51820", "there is no interface nope"),
+        (NAME, "", "AllowedIPs = 10.88.0.0/16;Endpoint = [fe80::1%eth0]:51820", ""),
+    ];
+    for case in cases {
+        machine.compare(case);
+    }
+    // What an interface has itself is not in its way.
+    let file = machine.file(
+        NAME,
+        "ListenPort = 7779;FwMark = 80;# weft: Metrics = 127.0.0.1:7780",
+        "AllowedIPs = 0.0.0.0/0, 10.88.0.0/16",
+    );
+    let daemon = machine.network.up(&file);
+    let check = machine.network.run(&["check", NAME]);
+    assert_eq!(check.code, Some(0), "{check:?}");
+    daemon.stop();
+    machine.run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
+    machine.compare((NAME, "", "AllowedIPs = 10.88.0.0/16", "net.ipv6.conf.default.disable_ipv6"));
+}
