@@ -31,8 +31,8 @@ pub fn parse(text: &str) -> Option<SocketAddr> {
     })
 }
 
-/// Returns the interface that the host of an endpoint has as its scope (`fe80::1%eth0`) if this machine has no
-/// such interface.
+/// Returns the interface that the host of an endpoint has as its scope (`fe80::1%eth0`) if this machine has
+/// no such interface.
 pub fn missing_scope(host: &str) -> Option<&str> {
     let (_, scope) = host.split_once('%')?;
     scope::index_of(scope).is_none().then_some(scope)

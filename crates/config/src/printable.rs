@@ -73,7 +73,7 @@ fn colour(text: &str) -> Option<&str> {
     let is_colour = |number: &str| {
         matches!(number.parse(), Ok(0..=4 | 22..=24 | 31..=37 | 39 | 90..=97)) || number.is_empty()
     };
-    // Tables name a colour by its number of 256; the first 16 are those above, and 0 and 8 are black and grey.
+    // Tables name a colour by its number of 256. The first 16 are those above, 0 and 8 are black and grey.
     let is_numbered = |number: &str| matches!(number.parse(), Ok(1..=7 | 9..=15));
     let is_short = end <= 16;
     let is_ours = parameters[end..].starts_with('m')

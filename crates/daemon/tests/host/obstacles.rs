@@ -1,5 +1,4 @@
-//! What keeps an interface from being brought up on this machine: `check` and `doctor` know it before, and say
-//! what the start says.
+//! Obstacles to a start on this machine: `check` and `doctor` know them before, and say what the start says.
 
 use std::path::PathBuf;
 
