@@ -167,7 +167,7 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     }
     // A daemon that `weft up` did not start has no record, and leaves no more than a socket. Records are lost
     // in a power cut, while /etc/resolv.conf stays.
-    let had_socket = remove_sockets(interface);
+    let had_socket = !Record::is_of_another_namespace(directory, interface) && remove_sockets(interface);
     let had_dns = weft_host::repair_dns().iter().any(|name| name == interface.as_str());
     let had_kill_switch = keep == Keep::Nothing && weft_host::remove_unrecorded_firewall(interface)?;
     Ok(if had_socket || had_dns || had_kill_switch { Down::CleanedUp } else { Down::NotUp })

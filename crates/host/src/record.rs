@@ -117,9 +117,15 @@ impl Record {
         }
     }
 
+    /// Reports whether the record in a directory was made in another network namespace, which is still there.
+    /// The sockets of that name are not of this one then.
+    pub fn is_of_another_namespace(directory: &Path, interface: &InterfaceName) -> bool {
+        let found = Self::read_file(&record_path(directory, interface), interface);
+        matches!(found, Ok(Some((record, _))) if record.is_elsewhere())
+    }
+
     /// Reads the record of an interface in a directory, if there is one that was made in this network
-    /// namespace. Only the trusted part of another
-    /// user's record is returned.
+    /// namespace. Only the trusted part of another user's record is returned.
     pub fn read(directory: &Path, interface: &InterfaceName) -> Result<Option<Self>, HostError> {
         let found = Self::read_file(&record_path(directory, interface), interface)?;
         let ours = match found.filter(|(record, _)| !record.is_elsewhere()) {
