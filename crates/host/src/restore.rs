@@ -136,7 +136,7 @@ impl Host {
         if !device.is_up {
             undone.push(Undone::Down);
         }
-        if device.is_up && has_lost_ipv6(&to_restore) {
+        if device.is_up && has_lost_ipv6(&device, &to_restore) {
             self.bring_ipv6_back(&device);
         }
         undone.extend(meant.into_iter().map(|step| Undone::Step(step, None)));
@@ -177,7 +177,10 @@ impl Host {
             let is_present = |net: &IpNet| Family::of(*net) == family && !is_of_link(net);
             missing.iter().any(of_family) && !present.iter().any(is_present)
         };
-        let lost: Vec<Family> = Family::ALL.into_iter().filter(|family| has_lost(*family)).collect();
+        // Also without an address: with such an MTU the kernel has removed all routes of IPv6.
+        let is_off = |family| family == Family::V6 && is_without_ipv6(device);
+        let lost: Vec<Family> =
+            Family::ALL.into_iter().filter(|family| has_lost(*family) || is_off(*family)).collect();
         let is_restored = |step: &Step| match step {
             Step::Address(net) => was_down || lost.contains(&Family::of(*net)),
             Step::Route { prefix, table } => {
@@ -194,7 +197,7 @@ impl Host {
     /// Gives the device the MTU without which the kernel takes IPv6 from it, and routes it past the tunnel.
     fn bring_ipv6_back(&self, device: &DeviceState) {
         let Some(own) = self.link() else { return };
-        if device.mtu < MIN_MTU_IPV6.into() {
+        if is_without_ipv6(device) {
             let mtu = self.plan.mtu.max(MIN_MTU_IPV6);
             match self.kernel.netlink.set_mtu(own, mtu) {
                 Ok(()) => tracing::warn!(
@@ -287,6 +290,15 @@ fn is_looked_after(step: &Step) -> bool {
     matches!(step, Step::Firewall(_) | Step::Sysctl { .. })
 }
 
-fn has_lost_ipv6(to_restore: &[Step]) -> bool {
-    to_restore.iter().any(|step| matches!(step, Step::Address(net) if Family::of(*net) == Family::V6))
+/// Reports whether its MTU leaves it no IPv6.
+fn is_without_ipv6(device: &DeviceState) -> bool {
+    device.mtu < MIN_MTU_IPV6.into()
+}
+
+fn has_lost_ipv6(device: &DeviceState, to_restore: &[Step]) -> bool {
+    to_restore.iter().any(|step| match step {
+        Step::Address(net) => Family::of(*net) == Family::V6,
+        Step::Route { prefix, .. } => Family::of(*prefix) == Family::V6 && is_without_ipv6(device),
+        _ => false,
+    })
 }

@@ -221,6 +221,20 @@ fn what_a_program_takes_from_the_device_comes_back() {
     }
 }
 
+/// The kernel takes IPv6 from a device with a small MTU, and its routes, which lead past the tunnel then.
+#[test]
+fn a_small_mtu_takes_no_ipv6_from_a_tunnel_without_an_address_of_it() {
+    let Some(network) = Network::new() else { return };
+    let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
+    let without = text.replace(", fd77::1/64", "");
+    assert_ne!(text, without);
+    let client = network.up(&network.file("weft0.conf", &without));
+    let up = network.picture();
+    run(&network.client, "ip link set weft0 mtu 1200");
+    up.assert_restored(&network.client);
+    client.stop();
+}
+
 #[test]
 fn a_device_that_was_set_down_has_its_addresses_and_routes_again_when_it_is_up() {
     restored_after(&["ip link set weft0 down", "ip link set weft0 up"]);
