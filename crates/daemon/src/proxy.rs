@@ -14,8 +14,8 @@ use weft_ipc::ServerThread;
 use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_proxy::{
-    Destination, Elsewhere, Kernel, LocalAddress, MakeSocket, Network, Options, Reach, Resolver, Server,
-    StartError, Transport, Users, UsersError, connect_stdio,
+    DESCRIPTORS, Destination, Elsewhere, Kernel, LocalAddress, MakeSocket, Network, Options, Reach, Resolver,
+    Server, StartError, Transport, Users, UsersError, connect_stdio,
 };
 use weft_rootless::{Names, News, Sockets, TunnelState};
 
@@ -24,17 +24,11 @@ use crate::up::rootless::{self, NameServers};
 use crate::wiping_allocator;
 
 const THREAD: &str = "weft-proxy";
-/// Clients of all listening sockets together.
-const CLIENTS: usize = 8192;
 /// The available memory has at most this share for clients, each of which may take as much as an HTTP client
 /// does: its head and its body, and those of the answer.
 const CLIENTS_SHARE: u64 = 8;
 const CLIENT_BYTES: u64 = 128 << 10;
 const MIN_CLIENTS: u64 = 64;
-/// A client has one, and its connection another one.
-const DESCRIPTORS_OF_CLIENT: usize = 2;
-/// Those of the tunnel, and of UDP.
-const DESCRIPTORS_OF_OTHERS: usize = 512;
 
 /// Runs `weft proxy` until a signal, the end of the tunnel, or the end of the connection of `--stdio`. Call
 /// it before the first thread is started.
@@ -153,7 +147,7 @@ fn serve(
     reach: Reach,
     host: &Arc<dyn Network>,
 ) -> Result<ServerThread, Error> {
-    let options = bounded(options)?;
+    let options = bounded(options, 1)?;
     wait_for_release(&options);
     let open = options.open_to_others();
     let server = {
@@ -201,24 +195,23 @@ fn serve_stdio(
     Ok(ServerThread::start(THREAD, runtime, serve)?)
 }
 
-/// Bounds a proxy by the memory and the descriptors that this process may have.
-pub(crate) fn bounded(options: Options) -> std::io::Result<Options> {
+/// Bounds a proxy by the memory and the descriptors that this process may have, as one of `servers`.
+pub(crate) fn bounded(options: Options, servers: usize) -> std::io::Result<Options> {
     let available = memory::available_bytes();
     let by_memory =
         available.map_or(MIN_CLIENTS, |bytes| bytes / CLIENTS_SHARE / CLIENT_BYTES).max(MIN_CLIENTS);
-    let clients = clients()?.min(usize::try_from(by_memory).unwrap_or(usize::MAX));
+    let options = options.within_descriptors(raise_descriptors()?, servers);
+    let clients = options.clients.min(usize::try_from(by_memory).unwrap_or(usize::MAX));
     let waiting_bytes = weft_dataplane::staging_bytes(available);
     Ok(Options { clients, waiting_bytes, give_back: wiping_allocator::give_back, ..options })
 }
 
-/// Raises the limit for descriptors as far as is needed, and returns how many clients it allows.
-fn clients() -> std::io::Result<usize> {
+/// Raises the limit for descriptors as far as is needed, and returns it.
+fn raise_descriptors() -> std::io::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let needed = (CLIENTS * DESCRIPTORS_OF_CLIENT + DESCRIPTORS_OF_OTHERS) as rlim_t;
-    let limit = soft.max(hard.min(needed));
+    let limit = soft.max(hard.min(DESCRIPTORS as rlim_t));
     setrlimit(Resource::RLIMIT_NOFILE, limit, hard)?;
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    Ok((limit.saturating_sub(DESCRIPTORS_OF_OTHERS) / DESCRIPTORS_OF_CLIENT).clamp(1, CLIENTS))
+    Ok(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
 fn start_error(error: StartError) -> Error {

@@ -1,10 +1,10 @@
-//! A budget in bytes for everything that waits in a proxy for something slow: datagrams for a name, and what
-//! a relay has read for its receiver.
+//! A budget for what clients of a proxy take together: bytes that wait for something slow (datagrams for a
+//! name, and what a relay has read for its receiver), or UDP sockets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Bytes that may wait, of all clients together.
+/// Bytes that may wait, or sockets that may be open, of all clients together.
 #[derive(Debug)]
 pub(crate) struct Budget {
     most: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Account {
     used: AtomicUsize,
 }
 
-/// Bytes of an account, until they are dropped.
+/// Bytes or sockets of an account, until they are dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     account: Arc<Account>,

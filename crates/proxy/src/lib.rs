@@ -11,6 +11,7 @@ mod access;
 mod address;
 mod budget;
 mod datagram;
+mod descriptors;
 mod destination;
 mod http;
 mod kernel;
@@ -41,6 +42,7 @@ pub use access::{Users, UsersError};
 pub use address::{
     Forward, InvalidForward, InvalidLocalAddress, LocalAddress, Reverse, Transport, TunnelAddress,
 };
+pub use descriptors::DESCRIPTORS;
 pub use destination::{Destination, Host, InvalidDestination};
 pub use kernel::{Kernel, MakeSocket};
 pub use machine::Near;

@@ -1,7 +1,7 @@
 //! UDP mappings: which addresses exchange datagrams, and since when they have not.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +14,9 @@ pub(crate) const MAPPING_TIMEOUT: Duration = Duration::from_secs(120);
 /// Mappings of a client.
 pub(crate) const MAPPINGS: usize = 1024;
 
-/// What a mapping is about and when it was last used. Bounded: the one that was not used for longest gives
-/// way to a new one.
+/// What a mapping is about and when it was last used.
 #[derive(Debug)]
-pub(crate) struct LastUsed<K>(HashMap<K, Instant>);
+struct LastUsed<K>(HashMap<K, Instant>);
 
 impl<K> Default for LastUsed<K> {
     fn default() -> Self {
@@ -71,34 +70,97 @@ impl Peers {
     }
 }
 
-impl<K: Copy + Eq + std::hash::Hash> LastUsed<K> {
-    /// Records a use now. Returns the mapping that gave way, if there were too many.
-    pub(crate) fn insert(&mut self, key: K) -> Option<K> {
-        self.insert_within(key, MAPPINGS)
+/// The sources of a forward. None of their addresses has more than [`MAPPINGS`].
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    last_used: LastUsed<SocketAddr>,
+    /// How many sources each address has.
+    addresses: HashMap<IpAddr, usize>,
+}
+
+impl Sources {
+    /// Records that something came from a source that has a mapping, or gets one now. Returns the source of
+    /// the same address that gave way, if it had too many.
+    pub(crate) fn insert(&mut self, source: SocketAddr) -> Option<SocketAddr> {
+        if self.last_used.0.insert(source, Instant::now()).is_some() {
+            return None;
+        }
+        let count = self.addresses.entry(source.ip()).or_default();
+        *count += 1;
+        if *count <= MAPPINGS {
+            return None;
+        }
+        let oldest = self.last_used.oldest(|other| other.ip() == source.ip() && *other != source)?;
+        self.remove(oldest);
+        Some(oldest)
     }
 
-    /// Like [`Self::insert`], with `most` mappings.
+    /// Removes the source that was not used for longest, among those of the address that has most: one
+    /// address takes no place from the others.
+    pub(crate) fn give_way(&mut self) -> Option<SocketAddr> {
+        let (address, count) = self.addresses.iter().max_by_key(|(_, count)| **count)?;
+        let is_any = *count == 1;
+        let oldest = self.last_used.oldest(|source| is_any || source.ip() == *address)?;
+        self.remove(oldest);
+        Some(oldest)
+    }
+
+    /// Records that something is sent to a source. Reports whether it may.
+    pub(crate) fn refresh(&mut self, source: SocketAddr) -> bool {
+        self.last_used.refresh(source)
+    }
+
+    pub(crate) fn remove(&mut self, source: SocketAddr) {
+        if self.last_used.0.remove(&source).is_some() {
+            Self::forget(&mut self.addresses, source);
+        }
+    }
+
+    /// Removes the sources whose time is over, and calls `ended` with each.
+    pub(crate) fn expire(&mut self, mut ended: impl FnMut(SocketAddr)) {
+        self.last_used.expire(|source| {
+            Self::forget(&mut self.addresses, source);
+            ended(source);
+        });
+    }
+
+    fn forget(addresses: &mut HashMap<IpAddr, usize>, source: SocketAddr) {
+        let Some(count) = addresses.get_mut(&source.ip()) else { return };
+        *count -= 1;
+        if *count == 0 {
+            addresses.remove(&source.ip());
+        }
+    }
+}
+
+impl<K: Copy + Eq + std::hash::Hash> LastUsed<K> {
+    /// Records a use now. If there are more than `most` mappings, the one that was not used for longest gives
+    /// way; returns it.
     fn insert_within(&mut self, key: K, most: usize) -> Option<K> {
-        let now = Instant::now();
-        let is_new = self.0.insert(key, now).is_none();
+        let is_new = self.0.insert(key, Instant::now()).is_none();
         if !is_new || self.0.len() <= most {
             return None;
         }
-        let oldest = self.0.iter().filter(|(other, _)| **other != key).min_by_key(|(_, used)| **used);
-        let oldest = oldest.map(|(key, _)| *key)?;
+        let oldest = self.oldest(|other| *other != key)?;
         self.0.remove(&oldest);
         Some(oldest)
     }
 
+    /// Returns the mapping that was not used for longest among some.
+    fn oldest(&self, is_among: impl Fn(&K) -> bool) -> Option<K> {
+        let among = self.0.iter().filter(|(key, _)| is_among(key));
+        among.min_by_key(|(_, used)| **used).map(|(key, _)| *key)
+    }
+
     /// Records a use now of a mapping that exists. Reports whether it does.
-    pub(crate) fn refresh(&mut self, key: K) -> bool {
+    fn refresh(&mut self, key: K) -> bool {
         let now = Instant::now();
         let used = self.0.get_mut(&key).filter(|used| now.duration_since(**used) < MAPPING_TIMEOUT);
         used.map(|used| *used = now).is_some()
     }
 
     /// Removes the mappings that have ended, calls `ended` with each, and reports whether none is left.
-    pub(crate) fn expire(&mut self, mut ended: impl FnMut(K)) -> bool {
+    fn expire(&mut self, mut ended: impl FnMut(K)) -> bool {
         let now = Instant::now();
         self.0.retain(|key, used| {
             let is_current = now.duration_since(*used) < MAPPING_TIMEOUT;
@@ -154,15 +216,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_mapping_that_was_not_used_for_longest_gives_way() {
-        let mut peers = LastUsed::<usize>::default();
-        for number in 0..MAPPINGS {
-            assert_eq!(peers.insert(number), None);
+    async fn the_source_that_was_not_used_for_longest_gives_way_of_the_address_that_has_most() {
+        let at = |address: u8, port: usize| SocketAddr::from(([192, 0, 2, address], port as u16));
+        let mut sources = Sources::default();
+        assert_eq!((sources.insert(at(1, 1)), sources.insert(at(2, 1))), (None, None));
+        for port in 2..=MAPPINGS {
             tokio::time::advance(Duration::from_millis(1)).await;
+            assert_eq!(sources.insert(at(2, port)), None);
         }
-        assert!(peers.refresh(0));
-        assert_eq!(peers.insert(MAPPINGS), Some(1));
-        assert_eq!(peers.insert(MAPPINGS), None, "it is there already");
-        assert!(peers.refresh(0) && !peers.refresh(1) && peers.refresh(2));
+        assert!(sources.refresh(at(2, 1)));
+        assert_eq!(sources.insert(at(2, MAPPINGS + 1)), Some(at(2, 2)));
+        assert_eq!(sources.insert(at(2, MAPPINGS + 1)), None, "it is there already");
+        // The other address has the oldest of all, but only that one.
+        assert_eq!(sources.give_way(), Some(at(2, 3)));
+        sources.remove(at(2, 4));
+        assert_eq!(sources.give_way(), Some(at(2, 5)));
+        for port in 6..MAPPINGS {
+            assert_eq!(sources.give_way(), Some(at(2, port)));
+        }
+        let last: Vec<_> = std::iter::from_fn(|| sources.give_way()).collect();
+        assert_eq!(last.len(), 4, "{last:?}");
+        assert!(sources.addresses.is_empty());
+        sources.insert(at(1, 1));
+        tokio::time::advance(MAPPING_TIMEOUT).await;
+        sources.expire(|ended| assert_eq!(ended, at(1, 1)));
+        assert!(sources.addresses.is_empty() && sources.last_used.0.is_empty());
     }
 }

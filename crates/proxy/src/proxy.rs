@@ -19,4 +19,8 @@ pub(crate) struct Proxy {
     pub(crate) budget: Arc<Budget>,
     /// What relays hold for their receivers.
     pub(crate) relayed: Arc<Account>,
+    /// UDP sockets of sources of forwards and of associations.
+    pub(crate) udp_sockets: Arc<Budget>,
+    /// Those of all associations.
+    pub(crate) associations: Arc<Account>,
 }

@@ -17,6 +17,7 @@ use weft_ipc::{Place, Source, serve_each};
 use crate::access::Users;
 use crate::address::{Forward, LocalAddress, Reverse, Transport, TunnelAddress};
 use crate::budget::Budget;
+use crate::descriptors::{CLIENTS, UDP_SOCKETS};
 use crate::destination::Destination;
 use crate::network::{Connection, Datagrams, Listener, Network};
 use crate::proxy::Proxy;
@@ -28,8 +29,6 @@ use crate::{http, socks5, system};
 
 /// How long a client usually has for its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Clients at once, with two descriptors each.
-const CLIENTS: usize = 4096;
 const WAITING_BYTES: usize = 16 << 20;
 /// How often memory is given back to the system after much of it was used.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(5);
@@ -56,6 +55,9 @@ pub struct Options {
     /// Clients at once, in equal parts for the listening sockets. When a socket has as many, one that has not
     /// sent its request gives way to a new one.
     pub clients: usize,
+    /// UDP sockets at once, of the sources of forwards and of associations. A forward has as many as it
+    /// leaves to the others; then a source gives way to a new one.
+    pub udp_sockets: usize,
     /// How long a client has for its request.
     pub request_timeout: Duration,
     /// Bytes that wait for something slow, of all clients together: a name, or a receiver.
@@ -74,6 +76,7 @@ impl Default for Options {
             users: None,
             allow_anyone: false,
             clients: CLIENTS,
+            udp_sockets: UDP_SOCKETS,
             request_timeout: REQUEST_TIMEOUT,
             waiting_bytes: WAITING_BYTES,
             give_back: || (),
@@ -229,6 +232,7 @@ impl Server {
         let Options { socks5, http, forwards, reverses, users, clients, request_timeout, give_back, .. } =
             options;
         let budget = Budget::new(options.waiting_bytes);
+        let udp_sockets = Budget::new(options.udp_sockets);
         let proxy = Arc::new(Proxy {
             reach,
             host: Arc::clone(host),
@@ -237,6 +241,8 @@ impl Server {
             refusals: Refusals::default(),
             relayed: budget.account(),
             budget,
+            associations: udp_sockets.account(),
+            udp_sockets,
         });
         let mut server =
             Self { proxy, services: vec![], datagrams: vec![], addresses: vec![], clients, give_back };
@@ -349,7 +355,8 @@ impl Server {
             }));
         }
         for (socket, target) in datagrams {
-            tasks.push(Box::pin(udp_forward::serve(socket, target, proxy.budget.account())));
+            let [waiting, sockets] = [&proxy.budget, &proxy.udp_sockets].map(Budget::account);
+            tasks.push(Box::pin(udp_forward::serve(socket, target, waiting, sockets)));
         }
         tasks.push(Box::pin(async move {
             loop {

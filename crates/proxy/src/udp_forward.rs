@@ -15,7 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::budget::{Account, Charge};
 use crate::datagram;
 use crate::destination::Destination;
-use crate::mapping::LastUsed;
+use crate::mapping::Sources;
 use crate::network::{Datagrams, Network};
 use crate::reach::{Reach, ReachError};
 use crate::refusals::Refusals;
@@ -24,8 +24,6 @@ use crate::refusals::Refusals;
 const WAITING: usize = 8;
 /// What a datagram that waits takes beside its bytes.
 const OVERHEAD: usize = 128;
-/// Mappings of a forward, over all clients.
-const ALL_MAPPINGS: usize = 8 * crate::mapping::MAPPINGS;
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(15);
 /// A socket that fails again and again does not keep the thread busy.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -71,8 +69,8 @@ impl Target {
 
 /// The mappings of one forward.
 struct Mappings {
-    /// When each source of each client was last used, in either direction.
-    clients: Mutex<HashMap<IpAddr, LastUsed<SocketAddr>>>,
+    /// When each source was last used, in either direction.
+    used: Mutex<Sources>,
     listening: Arc<dyn Datagrams>,
     /// Orders the tasks that send to sources: a socket wakes only one that waits for room.
     sending: tokio::sync::Mutex<()>,
@@ -103,25 +101,27 @@ impl Mapping {
 }
 
 impl Mappings {
-    fn clients(&self) -> MutexGuard<'_, HashMap<IpAddr, LastUsed<SocketAddr>>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    fn used(&self) -> MutexGuard<'_, Sources> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Forwards the datagrams that arrive at a socket. Never returns: drop it to end.
+/// Forwards the datagrams that arrive at a socket. Datagrams that wait are charged to one account, and the
+/// socket of each source to the other one. Never returns: drop it to end.
 pub(crate) async fn serve(
     listening: Arc<dyn Datagrams>,
     target: Arc<Target>,
-    account: Arc<Account>,
+    waiting: Arc<Account>,
+    sockets: Arc<Account>,
 ) -> Infallible {
     let mappings = Arc::new(Mappings {
-        clients: Mutex::default(),
+        used: Mutex::default(),
         listening: Arc::clone(&listening),
         sending: tokio::sync::Mutex::new(()),
         target,
         refusals: Refusals::default(),
     });
-    let mut sources: HashMap<SocketAddr, (Arc<Mapping>, AbortHandle)> = HashMap::new();
+    let mut open: HashMap<SocketAddr, Open> = HashMap::new();
     let mut tasks = JoinSet::new();
     let mut expiry = interval(EXPIRY_INTERVAL);
     expiry.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -135,35 +135,61 @@ pub(crate) async fn serve(
                         continue;
                     }
                 };
-                if !sources.contains_key(&from) && sources.len() >= ALL_MAPPINGS {
-                    tracing::debug!("a datagram is dropped: {ALL_MAPPINGS} sources use the forward already");
-                    continue;
-                }
-                let gives_way = mappings.clients().entry(from.ip()).or_default().insert(from);
-                if let Some((_, task)) = gives_way.and_then(|source| sources.remove(&source)) {
-                    task.abort();
-                }
-                let (mapping, _) = sources.entry(from).or_insert_with(|| {
+                if !open.contains_key(&from) {
+                    let charge = make_room(&sockets, &mappings, &mut open);
                     let mapping = Arc::<Mapping>::default();
                     let task = tasks.spawn(carry(Arc::clone(&mappings), Arc::clone(&mapping), from));
-                    (mapping, task)
-                });
-                send(mapping, datagram, &account).await;
+                    open.insert(from, Open { mapping, task, _charge: charge });
+                }
+                if let Some(source) = mappings.used().insert(from) {
+                    close(&mut open, source);
+                }
+                let Some(Open { mapping, .. }) = open.get(&from) else { continue };
+                send(mapping, datagram, &waiting).await;
             }
-            Some(ended) = tasks.join_next() => {
+            Some(ended) = tasks.join_next_with_id() => {
                 // A mapping that could not be opened is tried again with the next datagram.
-                if let Ok(source) = ended {
-                    sources.remove(&source);
+                if let Ok((task, source)) = ended
+                    && open.get(&source).is_some_and(|open| open.task.id() == task)
+                {
+                    mappings.used().remove(source);
+                    open.remove(&source);
                 }
             }
-            _ = expiry.tick() => mappings.clients().retain(|_, used| {
-                !used.expire(|source| {
-                    if let Some((_, task)) = sources.remove(&source) {
-                        task.abort();
-                    }
-                })
-            }),
+            _ = expiry.tick() => mappings.used().expire(|source| close(&mut open, source)),
         }
+    }
+}
+
+/// The mapping of a source, with its task.
+struct Open {
+    mapping: Arc<Mapping>,
+    task: AbortHandle,
+    /// For its socket.
+    _charge: Option<Charge>,
+}
+
+fn close(open: &mut HashMap<SocketAddr, Open>, source: SocketAddr) {
+    if let Some(ended) = open.remove(&source) {
+        // Its socket is closed before the one of a later task is opened.
+        ended.task.abort();
+    }
+}
+
+/// Takes a socket of the account for a new source. Other sources give way if there is none left. A forward
+/// may always have one source.
+fn make_room(
+    sockets: &Arc<Account>,
+    mappings: &Mappings,
+    open: &mut HashMap<SocketAddr, Open>,
+) -> Option<Charge> {
+    loop {
+        if let Some(charge) = sockets.charge(1) {
+            return Some(charge);
+        }
+        let source = mappings.used().give_way()?;
+        tracing::debug!("{source} gives way to another source of datagrams");
+        close(open, source);
     }
 }
 
@@ -204,9 +230,7 @@ async fn carry(mappings: Arc<Mappings>, mapping: Arc<Mapping>, source: SocketAdd
     loop {
         match datagram::receive(&*socket, 0).await {
             Ok((datagram, from)) if from == to => {
-                let is_current =
-                    mappings.clients().get_mut(&source.ip()).is_some_and(|used| used.refresh(source));
-                if !is_current {
+                if !mappings.used().refresh(source) {
                     continue;
                 }
                 let _turn = mappings.sending.lock().await;

@@ -20,6 +20,8 @@ use crate::proxy;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+/// At most, of one command: for published ports, for those of the host, and for name servers.
+const SERVERS: usize = 3;
 /// The port of name servers.
 const DNS: u16 = 53;
 
@@ -101,7 +103,7 @@ fn start(
         return Ok(None);
     }
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let options = proxy::bounded(Options { reverses, ..Options::default() })?;
+    let options = proxy::bounded(Options { reverses, ..Options::default() }, SERVERS)?;
     let server = {
         let _inside = runtime.enter();
         let reach = Reach::new(Arc::clone(from), Vec::new(), None);

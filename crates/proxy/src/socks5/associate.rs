@@ -49,6 +49,8 @@ struct Outside {
     network: Arc<dyn Network>,
     is_ipv6: bool,
     peers: Mutex<Peers>,
+    /// `None`: the association has it.
+    _charge: Option<Charge>,
 }
 
 impl Outside {
@@ -73,6 +75,12 @@ pub(super) async fn serve(
     let (Some(local), Some(peer)) = (client.local_addr(), client.peer_addr()) else {
         tracing::debug!("a client of a Unix socket asks for UDP, which needs an address");
         client.write_all(&Reply::CommandNotSupported.with(None)).await?;
+        return client.shutdown().await;
+    };
+    let Some(charge) = proxy.associations.charge(1) else {
+        let reason = "as many have it as the limit for descriptors allows";
+        proxy.refusals.report("a SOCKS5 client that asks for UDP", &reason);
+        client.write_all(&Reply::GeneralFailure.with(None)).await?;
         return client.shutdown().await;
     };
     let socket = match proxy.host.udp(with_port(local, 0)) {
@@ -108,6 +116,7 @@ pub(super) async fn serve(
         outside: Vec::new(),
         replies: JoinSet::new(),
         charged: proxy.budget.account(),
+        _first: charge,
     }
     .run(client)
     .await
@@ -130,6 +139,8 @@ struct Association<'a> {
     replies: JoinSet<()>,
     /// The datagrams that wait for a name, and the addresses that were sent to.
     charged: Arc<Account>,
+    /// For the first socket that datagrams leave by.
+    _first: Charge,
 }
 
 impl Association<'_> {
@@ -218,12 +229,20 @@ impl Association<'_> {
         if let Some((outside, _)) = self.outside.iter().find(|(outside, _)| is_for(outside)) {
             return Ok(Arc::clone(outside));
         }
+        let charge = if self.outside.is_empty() {
+            None
+        } else {
+            let charge = self.proxy.associations.charge(1);
+            Some(charge.ok_or_else(|| io::Error::other("associations have all their sockets"))?)
+        };
         let any: IpAddr = match to {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let socket = network.udp((any, 0).into())?;
-        let outside = Arc::new(Outside { socket, network, is_ipv6: to.is_ipv6(), peers: Mutex::default() });
+        let outside =
+            Outside { socket, network, is_ipv6: to.is_ipv6(), peers: Mutex::default(), _charge: charge };
+        let outside = Arc::new(outside);
         let replies = self.replies.spawn(return_replies(Arc::clone(&outside), Arc::clone(&self.inside)));
         self.outside.push((Arc::clone(&outside), replies));
         Ok(outside)

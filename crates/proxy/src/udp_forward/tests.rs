@@ -92,7 +92,8 @@ async fn what_waits_for_a_slow_name_is_bounded_over_all_sources_and_given_back()
     let network: Arc<dyn Network> = Arc::clone(&slow) as Arc<dyn Network>;
     let reach = Reach::new(network, vec!["192.0.2.0/24".parse().unwrap()], None);
     let target = Arc::new(Target::Remote(reach, "slow.example:53".parse().unwrap()));
-    let forward = serve(Arc::clone(&listening) as Arc<dyn Datagrams>, target, budget.account());
+    let sockets = Budget::new(usize::from(SOURCES) * 4).account();
+    let forward = serve(Arc::clone(&listening) as Arc<dyn Datagrams>, target, budget.account(), sockets);
     let driver = async {
         for round in [1, 2] {
             for port in 1..=SOURCES {

@@ -1,9 +1,11 @@
 //! Forwards in both directions, and how a proxy is refused.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpStream, UdpSocket, UnixListener, UnixStream};
+use tokio::time::timeout;
 use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use weft_proxy::{Forward, LocalAddress, Options, Reverse};
 
@@ -149,6 +151,54 @@ fn reverse_forwards_lead_from_the_tunnel_to_the_host() {
         });
     });
     assert_eq!(running.tunnel.stats().accepted, 3);
+}
+
+#[test]
+fn sources_of_datagrams_leave_descriptors_to_clients_and_to_new_sources() {
+    const NAME: &str = "forward::sources_of_datagrams_leave_descriptors_to_clients_and_to_new_sources";
+    const DESCRIPTORS: usize = 512;
+    /// How long an answer may take that does not come without descriptors.
+    const PATIENCE: Duration = Duration::from_secs(20);
+    if !is_alone(NAME) {
+        return;
+    }
+    let Some(lab) = Lab::new() else { return };
+    let limit = Some(DESCRIPTORS as u64);
+    let limit = rustix::process::Rlimit { current: limit, maximum: limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let options = Options {
+        socks5: vec!["1080".parse().unwrap()],
+        reverses: vec!["udp:9000=127.0.0.1:7".parse().unwrap()],
+        ..forwards(&["udp:8000=10.9.0.1:7"])
+    };
+    let _running = lab.proxy(options.within_descriptors(DESCRIPTORS, 1));
+    let ask = async |from: String, to: &str| {
+        let socket = UdpSocket::bind(&from).await.unwrap();
+        socket.send_to(b"hello", to).await.unwrap();
+        let answered = timeout(PATIENCE, socket.recv(&mut [0; 16])).await;
+        assert_eq!(answered.unwrap_or_else(|_| panic!("no answer for {from} at {to}")).unwrap(), 5);
+    };
+    // Of many addresses, and of one.
+    let local = async || {
+        for source in 0..600 {
+            ask(format!("127.0.{}.{}:0", source / 200, source % 200 + 1), "127.0.0.1:8000").await;
+        }
+    };
+    let peer = async || {
+        for source in 0..600 {
+            ask(format!("10.9.0.1:{}", 20_000 + source), "10.9.0.2:9000").await;
+        }
+    };
+    let far = lab.far.clone();
+    lab.client(local);
+    far.run(|| runtime().block_on(peer()));
+    lab.client(async || {
+        let served = async {
+            let stream = socks5_connect("127.0.0.1:1080", FAR_V4, ECHO).await.unwrap();
+            check_echo(stream, 1, 100_000).await;
+        };
+        timeout(PATIENCE, served).await.expect("a client of SOCKS5 is served");
+    });
 }
 
 #[test]

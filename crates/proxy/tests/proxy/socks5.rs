@@ -1,7 +1,6 @@
 //! SOCKS5, with clients of the tests.
 
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -202,13 +201,8 @@ fn half_a_request_ends_after_its_time_and_idle_clients_give_way() {
 fn ten_thousand_idle_clients_take_little_and_keep_no_client_out() {
     const IDLE: usize = 10_000;
     const NAME: &str = "socks5::ten_thousand_idle_clients_take_little_and_keep_no_client_out";
-    /// Set in a process of this test alone: what others take does not count.
-    const ALONE: &str = "WEFT_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let mut again = Command::new(std::env::current_exe().unwrap());
-        let output = again.args(["--exact", NAME, "--nocapture"]).env(ALONE, "1").output().unwrap();
-        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        return assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    if !is_alone(NAME) {
+        return;
     }
     let Some(lab) = Lab::new() else { return };
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -232,6 +226,35 @@ fn ten_thousand_idle_clients_take_little_and_keep_no_client_out() {
         let taken = resident_bytes().saturating_sub(before);
         assert!(taken < 64 << 20, "{taken} bytes");
         check_echo(busy, 2, 100_000).await;
+    });
+}
+
+#[test]
+fn associations_have_a_part_of_the_sockets_and_clients_without_one_are_served() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(Options { udp_sockets: 3, ..options() });
+    lab.client(async || {
+        let (first, relay) = associate(0).await;
+        let _second = associate(0).await;
+        let ask = async || {
+            let mut control = TcpStream::connect(PROXY).await.unwrap();
+            (socks5_request(&mut control, 3, "0.0.0.0", 0).await.0, control)
+        };
+        assert_eq!(ask().await.0, 1, "a third one leaves nothing for forwards");
+        check_echo(socks5_connect(PROXY, FAR_V4, ECHO).await.unwrap(), 1, 100_000).await;
+        // The first one has a socket for one family.
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        for host in [FAR_V4, FAR_V6, FAR_V4] {
+            socket.send_to(&datagram(host, ECHO, b"hello"), relay).await.unwrap();
+        }
+        let mut buffer = [0; 64];
+        for _ in 0..2 {
+            let len = socket.recv(&mut buffer).await.unwrap();
+            assert_eq!(buffer[..len], datagram(FAR_V4, ECHO, b"hello"));
+        }
+        drop(first);
+        // Its place is free once the proxy has seen that it ended.
+        while ask().await.0 != 0 {}
     });
 }
 

@@ -9,6 +9,7 @@
 //! There is no link between host and tunnel: what arrives at a server came through the proxy.
 
 use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
@@ -191,6 +192,20 @@ async fn echo_datagrams(socket: UdpSocket) {
         let (len, from) = socket.recv_from(&mut buffer).await.unwrap();
         let _ = socket.send_to(&buffer[..len], from).await;
     }
+}
+
+/// Reports whether this process is of one test alone: what others take does not count. If it is not, that
+/// test, with its whole name, is run in such a process, and has to pass.
+pub(crate) fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "WEFT_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    let output = again.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
 }
 
 /// Sends content of `seed` to an echo server, and checks all that comes back, its end included.
