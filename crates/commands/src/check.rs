@@ -9,7 +9,7 @@ use serde::Serialize;
 use weft_config::Interface;
 use weft_config::exit::{Code, Error};
 use weft_config::{
-    self as config, Config, ConfigErrors, Hook, KillSwitch, LoadError, Location, Parsed, Peer,
+    self as config, Config, ConfigErrors, Hook, HookPhase, KillSwitch, LoadError, Location, Parsed, Peer,
     Table as RouteTable, Warning,
 };
 use weft_host::misrouted::Misrouted;
@@ -41,9 +41,14 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     for (level, finding) in &elsewhere {
         if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
     }
-    let refused = loaded.as_ref().ok().and_then(|parsed| wrong_here(target, parsed));
+    let refused = loaded.as_ref().ok().and_then(|parsed| no_dns(&parsed.config));
     let obstacles = loaded.as_ref().map(|parsed| obstacles(target, parsed)).unwrap_or_default();
-    let code = if refused.is_some() { Code::Configuration } else { Code::Failure };
+    // As the start ends.
+    let code = match refused {
+        Some(Misrouted::NoDns { is_wrong: true, .. }) => Code::Configuration,
+        _ => Code::Failure,
+    };
+    let refused = refused.map(|found| here(target, &found));
     let problems: Vec<Finding> = refused.into_iter().chain(obstacles).collect();
     let told: Vec<String> = problems.iter().map(Finding::to_string).collect();
     if args.json {
@@ -60,14 +65,12 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     if told.is_empty() { Ok(()) } else { Err(Error::new(code, told.join("\n"))) }
 }
 
-/// Returns what makes a start of this file fail on this machine with the exit code of a wrong configuration.
-fn wrong_here(target: &str, Parsed { config, .. }: &Parsed) -> Option<Finding> {
-    let found = weft_host::misrouted::dns_predicted(config);
-    found.filter(is_wrong).map(|found| here(target, &found))
-}
-
-fn is_wrong(misrouted: &Misrouted) -> bool {
-    matches!(misrouted, Misrouted::NoDns { is_wrong: true, .. })
+/// Returns why the name servers of this configuration cannot be set on this machine. A command of PreUp may
+/// change that.
+fn no_dns(config: &Config) -> Option<Misrouted> {
+    let found = weft_host::misrouted::dns_predicted(config)?;
+    let has_pre_up = config.interface.host.hooks_of(HookPhase::PreUp).next().is_some();
+    (matches!(found, Misrouted::NoDns { .. }) && !has_pre_up).then_some(found)
 }
 
 /// Returns the finding about a key of the file.
@@ -90,6 +93,7 @@ fn obstacles(target: &str, parsed: &Parsed) -> Vec<Finding> {
             "metrics" => Some("Metrics"),
             "route" => Some("AllowedIPs"),
             "scope" => Some("Endpoint"),
+            "nft" => Some("KillSwitch"),
             _ => None,
         }
         .map(str::to_owned),
@@ -106,7 +110,8 @@ fn obstacles(target: &str, parsed: &Parsed) -> Vec<Finding> {
 fn misrouted(target: &str, config: &Config) -> Vec<(Level, Finding)> {
     let endpoints: Vec<SocketAddr> = config.endpoint_addresses().into_iter().flatten().collect();
     let found = weft_host::misrouted::predicted(config, &endpoints).into_iter();
-    let found = found.chain(weft_host::misrouted::dns_predicted(config).filter(|found| !is_wrong(found)));
+    let dns = if no_dns(config).is_none() { weft_host::misrouted::dns_predicted(config) } else { None };
+    let found = found.chain(dns);
     let finding =
         |misrouted: Misrouted| (crate::misrouted::finding(&misrouted).level, here(target, &misrouted));
     found.map(finding).collect()

@@ -46,12 +46,21 @@ pub(crate) fn connect_to_first() -> Result<Client, Error> {
 /// Warns that a daemon has ended without taking its interface down, as after a crash: of one interface, or of
 /// all.
 pub(crate) fn warn_of_leftovers(name: Option<&InterfaceName>) {
-    let names = name.map_or_else(|| socket::running().unwrap_or_default(), |name| vec![name.clone()]);
-    for name in names {
+    for name in name.map_or_else(known, |name| vec![name.clone()]) {
         if let Some(left) = left_behind(&name) {
             output::warning(&format!("{left}: {}", take_back(&name)));
         }
     }
+}
+
+/// Returns the interfaces that have a directory: with the socket of a daemon, running or not, or with the
+/// record of one that has ended and could not take everything back.
+fn known() -> Vec<InterfaceName> {
+    let entries = std::fs::read_dir(runtime_dir()).into_iter().flatten().flatten();
+    let mut names: Vec<InterfaceName> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    names
 }
 
 /// Returns a sentence if the daemon of an interface has ended without taking it down.

@@ -3,8 +3,8 @@
 
 use weft_config::{Dns, InterfaceName, KillSwitch};
 
-use super::HostError;
 use super::step::Firewall;
+use super::{HostError, netns};
 use crate::dns::{self, Choice};
 use crate::firewall::{self, Contents, FirewallError, FullTunnel, Local, OwnPackets, Recognises, Rules};
 use crate::routes::{Family, Link};
@@ -101,16 +101,25 @@ pub(super) fn remove_firewall(interface: &InterfaceName) -> Result<(), HostError
     firewall::remove(interface).map_err(failed)
 }
 
-/// Removes a kill switch of which there is no record, on systems where it outlives the machine. Returns
-/// whether there was one.
+/// Removes a kill switch of which there is no record: of an interface that does not exist, or on systems
+/// where it outlives the machine. Returns whether there was one.
 ///
 /// # Errors
 /// The packet filter cannot be read or changed.
 pub fn remove_unrecorded_firewall(interface: &InterfaceName) -> Result<bool, HostError> {
-    if !firewall::OUTLIVE_THE_MACHINE || firewall::present(interface).map_err(failed)?.is_empty() {
+    // A device of this name may be that of another program, with its rules.
+    if !firewall::OUTLIVE_THE_MACHINE && netns::has_device(interface.as_str()) {
         return Ok(false);
     }
-    remove_firewall(interface).map(|()| true)
+    match firewall::present(interface) {
+        Ok(present) if present.is_empty() => Ok(false),
+        Ok(_) => remove_firewall(interface).map(|()| true),
+        Err(error) if firewall::OUTLIVE_THE_MACHINE => Err(failed(error)),
+        Err(error) => {
+            tracing::debug!("{error}");
+            Ok(false)
+        }
+    }
 }
 
 fn failed(error: FirewallError) -> HostError {

@@ -402,6 +402,8 @@ impl Supervisor {
                 if let Some(endpoint) = endpoint.and_then(|peer| peer.endpoint) {
                     self.hints.ask(peer, endpoint, state.settings.fw_mark, now);
                 }
+                // No program is told that wg(8) has changed the mark.
+                self.look_for_misrouted();
             }
             Event::HandshakeComplete { peer } => {
                 if let Some(hints) = self.managed.running().hints.get_mut(&peer) {

@@ -137,12 +137,20 @@ fn a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down() {
     assert!(ended.stderr.contains("the kill switch stays in force"), "{ended:?}");
     assert_eq!(tables(&network), with_switch);
     assert_eq!(network.left(), ["weft0/record.json"]);
+    let status = network.run(&["status"]);
+    assert!(status.stderr.contains("`weft down weft0` takes it back"), "{status:?}");
     let ended = network.run(&["down", "--keep-kill-switch", "weft0"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(tables(&network), with_switch);
 
     network.down();
     network.assert_as(&before);
+
+    // There is no record if /run was emptied.
+    killed(&network, "# weft: KillSwitch = on");
+    std::fs::remove_dir_all(network.records()).unwrap();
+    network.down();
+    assert_eq!(tables(&network), none);
 }
 
 /// The packet filter of the client.

@@ -239,3 +239,19 @@ fn ipv6_that_is_switched_off_for_new_interfaces_is_told_with_settings_that_exist
     }
     machine.network.assert_as(&before);
 }
+
+/// wg(8) changes the mark of the tunnel's packets alone.
+#[test]
+fn a_mark_that_the_rules_do_not_have_is_told() {
+    let Some(machine) = Machine::new(IN_LAN) else { return };
+    let file = machine.file("", ALL);
+    let daemon = machine.up(&file);
+    let set = machine.said(&["set", NAME, "fwmark", "0x55"]);
+    assert_eq!(set.code, Some(0), "{set:?}");
+    let is_told = || machine.said(&["status", NAME]).stdout.contains("the rules are for 0xca6c");
+    until("the mark is told", is_told);
+    let reloaded = machine.said(&["reload", file.to_str().unwrap()]);
+    assert_eq!(reloaded.code, Some(0), "{reloaded:?}");
+    until("it is told no more", || !is_told());
+    daemon.stop();
+}

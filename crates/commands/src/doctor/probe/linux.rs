@@ -74,8 +74,10 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
     }
 }
 
-/// Observes the devices of this name, and whether they have IPv6.
+/// Observes the devices of this name, whether they have IPv6, and whether the program is there without which
+/// there is no kill switch, and no start.
 pub(super) fn observe_devices(facts: &mut MachineState, target: &DoctorTarget) {
+    facts.nft = (target.kill_switch && !is_installed("nft")).then_some(Nft::Missing);
     facts.existing_link = name_of(target).and_then(link);
     facts.ipv6_off_by = ipv6_off_by(name_of(target).filter(|_| facts.is_running));
 }

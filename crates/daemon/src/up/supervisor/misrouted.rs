@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use weft_commands::misrouted::finding;
-use weft_host::Host;
 use weft_host::misrouted::{self, Misrouted};
+use weft_uapi::Control as _;
 
 use super::Supervisor;
 
@@ -17,10 +17,20 @@ impl Supervisor {
         if self.overrides.is_rootless {
             return;
         }
-        let Ok(endpoints) = self.endpoints() else { return };
-        let mut endpoints: Vec<SocketAddr> = endpoints.into_values().collect();
+        let Ok(state) = self.controller.get() else { return };
+        let mut endpoints: Vec<SocketAddr> = state.peers.iter().filter_map(|peer| peer.endpoint).collect();
         endpoints.sort_unstable();
-        let found = misrouted::in_force(host.netlink(), &self.config, &endpoints, Host::mark(host));
+        // wg(8) may have changed it: the rules have that of the plan.
+        let mark = state.settings.fw_mark;
+        let found = misrouted::in_force(host.netlink(), &self.config, &endpoints, mark);
+        let finding = |found| match found {
+            &Misrouted::Loop { .. } if mark != host.mark() => finding(found).advise(format!(
+                "the mark is {mark:#x}, and the rules are for {:#x}: `weft reload {}` sets it again",
+                host.mark(),
+                self.config.interface.name
+            )),
+            found => finding(found),
+        };
         self.misrouted.tell(found.iter().map(finding).collect(), &self.managed);
     }
 
