@@ -1,13 +1,9 @@
 //! How the descriptors of a process are shared out: one third is for UDP, so that its sources keep no client
 //! out, and clients no source.
 
-use crate::server::Options;
+use crate::server::{CLIENTS, Options, UDP_SOCKETS};
 
-/// Clients at once, with two descriptors each: the connection of the client, and the one to its destination
-/// or the UDP socket for its datagrams.
-pub(crate) const CLIENTS: usize = 8192;
-/// UDP sockets at once, of all sources of forwards and all associations.
-pub(crate) const UDP_SOCKETS: usize = CLIENTS;
+/// The connection of a client, and the one to its destination or the UDP socket for its datagrams.
 const OF_CLIENT: usize = 2;
 /// Those of the tunnel, of listening sockets and of queries for names. A small limit has a quarter for them.
 const OTHERS: usize = 512;

@@ -17,7 +17,6 @@ use weft_ipc::{Place, Source, serve_each};
 use crate::access::Users;
 use crate::address::{Forward, LocalAddress, Reverse, Transport, TunnelAddress};
 use crate::budget::Budget;
-use crate::descriptors::{CLIENTS, UDP_SOCKETS};
 use crate::destination::Destination;
 use crate::network::{Connection, Datagrams, Listener, Network};
 use crate::proxy::Proxy;
@@ -36,6 +35,11 @@ const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(5);
 const SOCKS5: &str = "SOCKS5";
 const HTTP: &str = "HTTP";
 const FORWARD: &str = "a forward";
+
+/// Clients at once.
+pub(crate) const CLIENTS: usize = 8192;
+/// UDP sockets at once, of all sources of forwards and all associations.
+pub(crate) const UDP_SOCKETS: usize = CLIENTS;
 
 /// What a proxy serves.
 #[derive(Debug)]
