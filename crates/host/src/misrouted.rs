@@ -320,9 +320,11 @@ impl<R: Routes> Meant<'_, R> {
         let is_server = |net: &&IpNet| servers.iter().any(|server| IpNet::from(*server) == **net);
         let prefixes = self.allowed_ips().filter(|net| net.prefix_len() > 0 && !is_server(net));
         for prefix in prefixes.take(PREFIXES) {
+            // The first address of a network is often the own one, which goes nowhere.
+            let others =
+                probes(*prefix).into_iter().filter(|address| self.routes.hop(*address, false) != Hop::Here);
             // A route to a part of a prefix is usual: that of the local network.
-            let elsewhere: Option<Vec<String>> =
-                probes(*prefix).into_iter().map(|address| self.past(address)).collect();
+            let elsewhere: Option<Vec<String>> = others.map(|address| self.past(address)).collect();
             if let Some(via) = elsewhere.and_then(|devices| devices.into_iter().next()) {
                 captured.push((*prefix, via));
             }
