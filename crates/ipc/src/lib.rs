@@ -19,6 +19,7 @@ pub mod pipe;
 #[cfg(any(windows, test))]
 #[cfg_attr(not(windows), allow(unreachable_pub, reason = "used by tests alone on other systems"))]
 mod pipe_rules;
+mod refusals;
 pub mod runtime_dir;
 #[cfg(windows)]
 pub mod security;
@@ -26,4 +27,5 @@ mod server_thread;
 
 pub use clients::{Place, Places, Source, Stream, serve_each};
 pub use connection::{Connection, MAY_CONNECT};
+pub use refusals::Refusals;
 pub use server_thread::ServerThread;

@@ -21,7 +21,6 @@ mod network;
 mod owner;
 mod proxy;
 mod reach;
-mod refusals;
 mod relay;
 mod resolver;
 mod server;

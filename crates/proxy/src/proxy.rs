@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use weft_ipc::Refusals;
+
 use crate::access::Users;
 use crate::budget::{Account, Budget};
 use crate::network::Network;
 use crate::reach::Reach;
-use crate::refusals::Refusals;
 
 /// Where clients may go, and who they have to be.
 pub(crate) struct Proxy {

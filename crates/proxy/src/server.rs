@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use weft_ipc::holder::{Held, Holder};
-use weft_ipc::{Place, Source, serve_each};
+use weft_ipc::{Place, Refusals, Source, serve_each};
 
 use crate::access::Users;
 use crate::address::{Forward, LocalAddress, Reverse, Transport, TunnelAddress};
@@ -21,7 +21,6 @@ use crate::destination::Destination;
 use crate::network::{Connection, Datagrams, Listener, Network};
 use crate::proxy::Proxy;
 use crate::reach::{Reach, ReachError};
-use crate::refusals::Refusals;
 use crate::relay::relay;
 use crate::udp_forward::{self, Target};
 use crate::{http, socks5, system};

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
+use weft_ipc::Refusals;
 
 use crate::budget::{Account, Charge};
 use crate::datagram;
@@ -18,7 +19,6 @@ use crate::destination::Destination;
 use crate::mapping::Sources;
 use crate::network::{Datagrams, Network};
 use crate::reach::{Reach, ReachError};
-use crate::refusals::Refusals;
 
 /// Datagrams of a source that wait until its mapping is ready, if the budget of the proxy has room for them.
 const WAITING: usize = 8;

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
-use weft_ipc::{Place, ServerThread, Source, serve_each};
+use weft_ipc::{Place, Refusals, ServerThread, Source, serve_each};
 use weft_report::StatusReport;
 
 use crate::datagrams;
@@ -86,7 +86,13 @@ impl Responder {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
         let Listener { socket, interface } = listener;
-        let site = Arc::new(Site { status, interface, running: Mutex::default() });
+        let site = Arc::new(Site {
+            status,
+            interface,
+            running: Mutex::default(),
+            refusals: Refusals::default(),
+            begun: Refusals::default(),
+        });
         let thread = ServerThread::start("weft-speedtest", runtime, async move || {
             // Fails only in a runtime without I/O.
             let Ok(socket) = TcpListener::from_std(socket) else { return };
@@ -104,6 +110,8 @@ struct Site {
     status: Status,
     interface: String,
     running: Mutex<Option<Running>>,
+    refusals: Refusals,
+    begun: Refusals,
 }
 
 /// The test that has been accepted.
@@ -173,7 +181,7 @@ async fn serve(stream: TcpStream, site: Arc<Site>, place: Arc<Place>) {
             let (lines, mut answers) = stream.into_inner().into_split();
             let ends = [local.ip().to_canonical(), remote.ip().to_canonical()];
             if let Err(refusal) = test(&site, &request, ends, lines, &mut answers).await {
-                tracing::info!(client = %ends[1], "refused a speed test: {refusal}");
+                site.refusals.report(&format!("a speed test of {}", ends[1]), &refusal);
                 let _ = timeout(PATIENCE, protocol::write(&mut answers, &Reply::Refused(refusal))).await;
             }
         }
@@ -224,7 +232,10 @@ async fn test(
             Lanes::Tcp(streams)
         }
     };
-    tracing::info!(peer = %peer.public_key, direction = ?request.direction, streams = request.streams, "speed test");
+    if let Some(left_out) = site.begun.admit() {
+        let (peer, direction, streams) = (&peer.public_key, request.direction, request.streams);
+        tracing::info!(%peer, ?direction, streams, left_out, "speed test");
+    }
     protocol::write(answers, &Reply::Begin).await.map_err(gone)?;
 
     let sampler = Sampler::begin(lanes, sends, duration, watch.clone(), None);

@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The lines of one cause.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<State>);
+pub struct Refusals(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -21,7 +21,7 @@ struct State {
 
 impl Refusals {
     /// Logs that `what` is turned away, unless a line was logged less than a second ago.
-    pub(crate) fn report(&self, what: &str, reason: &dyn Display) {
+    pub fn report(&self, what: &str, reason: &dyn Display) {
         match self.admit() {
             Some(0) => tracing::info!("{what} is turned away: {reason}"),
             Some(left_out) => tracing::info!(left_out, "{what} is turned away: {reason}"),
@@ -30,7 +30,7 @@ impl Refusals {
     }
 
     /// Returns the number of lines left out since the last one, if one may be logged now.
-    fn admit(&self) -> Option<u64> {
+    pub fn admit(&self) -> Option<u64> {
         let now = Instant::now();
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.last.is_some_and(|last| now.duration_since(last) < INTERVAL) {
