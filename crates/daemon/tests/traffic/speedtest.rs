@@ -17,6 +17,9 @@ use crate::support::{Conf, End, Ends, Family, NAME, Running, alone, answers, und
 
 /// The port of the responder.
 const PORT: u16 = 9587;
+/// Limits that other programs on this machine may be.
+const OF_BUSY_MACHINES: [&str; 4] = ["sender_cpu", "receiver_cpu", "packet_thread", "application"];
+const ATTEMPTS: usize = 4;
 
 /// Two daemons, of which B answers speed tests.
 struct Bed {
@@ -68,16 +71,28 @@ impl Bed {
 
     /// Runs a test of this direction, and asserts what limits it.
     #[track_caller]
-    fn assert_limit(&self, direction: &str, cause: &str) -> Value {
+    fn assert_limit(&self, direction: &str, cause: &str) -> Option<Value> {
         self.assert_limit_within(direction, cause, "4s")
     }
 
+    /// Other programs that keep the processors busy are a limit too, which the test tells: then it is
+    /// repeated. Returns `None` if they do not leave off, which is said.
     #[track_caller]
-    fn assert_limit_within(&self, direction: &str, cause: &str, time: &str) -> Value {
-        // That of RFC 5681, which every kernel has, whatever the machine's own is.
-        let test = self.test(direction, &["-t", time, "--congestion", "reno"]);
-        assert_main(&test, cause);
-        test
+    fn assert_limit_within(&self, direction: &str, cause: &str, time: &str) -> Option<Value> {
+        for _ in 0..ATTEMPTS {
+            // That of RFC 5681, which every kernel has, whatever the machine's own is.
+            let test = self.test(direction, &["-t", time, "--congestion", "reno"]);
+            let main = test["limits"][0]["cause"].as_str();
+            if main == Some(cause) || !main.is_some_and(|main| OF_BUSY_MACHINES.contains(&main)) {
+                assert_main(&test, cause);
+                return Some(test);
+            }
+            let busy = busy_processors();
+            assert!(busy > 0.3, "{cause} is not told on a quiet machine: {}", test["limits"]);
+            eprintln!("other programs use {busy:.1} processors, and the test tells {main:?}");
+        }
+        here::not_run("other programs use the processors, and speed tests tell that");
+        None
     }
 
     /// Runs a test upwards while `stop` is called again and again with its process.
@@ -207,7 +222,7 @@ fn a_slow_link_is_the_limit_in_both_directions() {
     let link = LinkSpec { rate: Some(20_000_000), queue: Queue::BandwidthDelayProduct, ..far() };
     let Some(bed) = Bed::over(&link, |_, _| {}) else { return };
     for direction in ["up", "down"] {
-        let test = bed.assert_limit(direction, "link");
+        let Some(test) = bed.assert_limit(direction, "link") else { return };
         let rate = test["bits_per_second"].as_u64().unwrap();
         assert!((12_000_000..20_000_000).contains(&rate), "{rate}");
         assert!(test["min_rtt_us"].as_u64().unwrap() >= 20_000);
@@ -224,7 +239,7 @@ fn loss_outside_is_told_and_counted() {
     // With this loss and this round trip TCP is slow enough for a busy machine.
     let link = LinkSpec { loss: 0.02, delay: Duration::from_millis(40), ..LinkSpec::default() };
     let Some(bed) = Bed::over(&link, |_, _| {}) else { return };
-    let test = bed.assert_limit("up", "loss_outside");
+    let Some(test) = bed.assert_limit("up", "loss_outside") else { return };
     let share = test["outside"]["lost_share"].as_f64().unwrap();
     assert!((0.01..0.04).contains(&share), "{share}");
     assert!(test["events"]["sack_recoveries"].as_u64().unwrap() > 0, "{}", test["events"]);
@@ -347,7 +362,7 @@ fn a_packet_thread_that_does_not_keep_up_is_told_at_either_end() {
     limit_packet_thread(&bed.a, &group);
     // It is that of the sender, then that of the receiver.
     for direction in ["up", "down"] {
-        let test = bed.assert_limit(direction, "packet_thread");
+        let Some(test) = bed.assert_limit(direction, "packet_thread") else { return };
         assert!(test["advice"].as_str().unwrap().contains("packet thread"));
     }
     assert!(group.throttled().unwrap() > 0);
@@ -358,7 +373,7 @@ fn a_small_receive_buffer_is_told() {
     let _alone = alone();
     let Some(bed) = Bed::over(&far(), |_, _| {}) else { return };
     bed.ends.b.set_sysctl("net/ipv4/tcp_rmem", "4096 65536 65536").unwrap();
-    let test = bed.assert_limit("up", "receive_window");
+    let Some(test) = bed.assert_limit("up", "receive_window") else { return };
     assert!(test["advice"].as_str().unwrap().contains("net.ipv4.tcp_rmem"));
 }
 
@@ -367,7 +382,7 @@ fn a_small_send_buffer_is_told() {
     let _alone = alone();
     let Some(bed) = Bed::over(&far(), |_, _| {}) else { return };
     bed.ends.b.set_sysctl("net/ipv4/tcp_wmem", "4096 65536 65536").unwrap();
-    let test = bed.assert_limit("down", "send_buffer");
+    let Some(test) = bed.assert_limit("down", "send_buffer") else { return };
     assert!(test["advice"].as_str().unwrap().contains("net.ipv4.tcp_wmem"));
 }
 
