@@ -244,7 +244,8 @@ fn ipv6_that_is_switched_off_for_new_interfaces_is_told_with_settings_that_exist
 #[test]
 fn a_mark_that_the_rules_do_not_have_is_told() {
     let Some(machine) = Machine::new(IN_LAN) else { return };
-    let file = machine.file("", ALL);
+    // Without an answer the way to the peer is looked at.
+    let file = machine.file("", &format!("{ALL}\nPersistentKeepalive = 1"));
     let daemon = machine.up(&file);
     let set = machine.said(&["set", NAME, "fwmark", "0x55"]);
     assert_eq!(set.code, Some(0), "{set:?}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use weft_confine::support;
-use weft_lab::{here, wait_until};
+use weft_lab::{here, until, wait_until};
 
 use crate::support::{Daemon, Machine, NAME, key, public_key};
 
@@ -31,6 +31,8 @@ fn assert_confined(machine: &Machine, expected: &[&str]) {
     if !support().system_calls {
         return here::not_run("this kernel or processor cannot filter system calls");
     }
+    // wg(8) is answered before a start has ended.
+    until("all threads have begun", || expected.iter().all(|name| threads(machine).contains_key(*name)));
     let threads = threads(machine);
     for name in expected {
         let (capabilities, is_filtered) = threads.get(*name).unwrap_or_else(|| panic!("{name}: {threads:?}"));

@@ -231,14 +231,15 @@ fn clients_with_wrong_requests_keep_no_client_out_and_give_way_before_those_that
                 assert_eq!(status(&mut stranger, &wrong).await.as_deref(), Some(code), "{wrong}");
                 strangers.push(stranger);
             }
-            for _ in 0..2 * CLIENTS {
+            for round in 0..2 * CLIENTS {
                 // Those that are left send another one.
                 for stranger in &mut strangers {
                     status(stranger, &wrong).await;
                 }
                 let mut client = TcpStream::connect(proxy).await.unwrap();
                 assert_eq!(status(&mut client, &good).await.as_deref(), Some("200"), "{wrong}");
-                if is_asked {
+                // While strangers have a quarter of the places, they give way before a client that waits.
+                if is_asked && round < CLIENTS - 3 {
                     assert_eq!(status(&mut known, &good).await.as_deref(), Some("200"));
                 }
             }
