@@ -150,10 +150,12 @@ impl Taken {
             Turn::Client { since, grace } => Some((*number, client, since, since + grace)),
             Turn::Server | Turn::Asked => None,
         });
+        // Also one that still has a moment.
+        let has_stranger = strangers_first && awaited.clone().any(|(_, client, ..)| is_stranger(client));
+        let awaited = awaited.filter(|(_, client, ..)| !has_stranger || is_stranger(client));
         let longest =
             awaited.clone().filter(|(.., from)| *from <= now).max_by_key(|(number, client, since, _)| {
-                let gives_way_first = strangers_first && is_stranger(client);
-                (gives_way_first, places_of.get(&client.source), Reverse((*since, *number)))
+                (places_of.get(&client.source), Reverse((*since, *number)))
             });
         (longest.map(|(number, ..)| number), awaited.map(|(.., from)| from).min())
     }
@@ -206,7 +208,10 @@ impl Place {
             _ if client.turn == Turn::Asked => {}
             // Wrong requests would let it keep its place for as long as it sends them.
             Turn::Client { .. } if client.standing == Standing::Unknown => {}
-            Turn::Client { grace: Duration::ZERO, .. } if is_awaited => {
+            // An admitted one gives way only if it is chosen.
+            Turn::Client { grace: Duration::ZERO, .. }
+                if is_awaited && client.standing != Standing::Admitted =>
+            {
                 client.ask();
                 taken.is_awaited = false;
             }

@@ -97,6 +97,16 @@ async fn a_client_that_was_not_admitted_gives_way_before_one_that_was() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_admitted_client_is_not_asked_while_strangers_have_a_moment_left() {
+    let (places, mut held) = taken(&[1, 2, 2]).await;
+    held[0].as_ref().unwrap().admit();
+    for stranger in held[1..].iter().flatten() {
+        stranger.expect_progress();
+    }
+    assert_eq!(asked(&places, &mut held).await, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_is_served_keeps_its_place_until_it_is_waited_for() {
     let (places, mut held) = taken(&[1, 1]).await;
     for place in held.iter().flatten() {
