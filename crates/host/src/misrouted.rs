@@ -106,7 +106,7 @@ pub enum Misrouted {
         family: Family,
         example: IpAddr,
         via: String,
-        /// Whether that is another tunnel, whose own packets go through this one.
+        /// Whether that is another tunnel that sends its own packets through this one.
         is_within: bool,
     },
     /// IPv6 goes past a tunnel that carries all of IPv4.

@@ -58,7 +58,7 @@ impl Peers {
         self.last_used.refresh(peer)
     }
 
-    /// Removes the addresses whose time is over, and reports whether none is left.
+    /// Removes the addresses that have expired, and reports whether none is left.
     pub(crate) fn expire(&mut self) -> bool {
         let has_ended = self.last_used.expire(|_| ());
         let charged = self.last_used.0.len().saturating_sub(FREE_PEERS).div_ceil(CHARGED_PEERS);
@@ -116,7 +116,7 @@ impl Sources {
         }
     }
 
-    /// Removes the sources whose time is over, and calls `ended` with each.
+    /// Removes the sources that have expired, and calls `ended` with each.
     pub(crate) fn expire(&mut self, mut ended: impl FnMut(SocketAddr)) {
         self.last_used.expire(|source| {
             Self::forget(&mut self.addresses, source);

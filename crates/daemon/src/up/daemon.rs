@@ -45,7 +45,7 @@ pub struct Resumed {
     pub remembered: Vec<(PublicKey, Remembered)>,
 }
 
-/// An interface whose device and sockets are open, and for which PreUp has run. Dropping it takes everything
+/// An interface with an open device and open sockets, for which PreUp has run. Dropping it takes everything
 /// down.
 pub struct Opened<T> {
     around: T,

@@ -452,7 +452,7 @@ fn a_file_that_cannot_be_restored_is_told_until_it_can() {
                 |said: &Option<String>| said.as_ref().map(|said| said.contains(part.unwrap_or_default()));
             told(directory, "lost_dns").iter().all(|said| says(said) == part.map(|_| true))
         };
-        // A link whose target goes.
+        // A link to a file that is removed.
         fs::remove_file(file).unwrap();
         std::os::unix::fs::symlink("/run/gone/resolv.conf", file).unwrap();
         until("a link is replaced", is_ours);

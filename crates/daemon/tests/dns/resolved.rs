@@ -180,7 +180,7 @@ fn servers_that_it_has_forgotten_are_seen_and_so_is_another_resolver() {
         set(servers, domains, vec![root(12)]);
         assert_eq!(look(), seen);
     }
-    // Others whose servers are asked too.
+    // The servers of others are asked too.
     for (other, part) in [(2, "asks the servers of "), (0, "its configuration too, which has Domains=~.")] {
         set(ours.clone(), &[(".", true)], vec![root(12), root(other)]);
         let Seen::Overruled(overruled) = look() else { panic!("{:?}", look()) };

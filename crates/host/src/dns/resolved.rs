@@ -81,7 +81,8 @@ fn is_same(domain: &str, other: &str) -> bool {
     domain.trim_matches('.').eq_ignore_ascii_case(other.trim_matches('.'))
 }
 
-/// Returns the links beside an interface whose servers are asked too for its domains, each with the domain.
+/// Returns the links beside an interface with servers that are asked for its domains too, each with the
+/// domain.
 fn rivals<'a>(
     servers: &[Server],
     routed: &'a [Routed],

@@ -148,7 +148,7 @@ fn traffic_that_goes_past_a_tunnel_is_told() {
         ("", ALL, [&tunnel, &vpn], &[], "traffic of IPv6, such as that to 2001:4860::1, goes through tun9"),
         ("", "10.8.0.0/16, 10.9.0.0/16", [&vpn, &vpn], &[], "traffic to 10.8.0.0/16 and 1 more of AllowedIPs go through tun9"),
         ("", "10.8.0.7/32", [&wan, &wan], &[], "traffic to 10.8.0.7/32 goes through eth0, not"),
-        // The local network has the network of the tunnel, whose first address is the own one.
+        // The local network is that of the tunnel too, and its first address is the own one.
         ("Address = 10.6.0.1/24", "10.6.0.0/24", [&wan, &wan], &[("10.6.0.1", Hop::Here)], "traffic to 10.6.0.0/24 goes through eth0, not"),
         ("Address = 10.6.0.1/24", "10.6.0.1/32", [&wan, &wan], &[("10.6.0.1", Hop::Here)], ""),
         // The local network is a part of the prefix.

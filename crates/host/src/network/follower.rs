@@ -140,7 +140,7 @@ fn smallest_mtu(
         |(endpoint, way): (&SocketAddr, &Option<Way>)| Some(((*way)?.mtu?, (*way)?.source, *endpoint));
     let mut paths: Vec<_> = ways.iter().filter_map(known).collect();
     paths.sort_unstable();
-    // A wide device may be one that packets do not leave the machine by, such as the loopback, whose route
+    // A wide device may be one that packets do not leave the machine by, such as the loopback: its route
     // counts for less. A path from another source is likely to be one of another device.
     let mut smallest: HashMap<(IpAddr, bool), u32> = HashMap::new();
     for (mtu, source, endpoint) in paths {

@@ -36,7 +36,7 @@ fn what_others_do_in_a_directory_that_they_share_stops_no_start() {
     let (_listener, file) = listen(&path, 0o700).unwrap();
     UnixStream::connect(&path).unwrap();
     assert_eq!(mode(&path), 0o600);
-    // No name of its own is left, and who serves is still found.
+    // No temporary name is left, and the process that serves is still found.
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
     #[cfg(target_os = "linux")]
     assert!(

@@ -1,4 +1,4 @@
-//! A forward whose name is not resolved for a while, with sockets in memory.
+//! A forward to a name that is not resolved for a while, with sockets in memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -168,8 +168,8 @@ fn networks_of(networks: impl Iterator<Item = IpNet>) -> String {
     }))
 }
 
-/// Returns the users that sockets of the tunnel belong to: that of this process, and root, whose commands
-/// look names up. `None` if the kernel would count them otherwise than this process does.
+/// Returns the users that sockets of the tunnel belong to: that of this process, and root, which runs
+/// commands that look names up. `None` if the kernel would count them otherwise than this process does.
 fn users() -> Option<BTreeSet<u32>> {
     netns::counts_users_as_we_do().then(|| [0, nix::unistd::geteuid().as_raw()].into())
 }
