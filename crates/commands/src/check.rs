@@ -37,11 +37,14 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     for warning in warnings {
         output::warning(warning);
     }
-    let elsewhere = loaded.as_ref().map(|parsed| misrouted(target, &parsed.config)).unwrap_or_default();
+    let dns = loaded.as_ref().ok().and_then(|parsed| weft_host::misrouted::dns_predicted(&parsed.config));
+    let is_refused =
+        loaded.as_ref().is_ok_and(|parsed| dns.as_ref().is_some_and(|dns| refuses(&parsed.config, dns)));
+    let (refused, dns) = if is_refused { (dns, None) } else { (None, dns) };
+    let elsewhere = loaded.as_ref().map(|parsed| misrouted(target, &parsed.config, dns)).unwrap_or_default();
     for (level, finding) in &elsewhere {
         if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
     }
-    let refused = loaded.as_ref().ok().and_then(|parsed| no_dns(&parsed.config));
     let obstacles = loaded.as_ref().map(|parsed| obstacles(target, parsed)).unwrap_or_default();
     // As the start ends.
     let code = match refused {
@@ -65,12 +68,10 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     if told.is_empty() { Ok(()) } else { Err(Error::new(code, told.join("\n"))) }
 }
 
-/// Returns why the name servers of this configuration cannot be set on this machine. A command of PreUp may
-/// change that.
-fn no_dns(config: &Config) -> Option<Misrouted> {
-    let found = weft_host::misrouted::dns_predicted(config)?;
+/// Reports whether a start fails because name servers cannot be set. A command of PreUp may change that.
+fn refuses(config: &Config, dns: &Misrouted) -> bool {
     let has_pre_up = config.interface.host.hooks_of(HookPhase::PreUp).next().is_some();
-    (matches!(found, Misrouted::NoDns { .. }) && !has_pre_up).then_some(found)
+    matches!(dns, Misrouted::NoDns { .. }) && !has_pre_up
 }
 
 /// Returns the finding about a key of the file.
@@ -107,10 +108,9 @@ fn obstacles(target: &str, parsed: &Parsed) -> Vec<Finding> {
 
 /// Returns what would not go where the file means it to go if it was brought up on this machine now. Names of
 /// endpoints are not looked up.
-fn misrouted(target: &str, config: &Config) -> Vec<(Level, Finding)> {
+fn misrouted(target: &str, config: &Config, dns: Option<Misrouted>) -> Vec<(Level, Finding)> {
     let endpoints: Vec<SocketAddr> = config.endpoint_addresses().into_iter().flatten().collect();
     let found = weft_host::misrouted::predicted(config, &endpoints).into_iter();
-    let dns = if no_dns(config).is_none() { weft_host::misrouted::dns_predicted(config) } else { None };
     let found = found.chain(dns);
     let finding =
         |misrouted: Misrouted| (crate::misrouted::finding(&misrouted).level, here(target, &misrouted));
