@@ -26,7 +26,8 @@ impl Machine {
         if !here::installed(&["mount"]) {
             return None;
         }
-        let machine = Self { network, mounts: Mounts::with_empty(&["/etc", "/var/lib"]).unwrap() };
+        let machine =
+            Self { network, mounts: Mounts::with_empty(&["/etc", "/var/lib", "/var/run"]).unwrap() };
         machine.run(&format!("echo nameserver {server} > /etc/resolv.conf"));
         Some(machine)
     }

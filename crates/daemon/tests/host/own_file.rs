@@ -21,7 +21,7 @@ struct Machine {
 impl Machine {
     fn new() -> Option<Self> {
         let network = Network::new()?;
-        let mounts = Mounts::with_empty(&["/etc", "/var/lib"]).unwrap();
+        let mounts = Mounts::with_empty(&["/etc", "/var/lib", "/var/run"]).unwrap();
         let machine = Self { network, mounts, ends: [End::new(1), End::new(2)] };
         let usual = machine.network.file("usual", &machine.text(1301));
         let script = format!("mkdir /etc/wireguard; cp {} /etc/wireguard/weft0.conf", usual.display());

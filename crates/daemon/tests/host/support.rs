@@ -9,6 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use weft_ipc::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
 use weft_lab::link::{self, LinkOptions};
+use weft_lab::mounts::Mounts;
 use weft_lab::{self as lab, Namespace, PATIENCE, Process, here, mounts, wait_until, wait_until_ok};
 use weft_tunnel::{PrivateKey, PublicKey};
 
@@ -26,6 +27,8 @@ pub(crate) struct Network {
     pub(crate) server: Namespace,
     /// Records, and configuration files.
     pub(crate) directory: TempDir,
+    /// Their sockets for wg(8): another test has an interface of the same name.
+    sockets: Mounts,
 }
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -52,7 +55,8 @@ impl Network {
         }
         link::add_route(&client, "0.0.0.0/0".parse().unwrap(), ip("192.0.2.2")).unwrap();
         link::add_route(&client, "::/0".parse().unwrap(), ip("2001:db8::2")).unwrap();
-        Some(Self { client, server, directory: tempfile::tempdir().unwrap() })
+        let sockets = Mounts::with_empty(&["/var/run"]).unwrap();
+        Some(Self { client, server, directory: tempfile::tempdir().unwrap(), sockets })
     }
 
     /// A file that only its owner may read.
@@ -80,6 +84,7 @@ impl Network {
         let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
         command.args(arguments).env_remove("RUST_LOG").env_remove("RUNTIME_DIRECTORY");
         command.env(DIRECTORY_VARIABLE, self.records_of(namespace)).stdin(Stdio::null());
+        self.sockets.apply(&mut command).unwrap();
         command
     }
 
