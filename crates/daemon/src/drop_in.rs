@@ -143,7 +143,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         false => NameChoice::Given,
     };
     // Before the process forks.
-    let is_of_wg_quick = foreign::is_started_by_wg_quick();
+    let is_of_wg_quick = foreign::interface_of_wg_quick().is_some();
     let notifier = if args.foreground || environment.foreground { None } else { Some(background::begin()?) };
     secrecy::forbid_core_dumps();
     weft_confine::enable();

@@ -6,11 +6,15 @@ use weft_config::InterfaceName;
 use weft_host::routes::Netlink;
 use weft_ipc::holder::{Held, Holder};
 
-/// Reports whether wg-quick has started this process.
-pub(crate) fn is_started_by_wg_quick() -> bool {
+/// Returns the interface that wg-quick brings up if wg-quick has started this process.
+pub(crate) fn interface_of_wg_quick() -> Option<String> {
     let parent = format!("/proc/{}/cmdline", std::os::unix::process::parent_id());
-    let command = std::fs::read(parent).unwrap_or_default();
-    command.split(|byte| *byte == 0).any(|word| word == b"wg-quick" || word.ends_with(b"/wg-quick"))
+    let command = std::fs::read_to_string(parent).ok()?;
+    let mut words = command.split_terminator('\0');
+    words.find(|word| *word == "wg-quick" || word.ends_with("/wg-quick"))?;
+    let target = words.next_back()?;
+    let name = target.rsplit('/').next().unwrap_or(target);
+    Some(if name == target { name } else { name.strip_suffix(".conf").unwrap_or(name) }.to_owned())
 }
 
 /// Returns which other WireGuard runs an interface and how to end it; `None` if none does.

@@ -6,7 +6,8 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use weft::cli::{self, Cli, Command};
+use weft::cli::drop_in::{Caller, command_line, with_suggestion};
+use weft::cli::{Cli, Command};
 use weft::wiping_allocator::{self, WipingAllocator};
 use weft::{assets, demo, down, drop_in, exec, logging, proxy, service, service_manager, threads, up};
 use weft_commands::{capture, check, doctor, keys, output, reload, save, speedtest, status, top, wg};
@@ -17,7 +18,9 @@ static ALLOCATOR: WipingAllocator = WipingAllocator;
 
 fn main() -> ExitCode {
     wiping_allocator::keep_little();
-    let mut cli = Cli::parse_from(cli::drop_in::command_line(std::env::args_os()));
+    let arguments = command_line(std::env::args_os(), &Caller::of_this_process());
+    let parsed = Cli::try_parse_from(&arguments);
+    let mut cli = parsed.unwrap_or_else(|error| with_suggestion(error, &arguments).exit());
     match cli.service.take() {
         Some(interface) => service_manager::host(&interface, move |log| run_to_end(cli, log)).into(),
         None => match start_log(&cli, None) {

@@ -306,8 +306,8 @@ pub(crate) mod foreign {
         None
     }
 
-    pub(crate) fn is_started_by_wg_quick() -> bool {
-        false
+    pub(crate) fn interface_of_wg_quick() -> Option<String> {
+        None
     }
 }
 

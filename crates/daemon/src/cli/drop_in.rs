@@ -1,15 +1,22 @@
 //! `weft NAME` in place of `wireguard-go NAME`, and `weft run NAME`, which is the same by its full name.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _};
+use weft_config::{InterfaceName, path_of};
 
 use super::{Cli, EXIT_CODES, MetricsArgs, TunArgs};
+use crate::foreign;
 
 /// The arguments of `weft run`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("\
-`weft NAME` is the same, as long as NAME is not the name of a command.
+`weft NAME` is the same if NAME is no command and can only mean an interface: it ends in a digit, has a file
+/etc/wireguard/NAME.conf, is what wg-quick(8) brings up, or one of the variables WG_… below is set. `weft -f
+NAME` is the same for every NAME, as is a link to weft with the name wireguard-go or boringtun-cli.
 
 Environment:
   WG_PROCESS_FOREGROUND=1        stay in the foreground, like -f
@@ -43,18 +50,45 @@ pub struct RunArgs {
     pub tun: TunArgs,
 }
 
+/// How this process was called, apart from its arguments.
+#[derive(Debug, Default)]
+pub struct Caller {
+    /// The interface for which wg-quick has started this process.
+    wg_quick: Option<String>,
+    /// Whether a variable of wireguard-go is set.
+    has_variable: bool,
+}
+
+impl Caller {
+    /// Looks at the parent process and at the environment.
+    pub fn of_this_process() -> Self {
+        // LOG_LEVEL is set for other programs as well. On Linux the parent process tells of wg-quick, and not
+        // the variable, which a profile may set for all commands.
+        let variables = ["WG_TUN_FD", "WG_UAPI_FD", "WG_TUN_NAME_FILE", "WG_PROCESS_FOREGROUND"];
+        let of_wg_quick =
+            Some("WG_QUICK_USERSPACE_IMPLEMENTATION").filter(|_| cfg!(not(target_os = "linux")));
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        Self {
+            wg_quick: foreign::interface_of_wg_quick(),
+            has_variable: variables.into_iter().chain(of_wg_quick).any(is_set),
+        }
+    }
+}
+
 /// Returns the command line with `run` inserted where wireguard-go's has no subcommand: `weft NAME …` and
 /// `weft -f NAME`.
-///
-/// A word that looks like a misspelled command is left for clap to reject: otherwise the typo would create an
-/// interface.
-pub fn command_line(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+pub fn command_line(arguments: impl IntoIterator<Item = OsString>, caller: &Caller) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_foreground = |word: &OsString| word == "-f" || word == "--foreground";
-    let is_interface = match arguments.get(1) {
-        Some(first) if is_foreground(first) => true,
-        Some(first) => names_an_interface(first),
-        None => false,
+    let is_interface = match &arguments[..] {
+        [_, first, ..] if is_foreground(first) => true,
+        [program, first, rest @ ..] => {
+            let word = first.to_str().unwrap_or_default();
+            let is_alone = rest.is_empty() && caller.wg_quick.as_deref() == Some(word);
+            let is_word = !word.is_empty() && !word.starts_with('-');
+            is_word && (is_alone || is_another_program(program) || can_only_be_an_interface(word, caller))
+        }
+        _ => false,
     };
     if is_interface {
         arguments.insert(1, "run".into());
@@ -62,39 +96,68 @@ pub fn command_line(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsStri
     arguments
 }
 
-fn names_an_interface(word: &OsStr) -> bool {
-    let Some(word) = word.to_str() else { return true };
+/// Reports whether the program is called through a link with the name of one that has no subcommands.
+fn is_another_program(program: &OsStr) -> bool {
+    let name = Path::new(program).file_stem().unwrap_or_default();
+    name == "wireguard-go" || name == "boringtun-cli"
+}
+
+/// A word that is no command makes an interface if it ends in a digit, if it has a file, or if the caller
+/// speaks to wireguard-go. Any other word is a mistake: `weft list` must not leave an interface behind.
+fn can_only_be_an_interface(word: &str, caller: &Caller) -> bool {
     let cli = Cli::command();
     let mut commands = cli.get_subcommands().flat_map(clap::Command::get_name_and_visible_aliases);
-    !word.starts_with('-') && word != "help" && !commands.any(|command| is_or_was_meant(word, command))
+    let is_name = word != "help" && word.parse::<InterfaceName>().is_ok() && path_of(word) != Path::new(word);
+    let ends_in_digit = word.ends_with(|last: char| last.is_ascii_digit());
+    is_name
+        && !commands.any(|command| command == word)
+        && (ends_in_digit || caller.has_variable || path_of(word).exists())
 }
 
-/// Reports whether `word` is the command, or the command with one letter too many or too few, or with two
-/// adjacent letters swapped. Commands of fewer than four letters match exactly: too many interface names
-/// differ from them by one letter.
-fn is_or_was_meant(word: &str, command: &str) -> bool {
-    const SHORT: usize = 4;
-    if word == command {
-        return true;
+/// Words of other programs, and what does the same here.
+const KNOWN_ELSEWHERE: &[(&[&str], &str)] = &[
+    (&["list", "ls", "ps", "peers", "info", "interfaces"], "`weft status` shows what runs"),
+    (
+        &["restart"],
+        "`weft reload NAME` applies a changed file; `weft down NAME` and `weft up NAME` start anew",
+    ),
+    (&["connect", "start", "enable", "open"], "`weft up NAME` brings an interface up"),
+    (
+        &["disconnect", "stop", "disable", "close", "kill", "delete"],
+        "`weft down NAME` takes an interface down",
+    ),
+    (&["add", "remove", "peer"], "`weft set NAME peer …` changes the peers of an interface"),
+    (&["config", "dump", "export"], "`weft showconf NAME` prints the configuration of an interface"),
+    (&["test", "ping", "bench"], "`weft speedtest PEER` measures a tunnel"),
+    (&["log", "logs", "journal"], "`journalctl -u weft@NAME` shows the log of a service"),
+    (&["install", "uninstall"], "`weft service install NAME` makes an interface a service"),
+    (&["version"], "`weft --version` prints the version"),
+];
+
+/// Adds what may be meant to the error about a word that is no command.
+pub fn with_suggestion(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
+    let word = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    if error.kind() != ErrorKind::InvalidSubcommand
+        || error.get(ContextKind::InvalidSubcommand) != Some(&ContextValue::String(word.to_owned()))
+    {
+        return error;
     }
-    if command.len() < SHORT {
-        return false;
-    }
-    let (shorter, longer) = if word.len() < command.len() { (word, command) } else { (command, word) };
-    let common = shorter.bytes().zip(longer.bytes()).take_while(|(a, b)| a == b).count();
-    let (shorter, longer) = (&shorter.as_bytes()[common..], &longer.as_bytes()[common..]);
-    match (shorter, longer) {
-        ([a, b, rest @ ..], [c, d, other @ ..]) if shorter.len() == longer.len() => {
-            a == d && b == c && rest == other
+    let known = KNOWN_ELSEWHERE.iter().find(|(words, _)| words.contains(&word));
+    let tip = match known {
+        Some((_, tip)) => Some((*tip).to_owned()),
+        None if path_of(word).is_file() => {
+            Some(format!("`weft up {word}` brings up the interface of this file"))
         }
-        (shorter, [_, rest @ ..]) => shorter == rest && rest.len() < longer.len() && !ends_in_digit(word),
-        _ => false,
+        None => (error.get(ContextKind::SuggestedSubcommand).is_none()
+            && word.parse::<InterfaceName>().is_ok())
+        .then(|| format!("`weft run {word}` makes an interface of this name, for wg(8) to configure")),
+    };
+    if let Some(tip) = tip {
+        // clap's own suggestion is by letters alone, such as `strip` for `start`.
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     }
-}
-
-/// Exempts names such as `show1`, which is an interface and not a misspelled `show`.
-fn ends_in_digit(word: &str) -> bool {
-    word.ends_with(|last: char| last.is_ascii_digit())
+    error
 }
 
 #[cfg(test)]
@@ -104,44 +167,81 @@ mod tests {
     use super::*;
     use crate::cli::Command;
 
-    fn parse(words: &[&str]) -> Result<Command, clap::Error> {
-        let words = std::iter::once("weft").chain(words.iter().copied()).map(OsString::from);
-        Cli::try_parse_from(command_line(words)).map(|cli| cli.command)
+    fn parse_by(caller: &Caller, program: &str, words: &[&str]) -> Result<Command, clap::Error> {
+        let words = std::iter::once(program).chain(words.iter().copied()).map(OsString::from);
+        let words = command_line(words, caller);
+        Cli::try_parse_from(&words).map(|cli| cli.command).map_err(|error| with_suggestion(error, &words))
     }
 
-    fn run(words: &[&str]) -> RunArgs {
-        match parse(words) {
+    fn parse(words: &[&str]) -> Result<Command, clap::Error> {
+        parse_by(&Caller::default(), "weft", words)
+    }
+
+    fn ran(parsed: Result<Command, clap::Error>) -> RunArgs {
+        match parsed {
             Ok(Command::Run(args)) => args,
-            other => panic!("{words:?}: {other:?}"),
+            other => panic!("{other:?}"),
         }
     }
 
+    fn run(words: &[&str]) -> RunArgs {
+        ran(parse(words))
+    }
+
     #[test]
-    fn a_name_alone_is_an_interface_as_with_wireguard_go() {
-        for name in ["wg0", "office", "u", "tun", "check0", "show1", "genkey.1"] {
+    fn a_word_that_ends_in_a_digit_is_an_interface_as_with_wireguard_go() {
+        for name in ["wg0", "check0", "show1", "genkey.1"] {
             assert_eq!((run(&[name]).name.as_str(), run(&[name]).foreground), (name, false));
-            assert!(run(&["-f", name]).foreground);
-            assert!(run(&["--foreground", name]).foreground);
             assert!(run(&[name, "-f"]).foreground);
-            assert_eq!(run(&["run", name]).name, name);
         }
         assert_eq!(run(&["wg0", "--tun-threads", "2"]).tun.tun_threads, weft_config::TunThreads::Fixed(2));
     }
 
     #[test]
-    fn the_names_of_commands_need_run_or_its_option() {
+    fn every_name_is_an_interface_where_wireguard_go_is_meant() {
         assert!(matches!(parse(&["genkey"]), Ok(Command::Genkey)));
-        for name in ["genkey", "up", "run", "help", "check"] {
+        for name in ["wg0", "office", "list", "genkey", "up", "run", "help", "check"] {
             assert_eq!(run(&["run", name]).name, name);
-            assert_eq!(run(&["-f", name]).name, name);
+            assert!(run(&["-f", name]).foreground);
+            assert_eq!(run(&["--foreground", name]).name, name);
+            for program in ["wireguard-go", "/usr/local/bin/wireguard-go", "boringtun-cli"] {
+                assert_eq!(ran(parse_by(&Caller::default(), program, &[name])).name, name);
+            }
+            let wg_quick = Caller { wg_quick: Some(name.to_owned()), ..Caller::default() };
+            assert_eq!(ran(parse_by(&wg_quick, "weft", &[name])).name, name);
         }
+        let set = Caller { has_variable: true, ..Caller::default() };
+        assert_eq!(ran(parse_by(&set, "weft", &["office"])).name, "office");
+        assert!(matches!(parse_by(&set, "weft", &["genkey"]), Ok(Command::Genkey)));
+        // A command in a file of wg-quick.
+        let hook = Caller { wg_quick: Some("office".to_owned()), ..Caller::default() };
+        assert!(parse_by(&hook, "weft", &["list"]).is_err());
+        let version = parse_by(&Caller::default(), "wireguard-go", &["--version"]).unwrap_err();
+        assert_eq!(version.kind(), ErrorKind::DisplayVersion);
     }
 
     #[test]
-    fn a_slip_of_the_pen_makes_no_interface() {
-        for word in ["chekc", "chck", "checkk", "genkye", "pubky", "deom"] {
-            let error = parse(&[word]).unwrap_err().to_string();
-            assert!(error.contains("unrecognized subcommand"), "{word}: {error}");
+    fn an_unknown_word_is_an_error_with_a_suggestion() {
+        for (word, tip) in [
+            ("chekc", "a similar subcommand exists: 'check'"),
+            ("genkye", "'genkey'"),
+            ("list", "tip: `weft status`"),
+            ("restart", "tip: `weft reload NAME`"),
+            ("connect", "tip: `weft up NAME`"),
+            ("start", "tip: `weft up NAME`"),
+            ("stop", "tip: `weft down NAME`"),
+            ("office", "tip: `weft run office`"),
+            ("Cargo.toml", "tip: `weft run Cargo.toml`"),
+            ("./Cargo.toml", "tip: `weft up ./Cargo.toml`"),
+            ("./wg0", "unrecognized subcommand"),
+            ("sixteen-letters0", "unrecognized subcommand"),
+            ("", "unrecognized subcommand"),
+        ] {
+            let error = parse(&[word]).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("unrecognized subcommand") && text.contains(tip), "{word}: {text}");
+            assert_eq!(error.exit_code(), 2);
+            assert!(text.matches("tip: ").count() <= 1, "{word}: {text}");
         }
     }
 

@@ -12,6 +12,10 @@ fn a_wrong_command_line_ends_with_2_and_help_with_0() {
     for arguments in [
         &[][..],
         &["chekc"],
+        &["list"],
+        &["restart"],
+        &["connect", "wg0"],
+        &["./wg0.conf"],
         &["up"],
         &["check"],
         &["check", "a", "b"],

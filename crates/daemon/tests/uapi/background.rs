@@ -41,6 +41,23 @@ fn the_command_returns_once_wg_can_configure_it() {
 }
 
 #[test]
+fn a_link_named_wireguard_go_takes_every_name_and_weft_only_what_is_no_mistake() {
+    let Some(machine) = Machine::new(&["wg"]) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("wireguard-go");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_weft"), &link).unwrap();
+    for name in ["list", "restart", "connect"] {
+        let refused = machine.output("weft", &[name]);
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(2) && said.contains("tip: `weft "), "{name}: {said}");
+        assert!(!machine.has_link(name) && !machine.has_socket(name), "{name}");
+        machine.run(link.to_str().unwrap(), &[name]);
+        assert_eq!(machine.wg("show interfaces"), format!("{name}\n"));
+        machine.run("weft", &["down", name]);
+    }
+}
+
+#[test]
 fn either_signal_ends_it() {
     let Some(machine) = Machine::new(&["wg"]) else { return };
     for signal in [Signal::SIGTERM, Signal::SIGINT] {

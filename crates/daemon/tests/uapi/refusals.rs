@@ -52,7 +52,7 @@ fn a_second_daemon_leaves_the_first_alone() {
 fn a_name_that_no_interface_may_have_is_an_error_of_use() {
     let Some(machine) = Machine::new(&[]) else { return };
     for name in ["sixteen-letters!", "a/b", "a b", ".."] {
-        let output = machine.output("weft", &[name]);
+        let output = machine.output("weft", &["run", name]);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains("is not the name of an interface"), "{error}");

@@ -86,6 +86,19 @@ fn up_and_down() {
 }
 
 #[test]
+fn names_that_are_words_of_a_command_line_come_up() {
+    let text = text("PostUp = weft restart 2> /dev/null || true\n");
+    let Some(mut quick) = Quick::new(&text) else { return };
+    for name in ["office", "list", "status"] {
+        quick.file = quick.machine.file(&format!("{name}.conf"), &text);
+        quick.run("up");
+        assert_eq!(quick.machine.wg("show interfaces"), format!("{name}\n"));
+        quick.run("down");
+        until("nothing is left", || !quick.machine.has_link(name) && !quick.machine.has_socket(name));
+    }
+}
+
+#[test]
 fn down_and_up_again_at_once() {
     let Some(quick) = Quick::new(&text("")) else { return };
     let machine = &quick.machine;
