@@ -9,7 +9,21 @@
 //! Every measurement starts its daemons, so that the aftermath of a flood, above all used-up credit, does not
 //! affect the next one.
 
-mod args;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::Result;
+use clap::Args;
+
+use self::attack::{Attack, Kind, defaults};
+use self::figures::{FIRST_LOST, HANDSHAKES, MBIT, NOT_IN, RATIO, SENT, TRIES, TURN};
+use crate::args::{SideArgs, turns};
+use crate::implementation::{self, Implementation};
+use crate::interrupt::Interrupt;
+use crate::peers::priority;
+use crate::report::{PING_P99, Report, Wanted};
+use crate::{tools, topology};
+
 mod attack;
 mod attacker;
 mod figures;
@@ -17,27 +31,31 @@ pub(crate) mod load;
 mod malicious_peer;
 mod measure;
 pub(crate) mod pinger;
-mod report;
 mod site;
 mod visitors;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+/// Target: TCP keeps at least this share of its speed at rest beside an attack.
+const KEPT: f64 = 0.95;
+/// Ratio from which two speeds count as equal: paced TCP differs by less from run to run.
+const AS_MUCH: f64 = 0.99;
+/// Target: beside an aimed attack TCP keeps at least this share of its speed beside one that is not aimed.
+const ALIKE: f64 = 0.8;
+/// A flood below this share of its requested rate is noted.
+const FULL_RATE: f64 = 0.9;
 
-use anyhow::Result;
-
-pub(crate) use args::FloodsArgs;
-
-use self::measure::Plan;
-use self::report::Report;
-use crate::implementation::{Implementation, Kind};
-use crate::interrupt::{Interrupt, Interrupted};
-use crate::machine::{self, Machine};
-use crate::peers::priority;
-use crate::{implementation, output, tools, topology};
-
-/// How long the machine's load is observed before the first measurement.
-const WATCH: std::time::Duration = std::time::Duration::from_secs(1);
+/// The arguments of `weft-bench floods`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FloodsArgs {
+    #[command(flatten)]
+    pub(crate) sides: SideArgs,
+    /// What to flood with; several, with commas. See the list below. A flood lasts until all strangers are in,
+    /// or 17 s, of which TCP and pings are measured for `--secs`.
+    #[arg(long = "attack", value_name = "NAME", value_delimiter = ',')]
+    attacks: Vec<Attack>,
+    /// Threads of a busy loop beside everything.
+    #[arg(long, value_name = "N", default_value_t = 0, num_args = 0..=1, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub(crate) busy: u32,
+}
 
 /// Returns the attacks and examples for the command's help.
 pub(crate) fn help() -> String {
@@ -51,56 +69,88 @@ pub(crate) fn help() -> String {
 /// Measures and prints the report.
 pub(crate) fn run(args: &FloodsArgs, json: bool) -> Result<()> {
     topology::check_permission()?;
-    let others = if args.alone { &[][..] } else { &args.others };
-    let sides = implementation::named(&args.wefts.commands(), args.tun_threads, others)?;
-    tools::check(&[], sides.iter().map(|(_, implementation)| implementation))?;
+    let sides = args.sides.sides()?;
+    tools::check([], sides.iter().map(|(_, implementation)| implementation))?;
     // All gateways have the same client: a slow client would make its gateway look slow.
     let client = match implementation::weft_beside_this()? {
         path if path.is_file() => Implementation::Weft { path, arguments: Vec::new() },
         _ => sides[0].1.clone(),
     };
     let interrupt = Interrupt::watch()?;
-    let mut report = Report::new(args, Machine::this(), machine::busy_cores(WATCH)?);
-    report.notes.extend(priority::refusal());
+    let attacks = if args.attacks.is_empty() { defaults() } else { args.attacks.clone() };
+    let times = args.sides.times;
+    let mut report = Report::begin(&[
+        ("TCP, Mbit/s", &load::MBIT_PER_SECOND),
+        ("rounds", &times.rounds),
+        ("seconds beside each attack", &times.secs),
+        ("busy loops", &args.busy),
+    ])?;
+    priority::refusal().into_iter().for_each(|note| report.note(note));
     let _busy = Busy::start(args.busy);
-    let measured = rounds(args, &sides, &client, &interrupt, &mut report);
-    if let Err(error) = &measured {
-        report.notes.push(format!("it ended early: {error:#}"));
-    }
-    output::print(&report, json, Report::text)?;
-    measured?;
-    output::check(report.failed)
-}
-
-/// Measures every attack with every side in each round. The side that begins changes from round to round.
-fn rounds(
-    args: &FloodsArgs,
-    sides: &[(String, Implementation)],
-    client: &Implementation,
-    interrupt: &Interrupt,
-    report: &mut Report,
-) -> Result<()> {
-    for (name, implementation) in sides {
-        report.side(name, implementation.kind() == Kind::Weft);
-    }
-    for round in 0..args.rounds as usize {
-        for (place, attack) in args.attacks().into_iter().enumerate() {
-            for turn in 0..sides.len() {
-                let side = (round + turn) % sides.len();
-                let (name, implementation) = &sides[side];
-                let plan = Plan { attack, secs: args.secs, client, implementation };
-                match measure::measure(&plan, interrupt) {
-                    Ok(figures) => {
-                        eprintln!("{:<22} {name:<14} {}", attack.to_string(), figures.line());
-                        report.add(place, side, figures);
+    let mut rounds = || -> Result<()> {
+        for round in 0..times.rounds as usize {
+            for attack in &attacks {
+                for side in turns(sides.len(), round) {
+                    let (name, implementation) = &sides[side];
+                    let figures = measure::measure(*attack, times.secs, &client, implementation, &interrupt);
+                    let sent = figures.as_ref().ok().and_then(|sample| sample.get(SENT));
+                    let wanted = f64::from(attack.per_second);
+                    if let Some(sent) = sent.filter(|sent| *sent < FULL_RATE * wanted) {
+                        report
+                            .note(format!("{attack}, {name}: {sent:.0} a second were sent, not {wanted:.0}"));
                     }
-                    Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
-                    Err(error) => report.fail(format!("{attack}, {name}: {error:#}")),
+                    report.attempt(&attack.to_string(), attack, name, figures)?;
                 }
             }
         }
+        Ok(())
+    };
+    let ended = rounds();
+    let is_weft = |implementation: &Implementation| matches!(implementation, Implementation::Weft { .. });
+    for attack in &attacks {
+        for (name, _) in sides.iter().filter(|(_, ours)| is_weft(ours)) {
+            judge(&mut report, &attacks, *attack, name);
+            for (other, _) in sides.iter().filter(|(_, theirs)| attack.is_of_stranger() && !is_weft(theirs)) {
+                let attack = attack.to_string();
+                report.compare([&attack, name], [&attack, other], MBIT, Some(Wanted::RatioAtLeast(AS_MUCH)));
+            }
+        }
     }
-    Ok(())
+    report.finish(ended, json)
+}
+
+/// Judges what is wanted of a weft beside an attack.
+fn judge(report: &mut Report, attacks: &[Attack], attack: Attack, name: &str) {
+    let label = attack.to_string();
+    let of = [label.as_str(), name];
+    // Data for unknown receivers at the same rate and of the same family, which is not aimed.
+    let plain = attacks.iter().find(|other| {
+        other.kind == Kind::Data && (other.per_second, other.is_v6) == (attack.per_second, attack.is_v6)
+    });
+    if attack.kind.is_aimed() {
+        if let Some(plain) = plain {
+            report.compare(of, [&plain.to_string(), name], MBIT, Some(Wanted::RatioAtLeast(ALIKE)));
+        }
+    } else {
+        report.require(of, RATIO, Wanted::MedianAtLeast(KEPT));
+    }
+    if attack.is_of_stranger() {
+        report.require(of, PING_P99, Wanted::MedianAtMost(5.0));
+        if report.summary(of, HANDSHAKES).is_some() {
+            report.require(of, HANDSHAKES, Wanted::MedianAtMost(10.0));
+        }
+    }
+    if attack.kind == Kind::Scan {
+        if report.summary(of, TURN).is_some() {
+            report.require(of, TURN, Wanted::MedianAtMost(3.0));
+        }
+        report.require(of, FIRST_LOST, Wanted::AtMost(0.0));
+    }
+    report.require(of, NOT_IN, Wanted::AtMost(0.0));
+    if report.summary(of, TRIES).is_some() {
+        // The first initiation and two retries.
+        report.require(of, TRIES, Wanted::AtMost(3.0));
+    }
 }
 
 /// Busy loops, each on a thread; dropping this ends them.

@@ -7,16 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Args, ValueEnum};
 use ipnet::IpNet;
-use serde::Serialize;
 use weft_config::TunThreads;
 use weft_lab::{Namespace, link};
 use weft_report::StatusReport;
 use weft_report::control_socket::Client;
 use weft_tunnel::{PrivateKey, PublicKey};
 
-use crate::batches::Batches;
 use crate::interrupt::Interrupt;
 use crate::process::Process;
 use crate::usage::Usage;
@@ -32,50 +29,9 @@ const INTERFACE: &str = "weft0";
 /// Timeout for a daemon to create its interface.
 const START: Duration = Duration::from_secs(20);
 
-/// The wefts to measure.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct WeftArgs {
-    /// A weft to measure: a path, or a name for the tables with a path and more arguments for `weft up`,
-    /// separated by spaces; without a path the one beside this program. Can be given more than once: all are
-    /// measured in turn.
-    #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
-    pub(crate) wefts: Vec<WeftCommand>,
-}
-
-impl WeftArgs {
-    /// Returns the wefts with their names; without `--weft` the default one.
-    pub(crate) fn commands(&self) -> Vec<WeftCommand> {
-        if self.wefts.is_empty() { vec![WeftCommand::default()] } else { self.wefts.clone() }
-    }
-}
-
-/// Whether the TUN device takes and gives super-packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Offload {
-    #[default]
-    On,
-    Off,
-}
-
 /// Returns the path of the weft built together with this program.
 pub(crate) fn weft_beside_this() -> std::io::Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("weft"))
-}
-
-/// Creates the wefts of the command line, and then the other implementations, each with its name. No two
-/// names may be equal: their figures would be mixed.
-pub(crate) fn named(
-    wefts: &[WeftCommand],
-    tun_threads: TunThreads,
-    others: &[PeerCommand],
-) -> Result<Vec<(String, Implementation)>> {
-    let mut named = Vec::new();
-    for weft in wefts {
-        named.push((weft.name.clone(), Implementation::weft(weft, tun_threads, Offload::On)?));
-    }
-    named.extend(others.iter().map(|other| (other.name.clone(), Implementation::Other(other.clone()))));
-    check_names(named.iter().map(|(name, _)| name.as_str()))?;
-    Ok(named)
 }
 
 /// Returns an error if two names are equal.
@@ -101,8 +57,7 @@ pub(crate) enum Implementation {
 }
 
 /// The kind of implementation that figures belong to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Weft,
     Other,
@@ -114,7 +69,7 @@ impl Implementation {
     ///
     /// # Errors
     /// When there is no such program.
-    pub(crate) fn weft(command: &WeftCommand, tun_threads: TunThreads, offload: Offload) -> Result<Self> {
+    pub(crate) fn weft(command: &WeftCommand, tun_threads: TunThreads) -> Result<Self> {
         let path = match &command.path {
             Some(path) => path.clone(),
             None => weft_beside_this()?,
@@ -123,9 +78,6 @@ impl Implementation {
         let mut arguments = command.arguments.clone();
         if !arguments.iter().any(|argument| argument.starts_with("--tun-threads")) {
             arguments.extend(["--tun-threads".to_owned(), tun_threads.to_string()]);
-        }
-        if offload == Offload::Off {
-            arguments.push("--no-offload".to_owned());
         }
         Ok(Self::Weft { path, arguments })
     }
@@ -309,11 +261,6 @@ impl Daemon {
     /// Returns an error if the daemon has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.process.check()
-    }
-
-    /// Returns the number of sends of each batch size; `None` if it is no weft, or does not answer.
-    pub(crate) fn batches(&self) -> Option<Batches> {
-        Some(Batches(self.status()?.udp.batch_segments))
     }
 
     /// Returns weft's status report; `None` if it is no weft, or does not answer.

@@ -9,37 +9,100 @@
 //! The daemon is a real process; its peers are weft's own state machine, driven by epoll (`swarm.rs`), so
 //! that a thousand peers need no thousand processes. Packets are numbered, and both ends are in this process:
 //! a sender knows which packets have arrived and keeps a window, as TCP does, so that losses are caused by
-//! the gateway.
+//! the gateway. All gateways come up, then each round measures them in turn.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, ValueEnum};
+
+use self::gateway::Gateway;
+use self::ledger::Ledger;
+use self::measure::{Direction, Load, Shape, Stand};
+use self::roster::Roster;
+use crate::args::{SideArgs, turns};
+use crate::implementation::Implementation;
+use crate::interrupt::Interrupt;
+use crate::report::{CPU, Figure, GBIT, IDLE_CPU, PING_P99, PINGS_LOST, Report, Sample, WAKE_UPS, Wanted};
+use crate::stats::Summary;
+use crate::usage::{Usage, mib};
+use crate::{tools, topology};
 
 pub(crate) mod client;
-mod fairness;
 mod gateway;
 mod inside;
 mod ledger;
 mod measure;
 pub(crate) mod packet;
 pub(crate) mod priority;
-mod report;
 pub(crate) mod roster;
 mod round_robin;
-mod shape;
 pub(crate) mod socket;
 mod swarm;
-mod work;
 
-pub(crate) mod args;
+/// Shortest idle measurement: WireGuard's timers are seconds apart.
+const REST: Duration = Duration::from_secs(5);
+/// Wait before an idle measurement: after traffic WireGuard may still send a keepalive within 10 s
+/// (whitepaper, section 6.5), and the other end may start a handshake 15 s after its last answer.
+const KEEPALIVE: Duration = Duration::from_secs(17);
+/// Peers that share the gateway with a flooding one.
+const EQUALS: usize = 16;
+/// Number of UAPI dumps.
+const DUMPS: usize = 5;
+const DIRECTIONS: [Direction; 2] = [Direction::Upload, Direction::Download];
+const HANDSHAKES: &str = "handshakes at once";
 
-use anyhow::{Result, ensure};
+const SECONDS: Figure = Figure::new("seconds", "seconds", 2);
+const MEMORY: Figure = Figure::new("rss_mib", "RSS MiB", 1);
+/// Resident memory beyond that of the same daemon with one peer, divided by the number of further peers.
+const PER_PEER: Figure = Figure::new("bytes_per_idle_peer", "bytes an idle peer", 0);
+const COMPLETE: Figure = Figure::new("complete", "handshakes", 0);
+const HALF: Figure = Figure::new("half_seconds", "half in, s", 2);
+const PER_SECOND: Figure = Figure::new("per_second", "a second", 0);
+const CPU_EACH: Figure = Figure::new("cpu_millis_each", "CPU each, ms", 3);
+const DUMPED: Figure = Figure::new("peers", "peers", 0);
+const MEANWHILE: Figure = Figure::new("fewest_packets_meanwhile", "packets meanwhile, at least", 0);
+/// The Gbit/s that the gateway carries for the peer beside the others.
+const OTHER: Figure = Figure::new("other_gbit_per_second", "the other", 3);
+/// An equal peer's speed divided by an equal part of the total: 1 is fair, unless the peer wants less.
+const FAIR: Figure = Figure::new("of_fair_share", "of a fair share", 2);
+/// The speed divided by the speed alone, or by the fair share if that is less: 1 is full service.
+const KEPT: Figure = Figure::new("kept", "kept", 2);
 
-pub(crate) use args::PeersArgs;
+/// The arguments of `weft-bench peers`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PeersArgs {
+    #[command(flatten)]
+    pub(crate) sides: SideArgs,
+    /// How many peers the gateway is configured with.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    pub(crate) configured: u32,
+    /// How many of them are there and send at once; one more floods, and eight more ping.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub(crate) active: u32,
+    /// What to measure, with commas between them. Handshakes are always made.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "throughput,idle,dump,fairness")]
+    pub(crate) work: Vec<Work>,
+    /// Packets that a peer sends one behind the other before the next one does, as one segmented send.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=44))]
+    pub(crate) burst: u32,
+    /// Packets that may be on their way, all peers together.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) window: u32,
+}
 
-use self::args::Work;
-use self::measure::Stand;
-use self::report::Report;
-use self::roster::Roster;
-use crate::interrupt::Interrupt;
-use crate::machine::Machine;
-use crate::{implementation, output, tools, topology};
+/// Something to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Work {
+    /// Throughput with one peer and with all active ones.
+    Throughput,
+    /// CPU time and wake-ups of the gateway while no peer sends.
+    Idle,
+    /// Time of a request for all peers while they send, and the throughput meanwhile.
+    Dump,
+    /// Latency and throughput of a peer beside one that floods.
+    Fairness,
+}
 
 /// Measures and prints the report.
 pub(crate) fn run(args: &PeersArgs, json: bool) -> Result<()> {
@@ -47,26 +110,265 @@ pub(crate) fn run(args: &PeersArgs, json: bool) -> Result<()> {
     let configured = args.configured as usize;
     ensure!(total <= configured, "{total} peers take part, and only {configured} are configured");
     topology::check_permission()?;
-    // Another implementation alone is measured alone.
-    let wefts = if args.others.is_empty() { args.wefts.commands() } else { args.wefts.wefts.clone() };
-    let implementations = implementation::named(&wefts, args.tun_threads, &args.others)?;
-    tools::check(&[], implementations.iter().map(|(_, implementation)| implementation))?;
-    gateway::allow_sockets(total * implementations.len())?;
+    let sides = args.sides.sides()?;
+    tools::check([], sides.iter().map(|(_, implementation)| implementation))?;
+    gateway::allow_sockets(total * sides.len())?;
     let interrupt = Interrupt::watch()?;
-    let mut report = Report::new(args, Machine::this());
+    let times = args.sides.times;
+    let settings: [(_, &dyn std::fmt::Display); 6] = [
+        ("rounds", &times.rounds),
+        ("seconds", &times.secs),
+        ("configured", &args.configured),
+        ("active", &args.active),
+        ("packets of 1400 bytes in a turn", &args.burst),
+        ("on their way at most", &args.window),
+    ];
+    let mut report = Report::begin(&settings)?;
     if args.work.contains(&Work::Fairness) {
-        report.notes.extend(priority::refusal());
+        priority::refusal().into_iter().for_each(|note| report.note(note));
     }
-    let measured = work::measure(args, &implementations, &interrupt, &mut report);
-    if measured.is_ok() || !report.subjects.is_empty() {
-        report.notes.extend(measured.as_ref().err().map(|error| format!("it ended early: {error:#}")));
-        output::print(&report, json, Report::text)?;
+    let ended = Bench { args, interrupt: &interrupt, report: &mut report }.run(&sides);
+    for (name, _) in &sides {
+        judge(&mut report, args, name);
     }
-    measured
+    report.finish(ended, json)
 }
 
-/// Creates the roster of all peers, and one with a single peer to measure the memory without peers.
-fn rosters(args: &PeersArgs) -> Result<(Roster, Roster)> {
-    let active = args.active as usize + Stand::EXTRAS;
-    Ok((Roster::new(args.configured as usize, active)?, Roster::new(1, 0)?))
+/// Compares all peers with one, and peers beside a load with peers alone.
+fn judge(report: &mut Report, args: &PeersArgs, name: &str) {
+    for direction in DIRECTIONS {
+        let [one, all] = [format!("{direction}, one peer"), format!("{direction}, all peers")];
+        if args.work.contains(&Work::Throughput) {
+            report.compare([&all, name], [&one, name], GBIT, Some(Wanted::RatioAtLeast(0.7)));
+            report.compare([&all, name], [&one, name], CPU, None);
+        }
+        if args.work.contains(&Work::Fairness) {
+            let beside = load_name(Some((direction, Load::Flood)));
+            let ping = format!("ping {beside}");
+            report.compare([&ping, name], ["ping alone", name], PING_P99, Some(Wanted::RatioAtMost(2.0)));
+            report.require([&ping, name], PINGS_LOST, Wanted::AtMost(0.0));
+            for equals in equals(args) {
+                let case = format!("{} {beside}", peers_of(equals));
+                report.require([&case, name], KEPT, Wanted::MedianAtLeast(0.9));
+            }
+        }
+    }
+}
+
+/// The numbers of equal peers.
+fn equals(args: &PeersArgs) -> [usize; 2] {
+    [1, EQUALS.min(args.active as usize)]
+}
+
+fn peers_of(count: usize) -> String {
+    if count == 1 { "one peer".to_owned() } else { format!("{count} peers") }
+}
+
+fn load_name(load: Option<(Direction, Load)>) -> String {
+    load.map_or("alone".to_owned(), |(direction, load)| {
+        format!("beside a {load:?} {direction}").to_lowercase()
+    })
+}
+
+/// What all measurements of a run need.
+struct Bench<'a> {
+    args: &'a PeersArgs,
+    interrupt: &'a Interrupt,
+    report: &'a mut Report,
+}
+
+impl Bench<'_> {
+    fn run(&mut self, sides: &[(String, Implementation)]) -> Result<()> {
+        let active = self.args.active as usize + Stand::EXTRAS;
+        let roster = Roster::new(self.args.configured as usize, active)?;
+        // For the memory without peers.
+        let single = Roster::new(1, 0)?;
+        let mut stands = Vec::new();
+        for (name, implementation) in sides {
+            let stand = self.bring_up(name, implementation, &roster, &single);
+            stands.push(stand.with_context(|| format!("{name}: the gateway does not come up"))?);
+        }
+        for round in 0..self.args.sides.times.rounds as usize {
+            for place in turns(stands.len(), round) {
+                let name = &sides[place].0;
+                let context = || format!("{name}, round {}", round + 1);
+                self.round(name, &mut stands[place]).with_context(context)?;
+            }
+        }
+        for ((name, _), stand) in sides.iter().zip(&mut stands) {
+            if self.args.work.contains(&Work::Dump) {
+                stand.renew_sessions(self.interrupt)?;
+                let sample = self.dump(stand);
+                self.report.attempt("dump of all peers", "while all send", name, sample)?;
+            }
+            let sample = Sample::default().with(MEMORY, mib(stand.gateway.memory()?.1));
+            self.report.add("memory and idleness", "peak", name, sample);
+        }
+        Ok(())
+    }
+
+    fn bring_up(
+        &mut self,
+        name: &str,
+        implementation: &Implementation,
+        roster: &Roster,
+        single: &Roster,
+    ) -> Result<Stand> {
+        let PeersArgs { configured, active, ref work, .. } = *self.args;
+        let (empty, _) = Gateway::start(implementation, single, self.interrupt)?.memory()?;
+        let mut stand = Stand::new(implementation, roster, self.interrupt)?;
+        let (rss, _) = stand.gateway.memory()?;
+        let per_peer = rss.saturating_sub(empty) as f64 / f64::from(configured - 1);
+        let sample = Sample::default()
+            .with(SECONDS, stand.gateway.configured_in.as_secs_f64())
+            .with(MEMORY, mib(rss))
+            .with(PER_PEER, per_peer);
+        self.report.attempt("memory and idleness", "configured", name, Ok(sample))?;
+        if work.contains(&Work::Idle) {
+            let sample = self.idle(&mut stand);
+            self.report.attempt("memory and idleness", "idle, without sessions", name, sample)?;
+        }
+        let before = stand.gateway.usage()?.cpu;
+        let (half, all) = stand.shake_hands(self.interrupt)?;
+        let cpu = stand.gateway.usage()?.cpu.saturating_sub(before);
+        let sample = Sample::default()
+            .with(COMPLETE, active.into())
+            .with(SECONDS, all.as_secs_f64())
+            .with(HALF, half.as_secs_f64())
+            .with(PER_SECOND, f64::from(active) / all.as_secs_f64())
+            .with(CPU_EACH, cpu.as_secs_f64() * 1000.0 / f64::from(active))
+            .with(MEMORY, mib(stand.gateway.memory()?.0));
+        self.report.attempt(HANDSHAKES, "", name, Ok(sample))?;
+        if work.contains(&Work::Idle) {
+            stand.rest(|_| self.interrupt.sleep(KEEPALIVE))?;
+            let sample = self.idle(&mut stand);
+            self.report.attempt("memory and idleness", "idle, with sessions", name, sample)?;
+        }
+        Ok(stand)
+    }
+
+    /// Measures one round with one gateway.
+    fn round(&mut self, name: &str, stand: &mut Stand) -> Result<()> {
+        let span = Duration::from_secs(self.args.sides.times.secs.into());
+        let shape = self.shape();
+        let interrupt = self.interrupt;
+        stand.renew_sessions(interrupt)?;
+        if self.args.work.contains(&Work::Throughput) {
+            for direction in DIRECTIONS {
+                for (case, count) in [("one peer", 1), ("all peers", self.args.active as usize)] {
+                    let measured =
+                        stand.throughput(direction, count, shape, None, |_, _| interrupt.sleep(span));
+                    let sample = measured.map(|(sample, ..)| sample);
+                    self.report.attempt("throughput", format!("{direction}, {case}"), name, sample)?;
+                }
+            }
+        }
+        if self.args.work.contains(&Work::Fairness) {
+            let loads =
+                DIRECTIONS.into_iter().flat_map(|to| [Load::Bulk, Load::Flood].map(|load| Some((to, load))));
+            for load in std::iter::once(None).chain(loads) {
+                let sample = stand.pings(load, shape, span, interrupt);
+                self.report.attempt(
+                    "pings of eight peers",
+                    format!("ping {}", load_name(load)),
+                    name,
+                    sample,
+                )?;
+            }
+            for equals in equals(self.args) {
+                for direction in DIRECTIONS {
+                    let mut alone = f64::NAN;
+                    for load in [None, Some(Load::Bulk), Some(Load::Flood)] {
+                        let measured =
+                            stand.throughput(direction, equals, shape, load, |_, _| interrupt.sleep(span));
+                        let sample = measured.map(|(sample, other, ())| {
+                            let speed = sample.get(GBIT).unwrap_or_default();
+                            if load.is_none() {
+                                alone = speed;
+                            }
+                            share(sample, equals, speed, other, alone)
+                        });
+                        let beside = load_name(load.map(|load| (direction, load)));
+                        let case = match load {
+                            None => format!("{}, {direction} {beside}", peers_of(equals)),
+                            Some(_) => format!("{} {beside}", peers_of(equals)),
+                        };
+                        self.report.attempt("shares", case, name, sample)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::full(self.args.burst.into(), self.args.window.into())
+    }
+
+    /// Measures the daemon's CPU time and wake-ups without traffic.
+    fn idle(&self, stand: &mut Stand) -> Result<Sample> {
+        stand.rest(|gateway| {
+            let (start, before): (_, Usage) = (Instant::now(), gateway.usage()?);
+            self.interrupt.sleep(REST)?;
+            let (spent, seconds) = (gateway.usage()?.since(before), start.elapsed().as_secs_f64());
+            gateway.check()?;
+            Ok(Sample::default()
+                .with(IDLE_CPU, spent.cpu.as_secs_f64() / seconds * 100.0)
+                .with(WAKE_UPS, spent.voluntary_switches as f64 / seconds))
+        })
+    }
+
+    /// Dumps all peers over UAPI several times, while all active peers send.
+    fn dump(&self, stand: &mut Stand) -> Result<Sample> {
+        let ask = |gateway: &mut Gateway, ledger: &Ledger| {
+            let mut asked = Vec::new();
+            for _ in 0..DUMPS {
+                let (start, before) = (Instant::now(), ledger.arrived_so_far());
+                let peers = gateway.dump()?;
+                let packets = ledger.arrived_so_far() - before;
+                asked.push((start.elapsed().as_secs_f64(), peers as f64, packets as f64));
+            }
+            Ok(asked)
+        };
+        let count = self.args.active as usize;
+        let (figures, _, asked) = stand.throughput(Direction::Upload, count, self.shape(), None, ask)?;
+        let of = |value: fn(&(f64, f64, f64)) -> f64| Summary::of(asked.iter().map(value)).context("no dump");
+        Ok(Sample::default()
+            .with(DUMPED, of(|(_, peers, _)| *peers)?.lowest)
+            .with(SECONDS, of(|(seconds, ..)| *seconds)?.median)
+            .with(MEANWHILE, of(|(.., packets)| *packets)?.lowest)
+            .with(GBIT, figures.get(GBIT).unwrap_or_default()))
+    }
+}
+
+/// Adds how the speed of equal peers, together and alone, stands beside that of the other.
+fn share(sample: Sample, equals: usize, speed: f64, other: Option<f64>, alone: f64) -> Sample {
+    let equals = equals as f64;
+    let all = speed + other.unwrap_or(0.0);
+    let peers = equals + if other.is_some() { 1.0 } else { 0.0 };
+    let sample = sample.with(FAIR, speed / equals / (all / peers));
+    match other {
+        Some(other) => sample.with(OTHER, other).with(KEPT, speed / (all * equals / peers).min(alone)),
+        None => sample,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fair_share_counts_the_other_as_one_of_them() {
+        let of = |equals, speed, other, alone, figure| {
+            share(Sample::default(), equals, speed, other, alone).get(figure)
+        };
+        assert_eq!(of(4, 2.0, None, 2.0, FAIR), Some(1.0));
+        assert_eq!(of(4, 2.0, Some(0.5), 2.0, FAIR), Some(1.0));
+        // Half of the total for the loading peer, the rest for four.
+        assert_eq!(of(4, 2.0, Some(2.0), 2.0, FAIR), Some(0.625));
+        // The peer wants less than half of the total, and gets half of what it wants.
+        assert_eq!(of(1, 1.0, Some(6.0), 2.0, KEPT), Some(0.5));
+        // The peer wants the total, and gets half of it.
+        assert_eq!(of(1, 3.0, Some(3.0), 6.0, KEPT), Some(1.0));
+    }
 }

@@ -1,328 +1,462 @@
-//! The result: medians of every subject in every case, and the comparisons, as JSON for programs and as
-//! tables (`report/tables.rs`) for people.
+//! The report of every command: samples by table, case and side, their comparisons, and the conditions. It is
+//! JSON for programs, and tables (`report/text.rs`) for people.
 
-use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use anyhow::{Result, ensure};
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 
-use crate::batches::Batches;
-use crate::case::Case;
-use crate::implementation::Kind;
-use crate::machine::Machine;
-use crate::metric::{Metric, Sample};
-use crate::rounds::{Cell, Plan, Results};
+use crate::interrupt::Interrupted;
+use crate::machine::{self, Machine};
 use crate::stats::{self, Summary};
-use crate::targets::{self, Wanted};
 
-pub(crate) mod plots;
-pub(crate) mod tables;
+mod text;
+
+/// How long the machine's load is observed before the first measurement.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// One kind of figure: its name in JSON and its title in tables, both with the unit, and its decimals.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Figure {
+    name: &'static str,
+    title: &'static str,
+    decimals: usize,
+}
+
+impl Figure {
+    pub(crate) const fn new(name: &'static str, title: &'static str, decimals: usize) -> Self {
+        Self { name, title, decimals }
+    }
+
+    /// Formats a value, without its unit.
+    pub(crate) fn format(self, value: f64) -> String {
+        format!("{value:.*}", self.decimals)
+    }
+}
+
+/// Payload received.
+pub(crate) const GBIT: Figure = Figure::new("gbit_per_second", "Gbit/s", 2);
+/// CPU time of the whole machine or of what is measured, as the command says.
+pub(crate) const CPU: Figure = Figure::new("cpu_seconds_per_gbit", "CPU s/Gbit", 3);
+pub(crate) const RETRANSMITS: Figure = Figure::new("retransmits", "retransmits", 0);
+pub(crate) const PING_P50: Figure = Figure::new("ping_p50_ms", "p50 ms", 3);
+pub(crate) const PING_P99: Figure = Figure::new("ping_p99_ms", "p99 ms", 3);
+pub(crate) const PINGS_LOST: Figure = Figure::new("pings_lost", "pings lost", 0);
+pub(crate) const IDLE_CPU: Figure = Figure::new("idle_cpu_percent", "idle CPU %", 3);
+pub(crate) const WAKE_UPS: Figure = Figure::new("wake_ups_per_second", "wake-ups/s", 1);
+
+/// The figures of one measurement, in the order of the columns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sample(Vec<(Figure, f64)>);
+
+impl Sample {
+    /// Adds a figure. A value that is not finite, such as 0/0, is left out.
+    pub(crate) fn with(mut self, figure: Figure, value: f64) -> Self {
+        if value.is_finite() {
+            self.0.push((figure, value));
+        }
+        self
+    }
+
+    /// Returns a figure; `None` if it was not measured.
+    pub(crate) fn get(&self, figure: Figure) -> Option<f64> {
+        self.0.iter().find(|(of, _)| *of == figure).map(|(_, value)| *value)
+    }
+}
+
+impl fmt::Display for Sample {
+    /// Writes the first figures, which fit a line of the terminal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.0.iter().take(5);
+        let shown = shown.map(|(figure, value)| format!("{} {}", figure.format(*value), figure.title));
+        f.write_str(&shown.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Serialize for Sample {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        self.0.iter().try_for_each(|(figure, value)| map.serialize_entry(figure.name, value))?;
+        map.end()
+    }
+}
+
+/// The samples of one side in one case, in the order of the rounds; `None` where the measurement failed.
+#[derive(Clone, Debug)]
+struct Row {
+    case: String,
+    side: String,
+    samples: Vec<Option<Sample>>,
+}
+
+impl Row {
+    /// Returns the figures of the row in the order of their first sample.
+    fn figures(&self) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        for (figure, _) in self.samples.iter().flatten().flat_map(|sample| &sample.0) {
+            if !figures.contains(figure) {
+                figures.push(*figure);
+            }
+        }
+        figures
+    }
+
+    fn summary(&self, figure: Figure) -> Option<Summary> {
+        Summary::of(self.samples.iter().flatten().filter_map(|sample| sample.get(figure)))
+    }
+}
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Figures<'a>(&'a Row);
+        impl Serialize for Figures<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let figures = self.0.figures();
+                serializer.collect_map(figures.iter().map(|of| (of.name, self.0.summary(*of))))
+            }
+        }
+        let mut map = serializer.serialize_map(Some(4))?;
+        map.serialize_entry("case", &self.case)?;
+        map.serialize_entry("side", &self.side)?;
+        map.serialize_entry("figures", &Figures(self))?;
+        map.serialize_entry("samples", &self.samples)?;
+        map.end()
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Table {
+    title: String,
+    rows: Vec<Row>,
+}
+
+/// What is wanted of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Wanted {
+    /// Lower bound of the median ratio to the other's figure.
+    RatioAtLeast(f64),
+    /// Upper bound of the median ratio to the other's figure.
+    RatioAtMost(f64),
+    /// Upper bound of the figure itself, in every round.
+    AtMost(f64),
+    /// Upper bound of the figure's median.
+    MedianAtMost(f64),
+    /// Lower bound of the figure's median.
+    MedianAtLeast(f64),
+}
+
+impl Wanted {
+    /// Reports whether it is about a ratio.
+    pub(crate) fn is_ratio(self) -> bool {
+        matches!(self, Self::RatioAtLeast(_) | Self::RatioAtMost(_))
+    }
+
+    fn text(self, figure: Figure) -> String {
+        match self {
+            Self::RatioAtLeast(ratio) => format!("≥ {ratio:.2}×"),
+            Self::RatioAtMost(ratio) => format!("≤ {ratio:.2}×"),
+            Self::AtMost(value) | Self::MedianAtMost(value) => format!("≤ {}", figure.format(value)),
+            Self::MedianAtLeast(value) => format!("≥ {}", figure.format(value)),
+        }
+    }
+
+    /// Reports whether a ratio or a figure meets the target; `None` if it needs a ratio and there is none.
+    fn is_held_by(self, ratio: Option<Summary>, value: Summary) -> Option<bool> {
+        match self {
+            Self::RatioAtLeast(least) => ratio.map(|ratio| ratio.median >= least),
+            Self::RatioAtMost(most) => ratio.map(|ratio| ratio.median <= most),
+            Self::AtMost(most) => Some(value.highest <= most),
+            Self::MedianAtMost(most) => Some(value.median <= most),
+            Self::MedianAtLeast(least) => Some(value.median >= least),
+        }
+    }
+}
+
+/// A figure of one side compared with that of another, or with what is wanted of it alone.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Comparison {
+    case: String,
+    #[serde(serialize_with = "name_of")]
+    figure: Figure,
+    ours: String,
+    theirs: Option<String>,
+    /// Ours divided by theirs, round by round.
+    ratio: Option<Summary>,
+    /// Our figure; `None` where it could not be measured.
+    value: Option<Summary>,
+    wanted: Option<Wanted>,
+    /// Whether the target holds: false without our figure, `None` without theirs.
+    holds: Option<bool>,
+}
+
+fn name_of<S: Serializer>(figure: &Figure, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(figure.name)
+}
 
 /// All results, and their conditions.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
-    pub(crate) machine: Machine,
-    pub(crate) seconds: u32,
-    pub(crate) rounds: u32,
-    /// The emulated link; `None` where the ends are joined by a veth.
-    pub(crate) link: Option<String>,
-    pub(crate) subjects: Vec<SubjectReport>,
+    machine: Machine,
+    #[serde(serialize_with = "settings")]
+    settings: Vec<(&'static str, String)>,
     /// Cores that were busy with other work before the first measurement.
-    pub(crate) busy_cores_before: f64,
+    busy_cores_before: f64,
     /// Cores that the host of this virtual machine gave to others during the measurements.
-    pub(crate) stolen_cores: f64,
-    pub(crate) cases: Vec<CaseReport>,
-    pub(crate) comparisons: Vec<Comparison>,
-    /// Measurements that failed or were skipped.
-    pub(crate) failed: usize,
-    /// Failures, and figures that could not be counted.
-    pub(crate) notes: Vec<String>,
+    stolen_cores: f64,
+    tables: Vec<Table>,
+    comparisons: Vec<Comparison>,
+    /// Measurements that failed.
+    failed: usize,
+    /// Failures and deviations.
+    notes: Vec<String>,
+    #[serde(skip)]
+    began: Option<(Instant, Duration)>,
 }
 
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct SubjectReport {
-    pub(crate) name: String,
-    pub(crate) kind: Kind,
-    /// MTU of the tunnel in bytes.
-    pub(crate) mtu: u16,
+fn settings<S: Serializer>(all: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(all.iter().map(|(name, value)| (name, value)))
 }
 
-/// One case over all subjects.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct CaseReport {
-    pub(crate) case: Case,
-    pub(crate) subjects: Vec<Figures>,
-}
-
-/// One subject in one case.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Figures {
-    pub(crate) name: String,
-    pub(crate) metrics: BTreeMap<Metric, Summary>,
-    /// Sends of both ends of a weft in all rounds, by the number of datagrams in each: at most 1, 2, 4, 8,
-    /// 16, 32, 64.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) batches: Option<Batches>,
-    /// Samples in the order of the rounds; `None` where the measurement failed.
-    pub(crate) samples: Vec<Option<Sample>>,
-}
-
-/// A figure of a weft compared with that of another subject, or with a target for weft alone.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Comparison {
-    pub(crate) case: Case,
-    pub(crate) metric: Metric,
-    pub(crate) ours: String,
-    /// `None` where the figure has an absolute target.
-    pub(crate) theirs: Option<String>,
-    /// Ours divided by theirs, round by round.
-    pub(crate) ratio: Option<Summary>,
-    /// Our figure; `None` where it could not be measured.
-    pub(crate) value: Option<Summary>,
-    pub(crate) wanted: Option<Wanted>,
-    /// Whether the target holds: false without our figure, `None` without theirs.
-    pub(crate) holds: Option<bool>,
-}
-
-/// Creates the report from the results.
-pub(crate) fn new(plan: &Plan, results: Results) -> Report {
-    let subjects: Vec<SubjectReport> = plan
-        .subjects
-        .iter()
-        .map(|subject| SubjectReport {
-            name: subject.name.clone(),
-            kind: subject.implementation.kind(),
-            mtu: subject.mtu,
-        })
-        .collect();
-    let cases: Vec<CaseReport> = plan
-        .cases
-        .iter()
-        .zip(results.cells)
-        .map(|(case, cells)| CaseReport {
-            case: *case,
-            subjects: subjects.iter().zip(cells).map(|(subject, cell)| figures(subject, cell)).collect(),
-        })
-        .collect();
-    Report {
-        machine: Machine { tcp_congestion_control: results.congestion, ..Machine::this() },
-        seconds: plan.secs,
-        rounds: plan.rounds,
-        link: plan.wire.spec().map(ToString::to_string),
-        comparisons: cases.iter().flat_map(|case| compare(&subjects, case)).collect(),
-        subjects,
-        busy_cores_before: results.busy_cores_before,
-        stolen_cores: results.stolen_cores,
-        cases,
-        failed: results.failed,
-        notes: results.notes,
+impl Report {
+    /// Watches the machine for a second, and begins an empty report.
+    pub(crate) fn begin(settings: &[(&'static str, &dyn Display)]) -> Result<Self> {
+        let settings = settings.iter().map(|(name, value)| (*name, value.to_string()));
+        let busy_cores_before = machine::busy_cores(WATCH)?;
+        let began = Some((Instant::now(), machine::stolen_time()?));
+        Ok(Self { busy_cores_before, began, ..Self::new(Machine::this(), settings.collect()) })
     }
-}
 
-fn figures(subject: &SubjectReport, cell: Cell) -> Figures {
-    let taken = || cell.samples.iter().flatten();
-    let mut metrics: BTreeMap<Metric, Summary> = BTreeMap::new();
-    for metric in taken().flat_map(Sample::metrics) {
-        if let Some(summary) = Summary::of(taken().filter_map(|sample| sample.get(metric))) {
-            metrics.insert(metric, summary);
+    fn new(machine: Machine, settings: Vec<(&'static str, String)>) -> Self {
+        Self {
+            machine,
+            settings,
+            busy_cores_before: 0.0,
+            stolen_cores: 0.0,
+            tables: Vec::new(),
+            comparisons: Vec::new(),
+            failed: 0,
+            notes: Vec::new(),
+            began: None,
         }
     }
-    if let Some(summary) = Summary::of(cell.system_calls_per_gbit) {
-        metrics.insert(Metric::SystemCallsPerGbit, summary);
-    }
-    Figures { name: subject.name.clone(), metrics, batches: cell.batches, samples: cell.samples }
-}
 
-/// Compares every weft with every other implementation and the bare link, the first weft with further ones,
-/// and every weft with its absolute targets. Ratio targets apply to the first other implementation.
-fn compare(subjects: &[SubjectReport], case: &CaseReport) -> Vec<Comparison> {
-    let of = |kind: Kind| {
-        let numbered = subjects.iter().zip(&case.subjects);
-        numbered.filter(move |(subject, _)| subject.kind == kind).map(|(_, figures)| figures)
-    };
-    let bare = |figures: &Figures| of(Kind::Bare).any(|bare| bare.name == figures.name);
-    let first_weft = of(Kind::Weft).next();
-    let first_other = of(Kind::Other).next().map(|figures| &figures.name);
-    let wanted = targets::of(case.case);
-    let mut comparisons = Vec::new();
-    for ours in of(Kind::Weft) {
-        let is_first = first_weft.is_some_and(|first| first.name == ours.name);
-        let later_wefts = of(Kind::Weft).skip(1).filter(|_| is_first);
-        for theirs in later_wefts.chain(of(Kind::Other)).chain(of(Kind::Bare)) {
-            // Against the bare link only the main figure is meaningful.
-            let figures = if bare(theirs) { 1 } else { usize::MAX };
-            for &metric in case.case.compared().iter().take(figures) {
-                let wanted = wanted.iter().find(|(of, wanted)| *of == metric && !wanted.is_absolute());
-                let wanted = wanted.filter(|_| Some(&theirs.name) == first_other).map(|(_, wanted)| *wanted);
-                comparisons.extend(beside(case.case, metric, ours, theirs, wanted));
+    /// Adds a condition of the measurements.
+    pub(crate) fn set(&mut self, name: &'static str, value: impl Display) {
+        self.settings.push((name, value.to_string()));
+    }
+
+    /// Adds a remark, once.
+    pub(crate) fn note(&mut self, note: impl Into<String>) {
+        let note = note.into();
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Adds the figures of one round.
+    pub(crate) fn add(&mut self, table: &str, case: impl Display, side: &str, sample: Sample) {
+        self.push(table, &case.to_string(), side, Some(sample));
+    }
+
+    /// Adds the figures of one round, or a note of its failure, and tells either on standard error. An
+    /// interruption is passed on.
+    pub(crate) fn attempt(
+        &mut self,
+        table: &str,
+        case: impl Display,
+        side: &str,
+        measured: Result<Sample>,
+    ) -> Result<()> {
+        let case = case.to_string();
+        match measured {
+            Ok(sample) => {
+                eprintln!("{case:<24} {side:<14} {sample}");
+                self.push(table, &case, side, Some(sample));
+            }
+            Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
+            Err(error) => {
+                eprintln!("{case:<24} {side:<14} failed: {error:#}");
+                self.push(table, &case, side, None);
+                self.failed += 1;
+                self.note(format!("{case}, {side}: {error:#}"));
             }
         }
-        for (metric, wanted) in wanted.iter().filter(|(_, wanted)| wanted.is_absolute()) {
-            let value = ours.metrics.get(metric).copied();
-            comparisons.push(Comparison {
-                case: case.case,
-                metric: *metric,
-                ours: ours.name.clone(),
-                theirs: None,
-                ratio: None,
-                value,
-                wanted: Some(*wanted),
-                holds: value.map_or(Some(false), |value| wanted.held_by(None, value)),
-            });
+        Ok(())
+    }
+
+    fn push(&mut self, table: &str, case: &str, side: &str, sample: Option<Sample>) {
+        let place = self.tables.iter().position(|known| known.title == table).unwrap_or_else(|| {
+            self.tables.push(Table { title: table.to_owned(), rows: Vec::new() });
+            self.tables.len() - 1
+        });
+        let rows = &mut self.tables[place].rows;
+        let known = rows.iter().position(|row| row.case == case && row.side == side);
+        let place = known.unwrap_or_else(|| {
+            // Behind the other sides of its case.
+            let place = rows.iter().rposition(|row| row.case == case).map_or(rows.len(), |last| last + 1);
+            rows.insert(place, Row { case: case.to_owned(), side: side.to_owned(), samples: Vec::new() });
+            place
+        });
+        rows[place].samples.push(sample);
+    }
+
+    fn row(&self, [case, side]: [&str; 2], figure: Figure) -> Option<&Row> {
+        let mut rows = self.tables.iter().flat_map(|table| &table.rows);
+        rows.find(|row| row.case == case && row.side == side && row.summary(figure).is_some())
+    }
+
+    /// Returns the median and the range of a figure of a case and a side.
+    pub(crate) fn summary(&self, of: [&str; 2], figure: Figure) -> Option<Summary> {
+        self.row(of, figure)?.summary(figure)
+    }
+
+    /// Returns the quotient of a figure of two cases and sides, round by round.
+    pub(crate) fn ratio(&self, ours: [&str; 2], theirs: [&str; 2], figure: Figure) -> Option<Summary> {
+        let samples = |of| self.row(of, figure).map_or(&[][..], |row| &row.samples);
+        let value = |sample: &Option<Sample>| sample.as_ref()?.get(figure);
+        let pairs = samples(ours).iter().zip(samples(theirs));
+        stats::ratios(pairs.filter_map(|(ours, theirs)| value(ours).zip(value(theirs))))
+    }
+
+    /// Compares a figure with that of another case or side, if both were measured or there is a target.
+    pub(crate) fn compare(
+        &mut self,
+        ours: [&str; 2],
+        theirs: [&str; 2],
+        figure: Figure,
+        wanted: Option<Wanted>,
+    ) {
+        let ratio = self.ratio(ours, theirs, figure);
+        let value = self.summary(ours, figure);
+        if wanted.is_none() && (ratio.is_none() || value.is_none()) {
+            return;
         }
+        let other = if ours[0] == theirs[0] { theirs[1] } else { theirs[0] };
+        self.judge(ours, Some(other.to_owned()), figure, ratio, wanted);
     }
-    comparisons
-}
 
-/// Compares a figure of one subject with that of another; `None` without both figures and without a target.
-pub(crate) fn beside(
-    case: Case,
-    metric: Metric,
-    ours: &Figures,
-    theirs: &Figures,
-    wanted: Option<Wanted>,
-) -> Option<Comparison> {
-    let ratio = stats::ratios(pairs(metric, ours, theirs));
-    let value = ours.metrics.get(&metric).copied();
-    if wanted.is_none() && (ratio.is_none() || value.is_none()) {
-        return None;
+    /// Compares a figure with what is wanted of it alone.
+    pub(crate) fn require(&mut self, ours: [&str; 2], figure: Figure, wanted: Wanted) {
+        self.judge(ours, None, figure, None, Some(wanted));
     }
-    let held = |wanted: Wanted| value.map_or(Some(false), |value| wanted.held_by(ratio, value));
-    Some(Comparison {
-        case,
-        metric,
-        ours: ours.name.clone(),
-        theirs: Some(theirs.name.clone()),
-        ratio,
-        value,
-        wanted,
-        holds: wanted.and_then(held),
-    })
-}
 
-/// Returns the pairs of a figure of two subjects, round by round.
-pub(crate) fn pairs(metric: Metric, ours: &Figures, theirs: &Figures) -> impl Iterator<Item = (f64, f64)> {
-    ours.samples
-        .iter()
-        .zip(&theirs.samples)
-        .filter_map(move |(ours, theirs)| Some((ours.as_ref()?.get(metric)?, theirs.as_ref()?.get(metric)?)))
+    fn judge(
+        &mut self,
+        ours: [&str; 2],
+        theirs: Option<String>,
+        figure: Figure,
+        ratio: Option<Summary>,
+        wanted: Option<Wanted>,
+    ) {
+        let value = self.summary(ours, figure);
+        let held = |wanted: Wanted| value.map_or(Some(false), |value| wanted.is_held_by(ratio, value));
+        let [case, ours] = ours.map(str::to_owned);
+        let holds = wanted.and_then(held);
+        self.comparisons.push(Comparison { case, figure, ours, theirs, ratio, value, wanted, holds });
+    }
+
+    /// Writes the report into two files, as JSON and as text.
+    pub(crate) fn save(&self, path: &Path) -> Result<()> {
+        std::fs::write(path.with_extension("json"), serde_json::to_string_pretty(self)?)?;
+        Ok(std::fs::write(path.with_extension("txt"), self.text())?)
+    }
+
+    /// Prints the report, also that of a run that ended early.
+    ///
+    /// # Errors
+    /// That of the run, or that measurements failed.
+    pub(crate) fn finish(mut self, ended: Result<()>, json: bool) -> Result<()> {
+        if let Some((began, before)) = self.began {
+            let stolen = machine::stolen_time()?.saturating_sub(before);
+            self.stolen_cores = stolen.as_secs_f64() / began.elapsed().as_secs_f64();
+        }
+        if let Err(error) = &ended {
+            self.note(format!("it ended early: {error:#}"));
+        }
+        if json {
+            println!("{}", serde_json::to_string_pretty(&self)?);
+        } else if ended.is_ok() || !self.tables.is_empty() {
+            print!("{}", self.text());
+        }
+        ended?;
+        ensure!(self.failed == 0, "{} of the measurements failed: see the notes of the report", self.failed);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
-    const TCP: Case = Case::Tcp { streams: 1, direction: crate::case::Direction::Forward };
-
-    fn cell(speeds: &[f64]) -> Cell {
-        let sample = |speed: &f64| {
-            let sample = Sample::default().with(Metric::GbitPerSecond, *speed).with(Metric::Retransmits, 3.0);
-            Some(
-                sample.with(Metric::CpuSecondsPerGbit, 1.0 / speed).with(Metric::NearCpuSecondsPerGbit, 0.25),
-            )
-        };
-        let batches = Some(Batches([1, 0, 0, 0, 0, 0, 3]));
-        Cell { samples: speeds.iter().map(sample).collect(), batches, system_calls_per_gbit: None }
-    }
-
-    fn subject(name: &str, kind: Kind) -> SubjectReport {
-        SubjectReport { name: name.to_owned(), kind, mtu: 1420 }
-    }
-
-    /// Two wefts, another implementation and the bare link, in the cases TCP and memory.
-    pub(crate) fn report() -> Report {
-        let subjects = vec![
-            subject("no tunnel", Kind::Bare),
-            subject("weft", Kind::Weft),
-            subject("old weft", Kind::Weft),
-            subject("go", Kind::Other),
-        ];
-        let speeds: [&[f64]; 4] = [&[20.0; 3], &[2.0, 3.0, 4.0], &[2.0; 3], &[1.0, 2.0, 2.0]];
-        let memory = |mebibytes| Cell {
-            samples: vec![Some(Sample::default().with(Metric::PeakRssMib, mebibytes))],
-            batches: None,
-            system_calls_per_gbit: Some(5000.0),
-        };
-        let case = |case, cells: Vec<Cell>| CaseReport {
-            case,
-            subjects: subjects.iter().zip(cells).map(|(subject, cell)| figures(subject, cell)).collect(),
-        };
-        let cases = vec![
-            case(TCP, speeds.iter().map(|speeds| cell(speeds)).collect()),
-            case(Case::Memory, vec![Cell::default(), memory(10.0), memory(70.0), memory(400.0)]),
-        ];
+    /// A report of a machine that was idle.
+    pub(crate) fn empty() -> Report {
         let machine = Machine {
             cores: 2,
             processor: "A".into(),
             kernel: "6.1".into(),
             tcp_congestion_control: "cubic".into(),
         };
-        Report {
-            machine,
-            seconds: 5,
-            rounds: 3,
-            link: None,
-            comparisons: cases.iter().flat_map(|case| compare(&subjects, case)).collect(),
-            subjects,
-            busy_cores_before: 0.0,
-            stolen_cores: 0.0,
-            cases,
-            failed: 0,
-            notes: vec!["udp-64, go: it ended".to_owned()],
+        Report::new(machine, vec![("rounds", "3".to_owned())])
+    }
+
+    pub(crate) fn with(rows: &[(&str, &str, Figure, &[f64])]) -> Report {
+        let mut report = empty();
+        for (case, side, figure, values) in rows {
+            values.iter().for_each(|value| {
+                report.add("table", case, side, Sample::default().with(*figure, *value));
+            });
         }
-    }
-
-    fn find(case: Case, metric: Metric, ours: &str, theirs: Option<&str>) -> Option<Comparison> {
-        let is_it = |comparison: &Comparison| {
-            (comparison.case, comparison.metric, comparison.ours.as_str(), comparison.theirs.as_deref())
-                == (case, metric, ours, theirs)
-        };
-        report().comparisons.into_iter().find(is_it)
+        report
     }
 
     #[test]
-    fn wefts_are_set_beside_the_others_and_the_first_beside_further_ones() {
-        let speed = |ours, theirs| find(TCP, Metric::GbitPerSecond, ours, Some(theirs));
-        let beside_go = speed("weft", "go").unwrap();
-        assert_eq!(beside_go.ratio, Some(Summary { median: 2.0, lowest: 1.5, highest: 2.0 }));
-        assert_eq!((beside_go.wanted, beside_go.holds), (Some(Wanted::RatioAtLeast(1.7)), Some(true)));
-        assert_eq!(speed("old weft", "go").unwrap().holds, Some(false));
-        assert_eq!(speed("weft", "old weft").unwrap().wanted, None);
-        assert_eq!(speed("weft", "no tunnel").unwrap().ratio.unwrap().median, 0.15);
-        assert_eq!(speed("old weft", "weft"), None);
-        assert_eq!(find(TCP, Metric::Retransmits, "weft", Some("go")), None);
-    }
-
-    #[test]
-    fn what_is_wanted_of_weft_alone_is_judged_alone() {
-        let memory = |ours| find(Case::Memory, Metric::PeakRssMib, ours, None).unwrap().holds;
-        assert_eq!((memory("weft"), memory("old weft")), (Some(true), Some(false)));
-        assert_eq!(find(Case::Memory, Metric::PeakRssMib, "no tunnel", None), None);
+    fn ratios_are_taken_round_by_round_and_judged_by_their_median() {
+        let mut report =
+            with(&[("tcp", "weft", GBIT, &[2.0, 3.0, 4.0]), ("tcp", "go", GBIT, &[1.0, 2.0, 2.0])]);
+        report.compare(["tcp", "weft"], ["tcp", "go"], GBIT, Some(Wanted::RatioAtLeast(1.7)));
+        report.compare(["tcp", "go"], ["tcp", "weft"], GBIT, Some(Wanted::RatioAtMost(0.4)));
+        report.compare(["tcp", "weft"], ["tcp", "go"], CPU, None);
+        let [first, second] = &report.comparisons[..] else { panic!("{:?}", report.comparisons) };
+        assert_eq!(first.ratio, Some(Summary { median: 2.0, lowest: 1.5, highest: 2.0 }));
+        assert_eq!(
+            (first.theirs.as_deref(), first.holds, second.holds),
+            (Some("go"), Some(true), Some(false))
+        );
     }
 
     #[test]
     fn a_target_without_our_figure_does_not_hold_and_without_theirs_is_not_judged() {
-        let subjects = [subject("weft", Kind::Weft), subject("go", Kind::Other)];
-        let failed = || Cell { samples: vec![None; 3], ..Cell::default() };
-        let judged = |case, cells: [Cell; 2]| -> Vec<Option<bool>> {
-            let zipped = subjects.iter().zip(cells).map(|(subject, cell)| figures(subject, cell));
-            let case = CaseReport { case, subjects: zipped.collect() };
-            let targets =
-                compare(&subjects, &case).into_iter().filter(|comparison| comparison.wanted.is_some());
-            targets.map(|comparison| comparison.holds).collect()
-        };
-        assert_eq!(judged(TCP, [failed(), cell(&[1.0; 3])]), [Some(false); 2]);
-        assert_eq!(judged(TCP, [cell(&[1.0; 3]), failed()]), [None; 2]);
-        assert_eq!(judged(Case::Memory, [failed(), failed()]), [Some(false)]);
+        let mut report = with(&[("memory", "weft", CPU, &[1.0, 63.6])]);
+        let failed = report.attempt("table", "tcp", "weft", Err(anyhow::anyhow!("no")));
+        assert!(failed.is_ok() && report.failed == 1 && report.notes == ["tcp, weft: no"]);
+        report.compare(["tcp", "weft"], ["tcp", "go"], GBIT, Some(Wanted::RatioAtLeast(1.7)));
+        report.compare(["memory", "weft"], ["memory", "go"], CPU, Some(Wanted::RatioAtLeast(1.7)));
+        report.require(["memory", "weft"], CPU, Wanted::AtMost(64.0));
+        report.require(["memory", "weft"], CPU, Wanted::AtMost(63.0));
+        report.require(["memory", "weft"], CPU, Wanted::MedianAtMost(63.0));
+        let holds: Vec<_> = report.comparisons.iter().map(|comparison| comparison.holds).collect();
+        assert_eq!(holds, [Some(false), None, Some(true), Some(false), Some(true)]);
+        assert!(report.attempt("table", "x", "y", Err(Interrupted.into())).is_err(), "a signal is the end");
     }
 
     #[test]
-    fn json_has_every_sample_and_every_ratio() {
-        let json = serde_json::to_value(report()).unwrap();
-        assert_eq!(json["cases"][0]["case"], "tcp-1");
-        assert_eq!(json["cases"][0]["subjects"][1]["samples"][1]["gbit_per_second"], 3.0);
-        assert_eq!(json["cases"][0]["subjects"][1]["metrics"]["gbit_per_second"]["median"], 3.0);
-        assert_eq!(json["cases"][1]["subjects"][3]["metrics"]["system_calls_per_gbit"]["median"], 5000.0);
-        assert_eq!(json["comparisons"][0]["wanted"]["ratio_at_least"], serde_json::Value::Null);
-        assert!(json["comparisons"].as_array().unwrap().iter().any(|c| c["wanted"]["ratio_at_least"] == 1.7));
+    fn json_has_every_sample_with_its_figures_by_names_with_units() {
+        let mut report = with(&[("tcp-1", "weft", GBIT, &[2.0, 3.0])]);
+        let sample = Sample::default().with(GBIT, 1.0).with(CPU, 1.0 / 0.0);
+        assert_eq!(sample.get(CPU), None);
+        report.add("table", "tcp-1", "go", sample);
+        report.compare(["tcp-1", "weft"], ["tcp-1", "go"], GBIT, Some(Wanted::RatioAtLeast(1.7)));
+        let json = serde_json::to_value(&report).unwrap();
+        let rows = &json["tables"][0]["rows"];
+        assert_eq!((&rows[0]["case"], &rows[0]["side"]), (&"tcp-1".into(), &"weft".into()));
+        assert_eq!(rows[0]["samples"][1]["gbit_per_second"], 3.0);
+        assert_eq!(rows[0]["figures"]["gbit_per_second"]["median"], 2.5);
+        assert_eq!(rows[1]["figures"].get("cpu_seconds_per_gbit"), None);
+        assert_eq!(json["comparisons"][0]["wanted"]["ratio_at_least"], 1.7);
+        assert_eq!(json["settings"]["rounds"], "3");
     }
 }

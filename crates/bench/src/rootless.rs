@@ -4,28 +4,22 @@
 //! over emulated links with real round trips.
 
 mod first_byte;
-mod forwarder;
-mod receive_limit;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
-use serde::Serialize;
-use weft_lab::emulator::LinkSpec;
 
-use crate::case::{Case, Direction};
+use crate::args::TimeArgs;
+use crate::compare::case::{Case, Direction};
+use crate::compare::rounds::{Plan, Subject};
 use crate::implementation::{self, Implementation, Kind, NearEnd, Rootless};
 use crate::interrupt::Interrupt;
-use crate::metric::Metric;
-use crate::report::{self, Comparison, Figures, Report};
-use crate::rounds::{self, Plan, Subject};
-use crate::targets::Wanted;
-use crate::topology::{self, Wire};
-use crate::{output, tools};
-use first_byte::FirstByte;
-use receive_limit::ReceiveLimit;
+use crate::report::{CPU, Report, Wanted};
+use crate::topology::Wire;
+use crate::{tools, topology};
 
 /// The MTU of the tunnels.
 const MTU: u16 = 1420;
@@ -43,12 +37,8 @@ pub(crate) struct RootlessArgs {
     /// What is measured, with commas between them; the daemon as root always is.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "exec,proxy,netstack,onetun")]
     pub(crate) way: Vec<Way>,
-    /// How long each measurement takes, in seconds.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub(crate) secs: u32,
-    /// How often each measurement is made; medians count.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
+    #[command(flatten)]
+    pub(crate) times: TimeArgs,
     /// The host's limit of receive buffers (net.core.rmem_max) meanwhile; it is restored at the end.
     #[arg(long, value_name = "BYTES", default_value_t = 212_992, value_parser = clap::value_parser!(u32).range(2304..))]
     pub(crate) rmem_max: u32,
@@ -74,22 +64,32 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    fn wire(self) -> Result<Wire> {
-        let spec = match self {
-            Self::Veth => return Ok(Wire::Veth),
-            Self::Rtt60 => "rate=200mbit,delay=30ms",
-            Self::Rtt20 => "rate=500mbit,delay=10ms",
-            Self::Rtt100 => "rate=500mbit,delay=50ms",
-        };
-        Ok(Wire::Emulated(spec.parse::<LinkSpec>()?))
+    fn cases(self) -> &'static [Case] {
+        match self {
+            Self::Veth => &[TCP, TCP_REVERSE],
+            Self::Rtt60 => &[TCP, COLD],
+            Self::Rtt20 | Self::Rtt100 => &[TCP],
+        }
     }
 
-    fn cases(self) -> Vec<Case> {
-        match self {
-            Self::Veth => vec![TCP, TCP_REVERSE],
-            Self::Rtt60 => vec![TCP, COLD],
-            Self::Rtt20 | Self::Rtt100 => vec![TCP],
-        }
+    /// Returns what is to be measured over it, without subjects.
+    fn plan(self, args: &RootlessArgs) -> Result<Plan> {
+        let (name, spec) = match self {
+            Self::Veth => ("veth", None),
+            Self::Rtt60 => ("rtt60", Some("rate=200mbit,delay=30ms")),
+            Self::Rtt20 => ("rtt20", Some("rate=500mbit,delay=10ms")),
+            Self::Rtt100 => ("rtt100", Some("rate=500mbit,delay=50ms")),
+        };
+        Ok(Plan {
+            subjects: Vec::new(),
+            cases: self.cases().to_vec(),
+            wire: Wire::from(spec.map(str::parse).transpose()?),
+            wire_name: name.to_owned(),
+            mtu: MTU,
+            congestion: None,
+            secs: args.times.secs,
+            rounds: args.times.rounds,
+        })
     }
 }
 
@@ -117,32 +117,10 @@ impl Way {
     }
 }
 
-/// All results.
-#[derive(Debug, Serialize)]
-struct All {
-    rmem_max: u32,
-    links: Vec<Report>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_byte: Option<FirstByte>,
-}
-
-impl All {
-    fn text(&self) -> String {
-        let mut text: String = self.links.iter().map(|report| report::tables::text(report) + "\n").collect();
-        text += &self.first_byte.as_ref().map_or_else(String::new, FirstByte::text);
-        text + &format!("net.core.rmem_max = {}\n", self.rmem_max)
-    }
-}
-
 /// Measures and prints the report.
 pub(crate) fn run(args: &RootlessArgs, json: bool) -> Result<()> {
     topology::check_permission()?;
-    for program in ["iperf3", "setpriv", "curl"] {
-        ensure!(
-            tools::is_installed(program),
-            "{program} is not installed (Debian: iperf3, util-linux, curl)"
-        );
-    }
+    tools::check(tools::ROOTLESS, [])?;
     let interrupt = Interrupt::watch()?;
     let directory = tempfile::tempdir()?;
     // The user may execute what is in it.
@@ -152,44 +130,39 @@ pub(crate) fn run(args: &RootlessArgs, json: bool) -> Result<()> {
     std::fs::copy(&original, &weft).with_context(|| {
         format!("there is no weft at {}: build it, or name one with --weft", original.display())
     })?;
-    let (subjects, notes) = subjects(args, &weft, directory.path())?;
+    let TimeArgs { secs, rounds } = args.times;
+    let mut report =
+        Report::begin(&[("rounds", &rounds), ("seconds", &secs), ("net.core.rmem_max", &args.rmem_max)])?;
+    let subjects = subjects(args, &weft, directory.path(), &mut report);
     let _limit = ReceiveLimit::set(args.rmem_max)?;
-    let mut all = All { rmem_max: args.rmem_max, links: Vec::new(), first_byte: None };
-    let mut failed = 0;
-    for &link in &args.link {
-        let plan = Plan {
-            subjects: subjects.clone(),
-            cases: link.cases(),
-            wire: link.wire()?,
-            congestion: None,
-            secs: args.secs,
-            rounds: args.rounds,
-            system_calls: false,
-        };
-        let mut report = report::new(&plan, rounds::run(&plan)?);
-        report.comparisons = comparisons(&report, link);
-        report.notes.extend(notes.iter().cloned());
-        failed += report.failed;
-        all.links.push(report);
-    }
-    if args.way.contains(&Way::Exec) {
-        let exec = Rootless { end: NearEnd::Exec, weft };
-        all.first_byte = Some(first_byte::measure(&exec, args.rounds, &interrupt)?);
-    }
-    output::print(&all, json, All::text)?;
-    output::check(failed)
+    let mut measure = || -> Result<()> {
+        for &link in &args.link {
+            let plan = Plan { subjects: subjects.clone(), ..link.plan(args)? };
+            plan.run(&mut report, &interrupt)?;
+            for case in &plan.cases {
+                compare(&mut report, &plan, link, *case);
+            }
+        }
+        if args.way.contains(&Way::Exec) {
+            let exec = Rootless { end: NearEnd::Exec, weft: weft.clone() };
+            first_byte::add(&mut report, &exec, rounds, &interrupt)?;
+        }
+        Ok(())
+    };
+    let ended = measure();
+    report.finish(ended, json)
 }
 
-/// Returns what is measured, and a note for each way that is not.
-fn subjects(args: &RootlessArgs, weft: &Path, directory: &Path) -> Result<(Vec<Subject>, Vec<String>)> {
-    let subject = |name: &str, implementation| Subject { name: name.to_owned(), implementation, mtu: MTU };
+/// Returns what is measured, and notes each way that is not.
+fn subjects(args: &RootlessArgs, weft: &Path, directory: &Path, report: &mut Report) -> Vec<Subject> {
+    let subject = |name: &str, implementation| Subject { name: name.to_owned(), implementation };
     let daemon = Implementation::Weft { path: weft.to_owned(), arguments: Vec::new() };
-    let (mut subjects, mut notes) = (vec![subject(DAEMON, daemon)], Vec::new());
+    let mut subjects = vec![subject(DAEMON, daemon)];
     for &way in &args.way {
         let end = match way {
             Way::Exec => Ok(NearEnd::Exec),
             Way::Proxy => Ok(NearEnd::Proxy),
-            Way::Netstack => forwarder::build(directory).map(NearEnd::Netstack),
+            Way::Netstack => build_forwarder(directory).map(NearEnd::Netstack),
             Way::Onetun if tools::is_installed(&args.onetun.to_string_lossy()) => {
                 Ok(NearEnd::Onetun(args.onetun.clone()))
             }
@@ -200,116 +173,141 @@ fn subjects(args: &RootlessArgs, weft: &Path, directory: &Path) -> Result<(Vec<S
                 let rootless = Rootless { end, weft: weft.to_owned() };
                 subjects.push(subject(way.name(), Implementation::Rootless(rootless)));
             }
-            Err(error) => notes.push(format!("{} is not measured: {error:#}", way.name())),
+            Err(error) => report.note(format!("{} is not measured: {error:#}", way.name())),
         }
     }
-    Ok((subjects, notes))
+    subjects
 }
 
 /// Compares exec and proxy with the daemon, and with the fastest of the others.
-fn comparisons(report: &Report, link: Link) -> Vec<Comparison> {
+fn compare(report: &mut Report, plan: &Plan, link: Link, case: Case) {
     use Wanted::{RatioAtLeast, RatioAtMost};
-    let mut comparisons = Vec::new();
-    for case in &report.cases {
-        let metric = case.case.compared()[0];
-        let is_other = |figures: &&Figures| {
-            let mut named = report.subjects.iter().filter(|subject| subject.name == figures.name);
-            named.any(|subject| subject.kind == Kind::Other)
+    let (figure, label) = (case.compared()[0], plan.label(case));
+    let of = |kind| plan.subjects.iter().filter(move |subject| subject.implementation.kind() == kind);
+    let others = of(Kind::Other).filter_map(|subject| {
+        Some((report.summary([&label, &subject.name], figure)?.median, subject.name.clone()))
+    });
+    let mut others: Vec<(f64, String)> = others.collect();
+    others.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let best_other = if case == COLD { others.first() } else { others.last() };
+    let is_cold = case == COLD;
+    for ours in of(Kind::Weft).map(|subject| subject.name.as_str()).filter(|name| *name != DAEMON) {
+        let beside_daemon = match link {
+            Link::Veth if ours == Way::Exec.name() => 0.9,
+            Link::Veth => 0.7,
+            _ => 0.95,
         };
-        let median =
-            |figures: &&Figures| figures.metrics.get(&metric).map_or(f64::NAN, |summary| summary.median);
-        let mut others: Vec<&Figures> =
-            case.subjects.iter().filter(is_other).filter(|figures| median(figures).is_finite()).collect();
-        others.sort_by(|a, b| median(a).total_cmp(&median(b)));
-        let best_other = if case.case == COLD { others.first() } else { others.last() }.copied();
-        let daemon = case.subjects.iter().find(|figures| figures.name == DAEMON);
-        for ours in case
-            .subjects
-            .iter()
-            .filter(|ours| [Way::Exec, Way::Proxy].iter().any(|way| way.name() == ours.name))
-        {
-            let beside_daemon = match link {
-                Link::Veth if ours.name == Way::Exec.name() => 0.9,
-                Link::Veth => 0.7,
-                _ => 0.95,
-            };
-            let mut beside = |theirs: Option<&Figures>, metric, wanted| {
-                comparisons.extend(
-                    theirs.and_then(|theirs| report::beside(case.case, metric, ours, theirs, wanted)),
-                );
-            };
-            match (case.case, link) {
-                (Case::ColdStart { .. }, _) => {
-                    beside(daemon, metric, None);
-                    beside(best_other, metric, Some(RatioAtMost(1.0)));
-                }
-                (_, Link::Veth) => {
-                    beside(daemon, metric, Some(RatioAtLeast(beside_daemon)));
-                    beside(best_other, metric, Some(RatioAtLeast(2.0)));
-                    beside(best_other, Metric::CpuSecondsPerGbit, Some(RatioAtMost(0.5)));
-                }
-                _ => {
-                    beside(daemon, metric, Some(RatioAtLeast(beside_daemon)));
-                    let wanted = (link == Link::Rtt60).then_some(RatioAtLeast(1.0));
-                    beside(best_other, metric, wanted);
-                }
-            }
+        let wanted = (!is_cold).then_some(RatioAtLeast(beside_daemon));
+        report.compare([&label, ours], [&label, DAEMON], figure, wanted);
+        let Some((_, other)) = best_other else { continue };
+        let wanted = match link {
+            _ if is_cold => Some(RatioAtMost(1.0)),
+            Link::Veth => Some(RatioAtLeast(2.0)),
+            Link::Rtt60 => Some(RatioAtLeast(1.0)),
+            Link::Rtt20 | Link::Rtt100 => None,
+        };
+        report.compare([&label, ours], [&label, other], figure, wanted);
+        if link == Link::Veth {
+            report.compare([&label, ours], [&label, other], CPU, Some(RatioAtMost(0.5)));
         }
     }
-    comparisons
+}
+
+/// Builds the forwarder over wireguard-go's tun/netstack in the directory, and returns its path.
+fn build_forwarder(directory: &Path) -> Result<PathBuf> {
+    const FILES: [(&str, &str); 3] = [
+        ("main.go", include_str!("rootless/netstack/main.go")),
+        ("go.mod", include_str!("rootless/netstack/go.mod")),
+        ("go.sum", include_str!("rootless/netstack/go.sum")),
+    ];
+    let source = directory.join("netstack");
+    std::fs::create_dir(&source)?;
+    for (name, text) in FILES {
+        std::fs::write(source.join(name), text)?;
+    }
+    let program = directory.join("netstack-forwarder");
+    let mut go = Command::new("go");
+    go.args(["build", "-trimpath", "-o"]).arg(&program).arg(".").current_dir(&source);
+    let output = go.output().context("cannot start go")?;
+    ensure!(output.status.success(), "go build failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(program)
+}
+
+/// Another limit of receive buffers for all namespaces of the host, by which a user without root is bound.
+/// Dropping it restores the one before.
+struct ReceiveLimit {
+    before: String,
+}
+
+impl ReceiveLimit {
+    const PATH: &str = "/proc/sys/net/core/rmem_max";
+
+    fn set(bytes: u32) -> Result<Self> {
+        let before = std::fs::read_to_string(Self::PATH).context("cannot read net.core.rmem_max")?;
+        std::fs::write(Self::PATH, bytes.to_string())
+            .with_context(|| format!("cannot set net.core.rmem_max to {bytes}"))?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for ReceiveLimit {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::write(Self::PATH, &self.before) {
+            eprintln!("cannot restore net.core.rmem_max to {}: {error}", self.before.trim());
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metric::Sample;
-    use crate::report::CaseReport;
-    use crate::stats::Summary;
+    use crate::report::GBIT;
+    use crate::report::tests::with;
 
     #[test]
     fn exec_and_proxy_are_compared_with_the_daemon_and_the_fastest_other() {
-        let figures = |name: &str, speed: f64| {
-            let sample = Sample::default()
-                .with(Metric::GbitPerSecond, speed)
-                .with(Metric::CpuSecondsPerGbit, 1.0 / speed);
-            let metrics =
-                sample.metrics().filter_map(|metric| Some((metric, Summary::of(sample.get(metric))?)));
-            Figures {
-                name: name.to_owned(),
-                metrics: metrics.collect(),
-                batches: None,
-                samples: vec![Some(sample)],
-            }
-        };
-        let report = report::tests::report();
-        let subject = |name: &str, kind| report::SubjectReport { name: name.to_owned(), kind, mtu: MTU };
-        let subjects = vec![
-            subject(DAEMON, Kind::Weft),
-            subject("exec", Kind::Weft),
-            subject("proxy", Kind::Weft),
-            subject("netstack", Kind::Other),
-            subject("onetun", Kind::Other),
-        ];
+        let case = "tcp-1 veth";
         let speeds = [("daemon", 4.0), ("exec", 3.8), ("proxy", 2.0), ("netstack", 1.5), ("onetun", 0.5)];
-        let case = CaseReport {
-            case: TCP,
-            subjects: speeds.into_iter().map(|(name, speed)| figures(name, speed)).collect(),
+        let rows: Vec<_> =
+            speeds.iter().map(|(name, speed)| (case, *name, GBIT, std::slice::from_ref(speed))).collect();
+        let mut report = with(&rows);
+        let end = |end| Implementation::Rootless(Rootless { end, weft: PathBuf::new() });
+        let subject = |name: &str, implementation| Subject { name: name.to_owned(), implementation };
+        let plan = Plan {
+            subjects: vec![
+                subject(DAEMON, Implementation::Weft { path: PathBuf::new(), arguments: Vec::new() }),
+                subject("exec", end(NearEnd::Exec)),
+                subject("proxy", end(NearEnd::Proxy)),
+                subject("netstack", end(NearEnd::Netstack(PathBuf::new()))),
+                subject("onetun", end(NearEnd::Onetun(PathBuf::new()))),
+            ],
+            cases: vec![TCP],
+            wire: Wire::Veth,
+            wire_name: "veth".to_owned(),
+            mtu: MTU,
+            congestion: None,
+            secs: 1,
+            rounds: 1,
         };
-        let report = Report { subjects, cases: vec![case], ..report };
-        let found: Vec<_> = comparisons(&report, Link::Veth)
-            .into_iter()
-            .map(|found| (found.ours, found.theirs.unwrap_or_default(), found.metric, found.holds))
+        compare(&mut report, &plan, Link::Veth, TCP);
+        let json = serde_json::to_value(&report).unwrap();
+        let found: Vec<_> = json["comparisons"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|found| {
+                ["ours", "theirs", "figure", "holds"]
+                    .map(|name| found[name].to_string().replace('"', ""))
+                    .join(" ")
+            })
             .collect();
-        let row = |ours: &str, theirs: &str, metric, holds| {
-            (ours.to_owned(), theirs.to_owned(), metric, Some(holds))
-        };
         let expected = [
-            row("exec", DAEMON, Metric::GbitPerSecond, true),
-            row("exec", "netstack", Metric::GbitPerSecond, true),
-            row("exec", "netstack", Metric::CpuSecondsPerGbit, true),
-            row("proxy", DAEMON, Metric::GbitPerSecond, false),
-            row("proxy", "netstack", Metric::GbitPerSecond, false),
-            row("proxy", "netstack", Metric::CpuSecondsPerGbit, false),
+            "exec daemon gbit_per_second true",
+            "exec netstack gbit_per_second true",
+            "exec netstack cpu_seconds_per_gbit false",
+            "proxy daemon gbit_per_second false",
+            "proxy netstack gbit_per_second false",
+            "proxy netstack cpu_seconds_per_gbit false",
         ];
         assert_eq!(found, expected);
     }

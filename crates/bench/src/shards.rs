@@ -4,29 +4,122 @@
 //! measurement and sent as super-packets, what it opens is dropped by the kernel behind its TUN, and what it
 //! sends is not read. Its own counters show what it handled. Every measurement starts a gateway.
 
-use std::time::Duration;
+use std::fmt;
+use std::num::NonZeroU16;
 
 use anyhow::{Context as _, Result, ensure};
+use clap::{Args, ValueEnum};
+use weft_config::{MAX_THREADS, PacketThreads};
 
-pub(crate) use args::ShardsArgs;
+use crate::args::{TimeArgs, turns};
+use crate::interrupt::Interrupt;
+use crate::report::{CPU, GBIT, Report};
+use crate::topology;
 
-use self::model::Model;
-use self::report::{ModelReport, Report};
-use crate::interrupt::{Interrupt, Interrupted};
-use crate::machine::{self, Machine};
-use crate::{output, stages, topology};
-
-mod args;
 mod cipher;
 mod distance;
 mod measure;
 mod model;
 mod pace;
-mod report;
 mod site;
 
-/// How long the machine's load is observed before the first measurement.
-const WATCH: Duration = Duration::from_secs(1);
+const CIPHER: &str = "cipher alone (ring)";
+
+/// The arguments of `weft-bench shards`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ShardsArgs {
+    #[command(flatten)]
+    times: TimeArgs,
+    /// Numbers of packet threads, with commas; the first one is what the others are compared with.
+    #[arg(long, value_name = "K", value_delimiter = ',', default_value = "1,2,4", value_parser = packet_threads)]
+    packet_threads: Vec<NonZeroU16>,
+    /// Percent of the bytes for peers that another packet thread reads than the peer's, with commas.
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "0,10,100", value_parser = clap::value_parser!(u8).range(0..=100))]
+    foreign: Vec<u8>,
+    /// What to measure, with commas.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "upload,download,both")]
+    load: Vec<Load>,
+    /// How many peers send and receive.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=250))]
+    peers: u16,
+    /// Measure the stages of the packet path, and print what follows from them for 1 to 32 packet threads.
+    #[arg(long)]
+    model: bool,
+}
+
+/// Parses a number of packet threads.
+fn packet_threads(text: &str) -> Result<NonZeroU16, String> {
+    match text.parse() {
+        Ok(PacketThreads::Fixed(threads)) => Ok(threads),
+        _ => Err(format!("write a number from 1 to {MAX_THREADS}")),
+    }
+}
+
+/// A direction of traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Load {
+    /// From the peers.
+    Upload,
+    /// To the peers.
+    Download,
+    Both,
+}
+
+/// What is measured with how many packet threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Case {
+    packet_threads: NonZeroU16,
+    load: Load,
+    /// Percent of the downloaded bytes; `None` where no other packet thread can read them.
+    foreign: Option<u8>,
+}
+
+impl Case {
+    fn new(load: Load, packet_threads: NonZeroU16, foreign: u8) -> Self {
+        let has_foreign = load != Load::Upload && packet_threads.get() > 1;
+        Self { packet_threads, load, foreign: has_foreign.then_some(foreign) }
+    }
+
+    fn has_upload(self) -> bool {
+        self.load != Load::Download
+    }
+
+    fn has_download(self) -> bool {
+        self.load != Load::Upload
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let load = format!("{:?}", self.load).to_lowercase();
+        let foreign = self.foreign.map_or_else(String::new, |percent| format!(", {percent} % foreign"));
+        f.pad(&format!("{}, {load}{foreign}", threads_of(self.packet_threads)))
+    }
+}
+
+/// Returns a number of packet threads in words.
+fn threads_of(count: NonZeroU16) -> String {
+    if count.get() == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
+}
+
+impl ShardsArgs {
+    /// Returns all cases, those to be compared next to each other, each with the one that it is compared with:
+    /// the same load on the first number of packet threads.
+    fn cases(&self) -> Vec<(Case, Case)> {
+        let mut cases: Vec<(Case, Case)> = Vec::new();
+        for &load in &self.load {
+            for &threads in &self.packet_threads {
+                for &foreign in &self.foreign {
+                    let case = Case::new(load, threads, foreign);
+                    if !cases.iter().any(|(known, _)| *known == case) {
+                        cases.push((case, Case::new(load, self.packet_threads[0], foreign)));
+                    }
+                }
+            }
+        }
+        cases
+    }
+}
 
 /// Measures and prints the report.
 pub(crate) fn run(args: &ShardsArgs, json: bool) -> Result<()> {
@@ -37,56 +130,76 @@ pub(crate) fn run(args: &ShardsArgs, json: bool) -> Result<()> {
     );
     topology::check_permission()?;
     let interrupt = Interrupt::watch()?;
-    let busy_cores_before = machine::busy_cores(WATCH)?;
+    let TimeArgs { secs, rounds } = args.times;
+    let mut report = Report::begin(&[("rounds", &rounds), ("seconds", &secs), ("peers", &args.peers)])?;
     if args.model {
-        return print_model(args, json, busy_cores_before, &interrupt);
+        let ended = model::add(&mut report, secs, &interrupt);
+        return report.finish(ended, json);
     }
-    let mut report = Report::new(args, Machine::this(), busy_cores_before);
-    let measured = rounds(args, &interrupt, &mut report);
-    report.finish();
-    if let Err(error) = &measured {
-        report.notes.push(format!("it ended early: {error:#}"));
+    let ended = measure_all(args, &mut report, &interrupt);
+    let first = threads_of(args.packet_threads[0]);
+    for threads in args.packet_threads[1..].iter().map(|threads| threads_of(*threads)) {
+        for figure in [GBIT, CPU] {
+            report.compare([&threads, ""], [&first, ""], figure, None);
+        }
     }
-    output::print(&report, json, Report::text)?;
-    measured?;
-    output::check(report.failed)
+    for (case, base) in args.cases().iter().filter(|(case, base)| case != base) {
+        let [case, base] = [case, base].map(Case::to_string);
+        for figure in [GBIT, CPU] {
+            report.compare([&case, ""], [&base, ""], figure, None);
+        }
+    }
+    report.note(
+        "the senders run on the same machine and take a part of it: a ratio of CPU s/Gbit near 1 is a gain of as many \
+         packet threads, with a core each",
+    );
+    report.finish(ended, json)
 }
 
-/// Measures every case in each round, those to be compared one after the other. The one that begins changes
-/// from round to round.
-fn rounds(args: &ShardsArgs, interrupt: &Interrupt, report: &mut Report) -> Result<()> {
+/// Measures every case in each round.
+fn measure_all(args: &ShardsArgs, report: &mut Report, interrupt: &Interrupt) -> Result<()> {
     let cases = args.cases();
-    for round in 0..args.rounds as usize {
-        for number in 0..report.cipher.len() {
-            let cipher = &mut report.cipher[number];
-            let speed = cipher::speed(cipher.threads.into())?;
-            cipher.gbit_per_second.push(speed.gbit_per_second);
-            cipher.gbit_per_cpu_second.push(speed.gbit_per_cpu_second);
+    for round in 0..args.times.rounds as usize {
+        for threads in &args.packet_threads {
+            report.attempt(CIPHER, threads_of(*threads), "", cipher::speed(threads.get().into()))?;
             interrupt.check()?;
         }
-        for turn in 0..cases.len() {
-            let number = (round + turn) % cases.len();
-            let case = cases[number];
-            match measure::measure(case, args.peers.into(), args.secs, interrupt) {
-                Ok(figures) => {
-                    eprintln!("{case:<36} {:6.2} Gbit/s", figures.gbit_per_second);
-                    report.add(number, Some(figures));
-                }
-                Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
-                Err(error) => {
-                    report.add(number, None);
-                    report.fail(format!("{}: {error:#}", case.to_string().trim_start()));
-                }
-            }
+        for place in turns(cases.len(), round) {
+            let (case, _) = cases[place];
+            let sample = measure::measure(case, args.peers.into(), args.times.secs, interrupt);
+            report.attempt("packet threads, load", case, "", sample)?;
         }
     }
     Ok(())
 }
 
-/// Measures the stages and prints the model.
-fn print_model(args: &ShardsArgs, json: bool, busy_cores_before: f64, interrupt: &Interrupt) -> Result<()> {
-    let (packet_bytes, costs, hand_over) = stages::of_long_packets(args.secs, interrupt)?;
-    let model = Model::new(&costs, hand_over.median, packet_bytes);
-    let report = ModelReport { machine: Machine::this(), busy_cores_before, packet_bytes, model };
-    output::print(&report, json, report::model_text)
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ShardsArgs,
+    }
+
+    #[test]
+    fn foreign_shares_are_those_of_downloads_to_several_threads_and_compared_with_one() {
+        let line = "shards --packet-threads 1,2 --foreign 0,100 --load upload,download";
+        let cases = Line::try_parse_from(line.split(' ')).unwrap().args.cases();
+        let cases: Vec<_> = cases.iter().map(|(case, base)| [case.to_string(), base.to_string()]).collect();
+        let expected = [
+            ["1 thread, upload", "1 thread, upload"],
+            ["2 threads, upload", "1 thread, upload"],
+            ["1 thread, download", "1 thread, download"],
+            ["2 threads, download, 0 % foreign", "1 thread, download"],
+            ["2 threads, download, 100 % foreign", "1 thread, download"],
+        ];
+        assert_eq!(cases, expected.map(|pair| pair.map(str::to_owned)));
+        for wrong in ["--packet-threads 0", "--packet-threads auto", "--foreign 101"] {
+            assert!(Line::try_parse_from(format!("shards {wrong}").split(' ')).is_err(), "{wrong}");
+        }
+    }
 }

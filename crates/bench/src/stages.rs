@@ -1,63 +1,53 @@
-//! `weft-bench stages`: the cost of each stage of the packet path by itself, and the limit of this machine.
-//!
-//! The limit is the path without a cipher (`null_path.rs`) plus the cipher alone (`cipher.rs`): weft cannot
-//! cost less, so the ratio to the limit shows how much can still be gained.
+//! `weft-bench stages`: the cost of each stage of the packet path by itself.
 
 use anyhow::Result;
+use clap::Args;
 
-use self::args::StagesArgs;
-use self::floor::Floor;
-use self::pipeline::{Pipeline, Shape};
-use self::report::Report;
+use self::pipeline::Shape;
+use crate::args::TimeArgs;
 use crate::interrupt::Interrupt;
-use crate::machine::{self, Machine};
-use crate::stats::Summary;
-use crate::{output, topology};
+use crate::report::{Figure, Report, Sample};
+use crate::topology;
 
-pub(crate) use times::StageCosts;
-
-pub(crate) mod args;
-mod cipher;
 mod ends;
-mod floor;
 mod hand_over;
-mod null_path;
 mod pipeline;
-mod report;
-mod times;
-mod transfer;
-mod weft_path;
+pub(crate) mod times;
 
-/// How long the machine's load is observed before the first measurement.
-const WATCH: std::time::Duration = std::time::Duration::from_secs(1);
+/// For each packet of a super-packet, with several packet threads.
+const HAND_OVER: Figure = Figure::new("hand_over_ns", "ns per packet", 1);
+
+/// The arguments of `weft-bench stages`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StagesArgs {
+    #[command(flatten)]
+    pub(crate) times: TimeArgs,
+}
 
 /// Measures and prints the report.
 pub(crate) fn run(args: &StagesArgs, json: bool) -> Result<()> {
     topology::check_permission()?;
     let interrupt = Interrupt::watch()?;
-    let busy_cores_before = machine::busy_cores(WATCH)?;
-    let cipher = cipher::measure()?;
-    let mut shapes = Vec::new();
-    for shape in Shape::ALL {
-        shapes.push(Pipeline::measure(shape, args.secs, &interrupt)?);
-    }
-    let hand_over = hand_over::measure()?;
-    let floor = if args.no_floor { None } else { Some(Floor::measure(args, &cipher, &interrupt)?) };
-    let report = Report {
-        machine: Machine::this(),
-        busy_cores_before,
-        seconds: args.secs,
-        shapes,
-        hand_over,
-        cipher,
-        floor,
+    let TimeArgs { secs, rounds } = args.times;
+    let mut report = Report::begin(&[("rounds", &rounds), ("seconds", &secs), ("MTU", &ends::MTU)])?;
+    let mut measure = || -> Result<()> {
+        for _ in 0..rounds {
+            for shape in Shape::ALL {
+                let costs = pipeline::measure(shape, secs, &interrupt);
+                report.attempt("ns per packet", shape, "", costs.map(|costs| costs.sample(shape.packet)))?;
+            }
+            let sample = hand_over::measure().map(|ns| Sample::default().with(HAND_OVER, ns));
+            report.attempt("hand-over", "to another packet thread", "", sample)?;
+        }
+        Ok(())
     };
-    output::print(&report, json, report::text)
+    let ended = measure();
+    report.finish(ended, json)
 }
 
 /// Measures the stages of long packets, and the hand-over to another packet thread in nanoseconds. Returns
 /// the length of these packets, too.
-pub(crate) fn of_long_packets(secs: u32, interrupt: &Interrupt) -> Result<(usize, StageCosts, Summary)> {
-    let report = Pipeline::measure(Shape::ALL[0], secs, interrupt)?;
-    Ok((report.packet_bytes, report.nanoseconds_per_packet, hand_over::measure()?))
+pub(crate) fn of_long_packets(secs: u32, interrupt: &Interrupt) -> Result<(usize, times::Costs, f64)> {
+    let shape = Shape::ALL[0];
+    Ok((shape.packet, pipeline::measure(shape, secs, interrupt)?, hand_over::measure()?))
 }

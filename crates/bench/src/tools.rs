@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::case::Case;
+use crate::compare::case::Case;
 use crate::implementation::Implementation;
 
 /// A program, and the Debian package that contains it.
@@ -15,44 +15,42 @@ type Tool = (&'static str, &'static str);
 const IPERF3: Tool = ("iperf3", "iperf3");
 const PING: Tool = ("ping", "iputils-ping");
 const WG: Tool = ("wg", "wireguard-tools");
-/// Without it system calls are not counted; nothing else needs it.
-pub(crate) const PERF: Tool = ("perf", "linux-perf");
+/// What `rootless` needs.
+pub(crate) const ROOTLESS: [Tool; 3] = [IPERF3, ("setpriv", "util-linux"), ("curl", "curl")];
+
+/// Returns the programs that a case needs.
+pub(crate) fn of(case: Case) -> &'static [Tool] {
+    match case {
+        Case::Idle | Case::Connections { .. } | Case::ColdStart { .. } => &[],
+        Case::Ping => &[PING],
+        Case::PingLoaded => &[IPERF3, PING],
+        _ => &[IPERF3],
+    }
+}
 
 /// Checks that the needed programs are installed.
 ///
 /// # Errors
 /// Names the missing tools and their packages, or the first missing implementation.
 pub(crate) fn check<'a>(
-    cases: &[Case],
+    needed: impl IntoIterator<Item = Tool>,
     implementations: impl IntoIterator<Item = &'a Implementation>,
 ) -> Result<()> {
-    let mut needed = Vec::new();
-    if cases.iter().any(|case| {
-        !matches!(case, Case::Ping | Case::Idle | Case::Connections { .. } | Case::ColdStart { .. })
-    }) {
-        needed.push(IPERF3);
-    }
-    if cases.iter().any(|case| matches!(case, Case::Ping | Case::PingLoaded)) {
-        needed.push(PING);
-    }
-    let mut missing_peers = Vec::new();
-    for implementation in implementations {
-        if let Implementation::Other(command) = implementation {
-            needed.push(WG);
-            if !is_installed(command.program()) {
-                missing_peers.push(command.program());
-            }
-        }
-    }
-    needed.dedup();
-    let missing: Vec<Tool> = needed.into_iter().filter(|(program, _)| !is_installed(program)).collect();
-    if !missing.is_empty() {
-        let programs: Vec<_> = missing.iter().map(|(program, _)| *program).collect();
-        let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+    let others = implementations.into_iter().filter_map(|implementation| match implementation {
+        Implementation::Other(command) => Some(command.program()),
+        _ => None,
+    });
+    let others: Vec<&str> = others.collect();
+    let mut missing: Vec<Tool> = needed.into_iter().chain(others.first().map(|_| WG)).collect();
+    missing.retain(|(program, _)| !is_installed(program));
+    missing.sort_unstable();
+    missing.dedup();
+    let (programs, packages): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
+    if !programs.is_empty() {
         bail!("not installed: {} (Debian: apt-get install {})", programs.join(", "), packages.join(" "));
     }
-    match missing_peers.first() {
-        Some(&"wireguard-go") => bail!(
+    match others.into_iter().find(|program| !is_installed(program)) {
+        Some("wireguard-go") => bail!(
             "wireguard-go is not installed (Debian: apt-get install wireguard-go, though newer ones are faster); \
              another one can be named, as in 'go=/opt/wireguard-go -f {{interface}}'"
         ),
@@ -81,12 +79,8 @@ mod tests {
     fn programs_are_found_in_the_path_or_where_they_are_named() {
         assert!(is_installed("sh") && is_installed("/bin/sh"));
         assert!(!is_installed("no-such-program") && !is_installed("/etc/passwd") && !is_installed("/bin"));
-    }
-
-    #[test]
-    fn a_peer_that_is_missing_is_named() {
         let peer = Implementation::Other("x=/no/such/program {interface}".parse().unwrap());
-        let error = check(&[Case::Idle], [&peer]).unwrap_err().to_string();
+        let error = check([], [&peer]).unwrap_err().to_string();
         assert!(error.contains("/no/such/program") || error.contains("wireguard-tools"), "{error}");
     }
 }

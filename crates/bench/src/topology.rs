@@ -21,16 +21,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 use tempfile::TempDir;
 use weft_lab::Namespace;
+use weft_lab::counters::Counters;
 use weft_lab::emulator::{Emulator, LinkSpec};
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::traffic::TcpReceiver;
 use weft_tunnel::PrivateKey;
 
-use crate::batches::Batches;
 use crate::congestion;
 use crate::implementation::{Daemon, End, Implementation, TRANSFER_PORT};
 use crate::interrupt::Interrupt;
-use crate::permission;
 use crate::usage::Usage;
 
 /// The addresses of the link's two ends.
@@ -89,14 +88,6 @@ impl Wire {
             }
         }
     }
-
-    /// Returns the specification of an emulated link.
-    pub(crate) fn spec(&self) -> Option<&LinkSpec> {
-        match self {
-            Self::Veth => None,
-            Self::Emulated(spec) => Some(spec),
-        }
-    }
 }
 
 /// A tunnel that carries packets, or the bare link.
@@ -109,8 +100,7 @@ pub(crate) struct Tunnel {
     /// The namespace of the clients.
     pub(crate) near: Namespace,
     pub(crate) far: Namespace,
-    /// Addresses of the near end and of the far end, in the tunnel or on the bare link.
-    pub(crate) source: IpAddr,
+    /// Address of the far end, in the tunnel or on the bare link.
     pub(crate) server: IpAddr,
     /// What clients connect to: the far end, or the loopback interface where ports are forwarded.
     pub(crate) target: IpAddr,
@@ -173,11 +163,9 @@ impl Tunnel {
         };
         prepare(&clients)?;
         let daemons: Vec<Daemon> = near_daemon.into_iter().chain(far_daemon).collect();
-        let ends = if daemons.is_empty() { [NEAR_LINK, FAR_LINK] } else { [NEAR, FAR] };
-        let [source, server] = ends.map(IpAddr::from);
+        let server = IpAddr::from(if daemons.is_empty() { FAR_LINK } else { FAR });
         let target = if implementation.forwards_ports() { Ipv4Addr::LOCALHOST.into() } else { server };
-        let mut tunnel =
-            Self { daemons, emulator, near: clients, far, source, server, target, outside: near, files };
+        let mut tunnel = Self { daemons, emulator, near: clients, far, server, target, outside: near, files };
 
         let receiver = tunnel.listen()?;
         let target = SocketAddr::new(tunnel.target, TRANSFER_PORT);
@@ -237,10 +225,9 @@ impl Tunnel {
         self.daemons.iter().map(Daemon::usage).collect()
     }
 
-    /// Returns the sends of both daemons together, by batch size; `None` where a daemon does not report them.
-    pub(crate) fn batches(&self) -> Option<Batches> {
-        let all: Option<Vec<Batches>> = self.daemons.iter().map(Daemon::batches).collect();
-        all.filter(|all| !all.is_empty()).map(|all| all.into_iter().sum())
+    /// Reads the kernel's counters of the near end and of the far end.
+    pub(crate) fn counters(&self) -> Result<[Counters; 2]> {
+        Ok([Counters::read(&self.near)?, Counters::read(&self.far)?])
     }
 
     /// Returns the path of a file that is removed with the tunnel.
@@ -265,6 +252,11 @@ fn lift_tcp_limits(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
+/// A permission is missing, which has an exit code; contains the system's error.
+#[derive(Debug, thiserror::Error)]
+#[error("weft-bench has to run as root, for instance with sudo: {0}")]
+pub(crate) struct Missing(pub(crate) std::io::Error);
+
 /// Returns an error if the permission to bring up tunnels is missing.
 pub(crate) fn check_permission() -> Result<()> {
     namespace("probe").map(drop)
@@ -272,7 +264,7 @@ pub(crate) fn check_permission() -> Result<()> {
 
 pub(crate) fn namespace(name: &str) -> Result<Namespace> {
     Namespace::new(name).map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => permission::Missing(error).into(),
+        std::io::ErrorKind::PermissionDenied => Missing(error).into(),
         _ => anyhow!(error).context("cannot make a network namespace"),
     })
 }

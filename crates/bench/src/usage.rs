@@ -63,16 +63,23 @@ fn cpu(process: u32) -> Result<Duration> {
 
 /// Returns the peak resident memory of the process in bytes.
 pub(crate) fn peak_rss(process: u32) -> Result<u64> {
-    let status =
-        std::fs::read_to_string(format!("/proc/{process}/status")).context("cannot read a status")?;
-    Ok(number(&status, "VmHWM").context("the kernel does not say how much memory a process used")? * 1024)
+    memory(process, "VmHWM")
 }
 
 /// Returns the resident memory of the process in bytes.
 pub(crate) fn rss(process: u32) -> Result<u64> {
+    memory(process, "VmRSS")
+}
+
+fn memory(process: u32, name: &str) -> Result<u64> {
     let status =
         std::fs::read_to_string(format!("/proc/{process}/status")).context("cannot read a status")?;
-    Ok(number(&status, "VmRSS").context("the kernel does not say how much memory a process uses")? * 1024)
+    Ok(number(&status, name).context("the kernel does not say how much memory a process uses")? * 1024)
+}
+
+/// Converts bytes to mebibytes.
+pub(crate) fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// Returns a number from the text of `/proc/PID/status`.

@@ -4,26 +4,20 @@
 
 mod support;
 
-use serde_json::Value;
-use support::{refusal, report};
+use support::{figure, refusal, report, rows};
 
 #[test]
 fn twenty_of_forty_peers_shake_hands_and_nothing_is_lost_or_displaced() {
     let arguments = "peers --configured 40 --active 20 --secs 1 --rounds 1 --burst 4 --window 40 \
                      --work throughput,dump";
     let Some(report) = report(arguments) else { return };
-    let subject = &report["subjects"][0];
-    assert_eq!(subject["handshakes"]["complete"], 20);
-    assert_eq!(subject["dump"]["peers"], 40);
-    for direction in ["upload", "download"] {
-        for figures in subject["throughput"][direction][0].as_array().unwrap() {
-            assert!(figures["sent"].as_u64().unwrap() > 100, "{direction}: {figures}");
-            assert_eq!(
-                (&figures["lost"], &figures["displaced"]),
-                (&Value::from(0), &Value::from(0)),
-                "{direction}"
-            );
-        }
+    assert_eq!(figure(&rows(&report, "handshakes at once")[0], "complete"), 20.0);
+    assert_eq!(figure(&rows(&report, "dump of all peers")[0], "peers"), 40.0);
+    let throughput = rows(&report, "throughput");
+    assert_eq!(throughput.len(), 4, "{report}");
+    for row in throughput {
+        assert!(figure(row, "sent") > 100.0, "{row}");
+        assert_eq!((figure(row, "lost"), figure(row, "displaced")), (0.0, 0.0), "{row}");
     }
 }
 

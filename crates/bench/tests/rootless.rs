@@ -4,7 +4,7 @@
 
 mod support;
 
-use support::report;
+use support::{figure, report, rows};
 use weft_lab::here;
 
 #[test]
@@ -16,19 +16,18 @@ fn exec_and_proxy_are_measured_beside_the_daemon() {
     let before = limit();
     let Some(report) = report("rootless --link veth --way exec,proxy --rounds 1 --secs 1") else { return };
     assert_eq!(limit(), before);
-    let cases = report["links"][0]["cases"].as_array().unwrap();
-    assert_eq!(cases.len(), 2);
-    for case in cases {
-        let subjects = case["subjects"].as_array().unwrap();
-        let names: Vec<_> = subjects.iter().map(|subject| subject["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["daemon", "exec", "proxy"]);
-        for subject in subjects {
-            for figure in ["gbit_per_second", "cpu_seconds_per_gbit", "near_cpu_seconds_per_gbit"] {
-                assert!(subject["metrics"][figure]["median"].as_f64().unwrap() > 0.0, "{figure}: {subject}");
-            }
-        }
+    let (tcp, cost) = (rows(&report, "TCP"), rows(&report, "cost of each Gbit in both daemons"));
+    for rows in [tcp, cost] {
+        let named: Vec<_> = rows.iter().map(|row| format!("{} {}", row["case"], row["side"])).collect();
+        let wanted = ["tcp-1 veth", "tcp-reverse veth"]
+            .map(|case| ["daemon", "exec", "proxy"].map(|side| format!("\"{case}\" \"{side}\"")));
+        assert_eq!(named, wanted.as_flattened());
     }
-    let compared = report["links"][0]["comparisons"].as_array().unwrap();
-    assert!(compared.iter().all(|row| row["theirs"] == "daemon") && compared.len() == 4, "{compared:?}");
-    assert!(report["first_byte"]["milliseconds"]["median"].as_f64().unwrap() > 0.0);
+    for row in tcp {
+        assert!(figure(row, "gbit_per_second") > 0.0 && figure(row, "cpu_seconds_per_gbit") > 0.0, "{row}");
+    }
+    assert!(cost.iter().all(|row| figure(row, "near_cpu_seconds_per_gbit") > 0.0), "{cost:?}");
+    let compared = report["comparisons"].as_array().unwrap();
+    assert_eq!(compared.iter().filter(|row| row["theirs"] == "daemon").count(), 4, "{compared:?}");
+    assert!(figure(&rows(&report, "first byte")[0], "milliseconds") > 0.0);
 }

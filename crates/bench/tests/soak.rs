@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{refusal, report};
+use support::{figure, refusal, report, rows};
 use weft_lab::installed;
 
 #[test]
@@ -14,26 +14,23 @@ fn a_short_run_has_everything_that_a_long_one_has_and_no_faults() {
     let Some(report) = report("soak --minutes 0.5 --every 5 --mbit 30 --peers 20 --flood 500") else {
         return;
     };
-    assert_eq!(report["faults"].as_array().map(Vec::len), Some(0), "{report}");
-    let intervals = report["intervals"].as_array().unwrap();
-    let named = |name: &str| {
-        let mut found: Vec<&str> = intervals.iter().filter_map(|each| each[name].as_str()).collect();
-        found.sort_unstable();
-        found.dedup();
-        found.join(" ")
-    };
-    assert_eq!(named("restart"), "crash orderly");
-    assert_eq!(named("flood"), "data junk mac1 no-mac1 proven");
-    let sum = |name: &str| intervals.iter().map(|each| each[name].as_u64().unwrap()).sum::<u64>();
-    for name in ["sent", "visits", "roams", "reloads", "scrapes", "flooded"] {
-        assert!(sum(name) > 0, "{name}: {report}");
+    // A fault would be a note, and the exit code 1.
+    let notes = report["notes"].to_string();
+    assert!(!notes.contains("fault: "), "{notes}");
+    let mut events: Vec<&str> =
+        rows(&report, "events").iter().map(|row| row["case"].as_str().unwrap()).collect();
+    events.sort_unstable();
+    let floods = ["data", "junk", "mac1", "no-mac1", "proven"].map(|name| format!("flood, {name}"));
+    let others = ["reload", "restart, crash", "restart, orderly"].map(str::to_owned);
+    assert_eq!(events, [&floods[..], &others].concat());
+    let all = &rows(&report, "in all")[0];
+    for name in ["sent", "requests", "visits", "roams", "reloads", "scrapes", "flooded"] {
+        assert!(figure(all, name) > 0.0, "{name}: {report}");
     }
-    for interval in intervals {
-        for name in ["mbit_to_gateway", "mbit_from_gateway"] {
-            assert!(interval[name].as_f64().unwrap() > 0.0, "{name}: {interval}");
-        }
-        for name in ["pings", "requests"] {
-            assert!(interval[name]["count"].as_u64().unwrap() > 0, "{name}: {interval}");
+    for row in rows(&report, "until") {
+        assert_eq!(row["samples"].as_array().unwrap().len(), 6);
+        for name in ["mbit_to_gateway", "mbit_from_gateway", "pings", "requests"] {
+            assert!(row["figures"][name]["lowest"].as_f64().unwrap() > 0.0, "{name}: {row}");
         }
     }
 }

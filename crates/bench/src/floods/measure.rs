@@ -7,7 +7,7 @@ use weft_report::StatusReport;
 
 use super::attack::{Attack, Kind};
 use super::attacker::Prepared;
-use super::figures::{Figures, Moment};
+use super::figures::{self, Moment};
 use super::load::{MBIT_PER_SECOND, PacedStream};
 use super::pinger::Pinger;
 use super::site::Site;
@@ -15,32 +15,32 @@ use super::visitors::{LIMIT, Visitors};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::peers::roster::GATEWAY;
+use crate::report::Sample;
 use crate::usage::Usage;
 
 /// Excluded start-up time: slow start, and credit that a flood uses up at once.
 const WARM_UP: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(2);
 
-pub(super) struct Plan<'a> {
-    pub(super) attack: Attack,
-    pub(super) secs: u32,
-    pub(super) client: &'a Implementation,
-    pub(super) implementation: &'a Implementation,
-}
-
 /// Measures one gateway beside one attack.
-pub(super) fn measure(plan: &Plan<'_>, interrupt: &Interrupt) -> Result<Figures> {
-    let mut site = Site::start(plan.attack, plan.implementation, plan.client, interrupt)?;
-    let span = Duration::from_secs(plan.secs.into());
-    let warm_up = match plan.attack.kind {
+pub(super) fn measure(
+    attack: Attack,
+    secs: u32,
+    client: &Implementation,
+    implementation: &Implementation,
+    interrupt: &Interrupt,
+) -> Result<Sample> {
+    let mut site = Site::start(attack, implementation, client, interrupt)?;
+    let span = Duration::from_secs(secs.into());
+    let warm_up = match attack.kind {
         // Each source sends its first message without a cookie.
-        Kind::Proven => WARM_UP + Duration::from_secs(plan.attack.count.into()) / plan.attack.per_second,
+        Kind::Proven => WARM_UP + Duration::from_secs(attack.count.into()) / attack.per_second,
         _ => WARM_UP,
     };
     let stream = PacedStream::start(&site.client, &site.inside, GATEWAY, MBIT_PER_SECOND)?;
     let pinger = Pinger::start(&site.client)?;
     // The flood lasts longer than everything measured beside it.
-    let prepared = Prepared::new(plan.attack, &site, warm_up + span + LIMIT + WARM_UP, interrupt)?;
+    let prepared = Prepared::new(attack, &site, warm_up + span + LIMIT + WARM_UP, interrupt)?;
     interrupt.sleep(WARM_UP)?;
     let (rest, rest_from) = (stream.window(), Instant::now());
     interrupt.sleep(REST)?;
@@ -64,5 +64,5 @@ pub(super) fn measure(plan: &Plan<'_>, interrupt: &Interrupt) -> Result<Figures>
     drop((attacking, stream));
     let pings = pinger.finish()?;
     let rest_pings = (rest_from, rest_until);
-    Ok(Figures::new([rest, beside], &pings, [rest_pings, (before.at, until)], &before, &after, visits))
+    Ok(figures::sample([rest, beside], &pings, [rest_pings, (before.at, until)], &before, &after, &visits))
 }

@@ -7,7 +7,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use serde::Serialize;
 
 use super::site::{Site, awaited_peer};
 use crate::peers::client::{Client, Workbench};
@@ -25,7 +24,7 @@ const VISITOR: u16 = 4002;
 const SINK: u16 = 4000;
 
 /// The results of all visitors.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(super) struct Visits {
     /// Initiations that each stranger needed; `None` for one without a session.
     pub(super) strangers: Vec<Option<u64>>,

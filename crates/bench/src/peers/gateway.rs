@@ -16,8 +16,8 @@ use super::client::MTU;
 use super::roster::{self, GATEWAY, GATEWAY_LINK, INNER_PREFIX, LINK_PREFIX, Roster, SOURCES};
 use crate::implementation::{Daemon, Implementation, Setup, uapi_socket};
 use crate::interrupt::Interrupt;
+use crate::topology;
 use crate::usage::{Usage, peak_rss, rss};
-use crate::{permission, topology};
 
 /// Timeout for a daemon to be configured with all its peers.
 const START: Duration = Duration::from_secs(120);
@@ -140,7 +140,7 @@ pub(super) fn allow_sockets(count: usize) -> Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < wanted {
         setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted))
-            .map_err(|error| permission::Missing(error.into()))?;
+            .map_err(|error| topology::Missing(error.into()))?;
     }
     Ok(())
 }

@@ -1,23 +1,25 @@
 //! The measurements: which peers send or receive, for how long, and the results.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
-use clap::ValueEnum;
-use serde::Serialize;
 use weft_tunnel::PublicKey;
 
+use super::client::MTU;
 use super::gateway::{Carried, Gateway};
 use super::inside::Inside;
 use super::ledger::{Ledger, Totals};
+use super::packet::{HEADERS, STAMP};
 use super::priority::{stepping_back, stepping_forward};
 use super::roster::Roster;
-use super::shape::{HEAVY_SINK, Shape};
 use super::swarm::{Pings, Swarm, drain};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
+use crate::report::{CPU, Figure, GBIT, PING_P50, PING_P99, PINGS_LOST, Sample};
+use crate::stats::{jain, percentile};
 
 /// Excluded start-up time.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -26,40 +28,71 @@ const HANDSHAKES: Duration = Duration::from_secs(60);
 /// Packets in a burst of the flooding peer.
 const FLOOD_BURST: u64 = 32;
 
+const SENT: Figure = Figure::new("sent", "sent", 0);
+const LOST: Figure = Figure::new("lost", "lost", 0);
+/// Packets that arrived after a later one of the same peer.
+const DISPLACED: Figure = Figure::new("displaced", "displaced", 0);
+/// Packets that the kernel dropped: datagrams for the gateway's socket, packets for its TUN.
+const SOCKET_FULL: Figure = Figure::new("socket_overflows", "socket full", 0);
+const TUN_FULL: Figure = Figure::new("tun_overflows", "TUN full", 0);
+const JAIN: Figure = Figure::new("jain", "Jain", 3);
+/// Packets of the slowest peer divided by those of the fastest.
+const SLOWEST: Figure = Figure::new("slowest_to_fastest", "slowest to fastest", 2);
+/// The highest p50 of a single peer.
+const SLOWEST_P50: Figure = Figure::new("slowest_p50_ms", "slowest p50 ms", 3);
+
+/// Ports of the gateway: two sinks, of which the second one is for the flooding peer, and an echo.
+pub(super) const SINK: u16 = 4000;
+pub(super) const HEAVY_SINK: u16 = 4003;
+pub(super) const ECHO: u16 = 4001;
+/// Port of the clients.
+pub(super) const CLIENT: u16 = 4002;
+
+/// The packets that are sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Bytes of an inner packet.
+    bytes: usize,
+    /// Packets of a peer, sent or received, that follow each other.
+    pub(super) burst: u64,
+    /// Upper bound of the packets in flight, all peers together.
+    pub(super) window: u64,
+    /// Destination port of the clients' packets.
+    pub(super) port: u16,
+}
+
+impl Shape {
+    /// Creates a shape with packets of 1,400 bytes, the size of a full TCP segment.
+    pub(super) fn full(burst: u64, window: u64) -> Self {
+        Self { bytes: 1400, burst, window, port: SINK }
+    }
+
+    /// Returns the UDP payload of a packet in bytes.
+    pub(super) fn payload(self) -> usize {
+        self.bytes.clamp(HEADERS + STAMP, MTU.into()) - HEADERS
+    }
+}
+
 /// Which way the packets go, as the peers see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Upload,
     Download,
 }
 
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(if *self == Self::Upload { "upload" } else { "download" })
+    }
+}
+
 /// The load that one peer sends or receives beside the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
     /// As fast as packets arrive, with a window like TCP's.
     Bulk,
     /// As fast as the machine can send, whatever arrives.
     Flood,
-}
-
-/// The throughput of one measurement.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Throughput {
-    pub(super) gbit_per_second: f64,
-    pub(super) packets_per_second: f64,
-    pub(super) cpu_seconds_per_gbit: f64,
-    pub(super) sent: u64,
-    pub(super) lost: u64,
-    /// Packets that arrived after a later one of the same peer.
-    pub(super) displaced: u64,
-    /// Packets that the kernel dropped: datagrams for the gateway's socket, packets for its TUN.
-    pub(super) socket_overflows: u64,
-    pub(super) tun_overflows: u64,
-    pub(super) jain: f64,
-    /// Packets of the slowest peer divided by those of the fastest.
-    pub(super) slowest_to_fastest: f64,
 }
 
 /// A gateway with its peers and the hosts behind it.
@@ -147,7 +180,7 @@ impl Stand {
         shape: Shape,
         beside: Option<Load>,
         meanwhile: impl FnOnce(&mut Gateway, &Ledger) -> Result<T>,
-    ) -> Result<(Throughput, Option<f64>, T)> {
+    ) -> Result<(Sample, Option<f64>, T)> {
         let count = count.min(self.swarm.len());
         let [ledger, flood] = [count, 1].map(|peers| {
             self.runs += 1;
@@ -208,19 +241,24 @@ impl Stand {
             drain(ledger);
             drop(taking);
             takers.into_iter().try_for_each(join)?;
-            Ok((arrived.end(ledger.totals()), beside, other))
+            let Totals { sent, arrived: all, displaced } = ledger.totals();
+            let sample = arrived
+                .with(SENT, sent as f64)
+                .with(LOST, sent.saturating_sub(all) as f64)
+                .with(DISPLACED, displaced as f64);
+            Ok((sample, beside, other))
         })
     }
 
     /// Lets the pinging peers ping in turn for `span`, while another peer sends or receives `load`. Returns
-    /// the results by peer.
+    /// the percentiles of all, those of the peer with the highest, and the lost pings.
     pub(super) fn pings(
         &mut self,
         load: Option<(Direction, Load)>,
         shape: Shape,
         span: Duration,
         interrupt: &Interrupt,
-    ) -> Result<Vec<Pings>> {
+    ) -> Result<Sample> {
         self.runs += 2;
         let (run, flood) = (self.runs, &Ledger::new(self.runs - 1, 1));
         let stop = &AtomicBool::new(false);
@@ -255,7 +293,7 @@ impl Stand {
             others.into_iter().try_for_each(join)?;
             let pings = pings.join().map_err(|_| anyhow!("a thread panicked"))?;
             slept?;
-            Ok(pings?)
+            Ok(percentiles(&pings?))
         })
     }
 }
@@ -293,7 +331,7 @@ impl Span {
         Ok(Self { start: Instant::now(), peers: ledger.arrived_by_peer(), cpu, counters })
     }
 
-    fn close(self, gateway: &mut Gateway, ledger: &Ledger, shape: Shape) -> Result<Throughput> {
+    fn close(self, gateway: &mut Gateway, ledger: &Ledger, shape: Shape) -> Result<Sample> {
         let elapsed = self.start.elapsed();
         let peers: Vec<u64> =
             ledger.arrived_by_peer().iter().zip(&self.peers).map(|(now, then)| now - then).collect();
@@ -301,38 +339,32 @@ impl Span {
         gateway.check()?;
         let counters = gateway.counters()?.since(&self.counters);
         let packets: u64 = peers.iter().sum();
-        let gbits = gbit(packets, shape, Duration::from_secs(1));
-        let fastest = peers.iter().max().copied().unwrap_or(0).max(1);
-        Ok(Throughput {
-            gbit_per_second: gbit(packets, shape, elapsed),
-            packets_per_second: packets as f64 / elapsed.as_secs_f64(),
-            cpu_seconds_per_gbit: cpu.as_secs_f64() / gbits.max(f64::MIN_POSITIVE),
-            sent: 0,
-            lost: 0,
-            displaced: 0,
-            socket_overflows: counters.protocol("UdpRcvbufErrors"),
-            tun_overflows: counters.interface(gateway.interface()).tx_dropped,
-            jain: jain(&peers),
-            slowest_to_fastest: peers.iter().min().copied().unwrap_or(0) as f64 / fastest as f64,
-        })
+        let [fewest, most] = [peers.iter().min(), peers.iter().max()].map(|of| of.copied().unwrap_or(0));
+        Ok(Sample::default()
+            .with(GBIT, gbit(packets, shape, elapsed))
+            .with(CPU, cpu.as_secs_f64() / gbit(packets, shape, Duration::from_secs(1)))
+            .with(JAIN, jain(&peers))
+            .with(SLOWEST, fewest as f64 / most.max(1) as f64)
+            .with(SOCKET_FULL, counters.protocol("UdpRcvbufErrors") as f64)
+            .with(TUN_FULL, counters.interface(gateway.interface()).tx_dropped as f64))
     }
 }
 
-impl Throughput {
-    /// Adds the final counts of sent, lost and displaced packets, once none is in flight.
-    fn end(self, totals: Totals) -> Self {
-        let Totals { sent, arrived, displaced } = totals;
-        Self { sent, lost: sent.saturating_sub(arrived), displaced, ..self }
-    }
-}
-
-/// Computes Jain's index of fairness: 1 when all shares are equal, 1/n when one has everything.
-fn jain(shares: &[u64]) -> f64 {
-    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), &share| {
-        let share = share as f64;
-        (sum + share, squares + share * share)
-    });
-    if squares == 0.0 { 0.0 } else { sum * sum / (shares.len() as f64 * squares) }
+/// Returns the figures of the answered pings of several peers; two seconds without any answer.
+fn percentiles(peers: &[Pings]) -> Sample {
+    let part = |mut millis: Vec<f64>, part| {
+        millis.sort_by(f64::total_cmp);
+        percentile(&millis, part).unwrap_or(2000.0)
+    };
+    let all: Vec<f64> = peers.iter().flat_map(|peer| peer.millis.iter().copied()).collect();
+    // If many pings are lost, some peers may have sent none.
+    let had_a_turn = peers.iter().filter(|peer| peer.lost > 0 || !peer.millis.is_empty());
+    let slowest = had_a_turn.map(|peer| part(peer.millis.clone(), 0.5)).fold(0.0, f64::max);
+    Sample::default()
+        .with(PING_P50, part(all.clone(), 0.5))
+        .with(PING_P99, part(all, 0.99))
+        .with(SLOWEST_P50, slowest)
+        .with(PINGS_LOST, peers.iter().map(|peer| peer.lost).sum::<u64>() as f64)
 }
 
 #[cfg(test)]
@@ -347,9 +379,12 @@ mod tests {
     }
 
     #[test]
-    fn jains_index_is_one_for_equals_and_a_share_for_one_of_many() {
-        assert_eq!(jain(&[5, 5, 5]), 1.0);
-        assert_eq!(jain(&[8, 0, 0, 0]), 0.25);
-        assert_eq!(jain(&[]), 0.0);
+    fn the_slowest_of_several_shows_beside_all_of_them_and_lost_pings_are_no_good_pings() {
+        let answered = |millis: [f64; 3]| Pings { millis: millis.to_vec(), lost: 0 };
+        let all = percentiles(&[answered([1.0; 3]), answered([9.0, 8.0, 2.0]), Pings::default()]);
+        let figures = [PING_P50, PING_P99, SLOWEST_P50, PINGS_LOST].map(|figure| all.get(figure));
+        assert_eq!(figures, [Some(1.0), Some(9.0), Some(8.0), Some(0.0)]);
+        let none = percentiles(&[Pings { millis: Vec::new(), lost: 3 }]);
+        assert_eq!([PING_P99, PINGS_LOST].map(|figure| none.get(figure)), [Some(2000.0), Some(3.0)]);
     }
 }

@@ -6,41 +6,22 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use serde::Serialize;
 
 use super::MTU;
 use crate::implementation::{Implementation, Rootless};
 use crate::interrupt::Interrupt;
-use crate::output;
-use crate::stats::Summary;
+use crate::report::{Figure, Report, Sample, Wanted};
 use crate::topology::{Tunnel, Wire};
 
-/// How long the first byte may take after the handshake, in milliseconds.
-const WANTED: f64 = 150.0;
+const CASE: &str = "first byte";
+/// From the start of `weft exec` to the first byte that curl has through it, the handshake included.
+const TOOK: Figure = Figure::new("milliseconds", "ms", 0);
 /// The port of the server.
 const PORT: u16 = 8080;
 const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n.";
 
-/// The time in milliseconds, and whether it is short enough in every round.
-#[derive(Debug, Serialize)]
-pub(super) struct FirstByte {
-    milliseconds: Summary,
-    holds: bool,
-}
-
-impl FirstByte {
-    pub(super) fn text(&self) -> String {
-        format!(
-            "From the start of `weft exec` to the first byte that curl has through it, the handshake included: \
-             {} ms; target ≤ {WANTED} ms, {}.\n",
-            output::spread(&self.milliseconds, 0),
-            if self.holds { "✓ yes" } else { "✗ no" }
-        )
-    }
-}
-
 /// Starts `weft exec` with curl a few times, each with a new handshake.
-pub(super) fn measure(exec: &Rootless, rounds: u32, interrupt: &Interrupt) -> Result<FirstByte> {
+pub(super) fn add(report: &mut Report, exec: &Rootless, rounds: u32, interrupt: &Interrupt) -> Result<()> {
     let implementation = Implementation::Rootless(exec.clone());
     let mut tunnel = Tunnel::start(&implementation, &Wire::Veth, MTU, None, interrupt)?;
     tunnel.end_near_daemon();
@@ -54,7 +35,6 @@ pub(super) fn measure(exec: &Rootless, rounds: u32, interrupt: &Interrupt) -> Re
     });
     let script = format!("exec curl -s http://{}:{}/", address.0, address.1);
     let directory = tunnel.near_directory();
-    let mut millis = Vec::new();
     Rootless::wait_for_end(&directory.join("weft.run"), interrupt)?;
     for round in 0..rounds {
         let runtime = directory.join(round.to_string());
@@ -64,10 +44,11 @@ pub(super) fn measure(exec: &Rootless, rounds: u32, interrupt: &Interrupt) -> Re
         let mut child = tunnel.outside.start(command)?;
         let mut byte = [0];
         let read = child.stdout.take().context("no pipe")?.read(&mut byte)?;
-        millis.push(start.elapsed().as_secs_f64() * 1e3);
+        let millis = start.elapsed().as_secs_f64() * 1e3;
         ensure!(child.wait()?.success() && read == 1, "curl got nothing through weft exec");
+        report.add(CASE, CASE, "exec", Sample::default().with(TOOK, millis));
         Rootless::wait_for_end(&runtime, interrupt)?;
     }
-    let milliseconds = Summary::of(millis).context("nothing was measured")?;
-    Ok(FirstByte { milliseconds, holds: milliseconds.highest <= WANTED })
+    report.require([CASE, "exec"], TOOK, Wanted::AtMost(150.0));
+    Ok(())
 }

@@ -9,31 +9,25 @@ use nix::time::{ClockId, clock_gettime};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 
 use super::site::PACKET;
+use crate::report::{CPU, GBIT, Sample};
 
 const SPAN: Duration = Duration::from_millis(300);
 /// Packets between two looks at the clock.
 const PACKETS: u64 = 256;
 
-/// What threads seal.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Speed {
-    pub(super) gbit_per_second: f64,
-    /// For each second of CPU time, on average.
-    pub(super) gbit_per_cpu_second: f64,
-}
-
 /// Returns what `threads` threads seal with ring at once, in packets as those of the other measurements.
-pub(super) fn speed(threads: usize) -> Result<Speed> {
+pub(super) fn speed(threads: usize) -> Result<Sample> {
     let barrier = &Barrier::new(threads);
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(move || seal(barrier))).collect();
-        let mut sum = Speed::default();
+        let (mut speed, mut cost) = (0.0, 0.0);
         for thread in all {
-            let speed = thread.join().map_err(|_| anyhow!("a thread panicked"))??;
-            sum.gbit_per_second += speed.gbit_per_second;
-            sum.gbit_per_cpu_second += speed.gbit_per_cpu_second / threads as f64;
+            let [gbit_per_second, cpu_seconds_per_gbit] =
+                thread.join().map_err(|_| anyhow!("a thread panicked"))??;
+            speed += gbit_per_second;
+            cost += cpu_seconds_per_gbit / threads as f64;
         }
-        Ok(sum)
+        Ok(Sample::default().with(GBIT, speed).with(CPU, cost))
     })
 }
 
@@ -41,7 +35,8 @@ fn cpu_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-fn seal(barrier: &Barrier) -> Result<Speed> {
+/// Returns the Gbit/s of a thread, and its CPU seconds for each Gbit.
+fn seal(barrier: &Barrier) -> Result<[f64; 2]> {
     let refused = |_| anyhow!("ring refuses to seal");
     let key = UnboundKey::new(&CHACHA20_POLY1305, &[7; 32]).map(LessSafeKey::new);
     let mut packet = vec![0; PACKET];
@@ -61,5 +56,5 @@ fn seal(barrier: &Barrier) -> Result<Speed> {
     }
     let (time, cpu) = (start.elapsed(), cpu_time()?.saturating_sub(cpu));
     let gbit = (number * PACKET as u64) as f64 * 8e-9;
-    Ok(Speed { gbit_per_second: gbit / time.as_secs_f64(), gbit_per_cpu_second: gbit / cpu.as_secs_f64() })
+    Ok([gbit / time.as_secs_f64(), cpu.as_secs_f64() / gbit])
 }

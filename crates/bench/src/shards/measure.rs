@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
-use serde::Serialize;
 use weft_lab::cpu;
 
-use super::args::Case;
+use super::Case;
 use super::distance;
 use super::pace::{self, Pace, PacedSender, Progress};
 use super::site::{Counters, PACKET, Site};
 use crate::interrupt::Interrupt;
+use crate::report::{CPU, Figure, GBIT, Sample};
 
 /// Interval at which the gateway's counters are read.
 const LOOK: Duration = Duration::from_millis(1);
@@ -23,33 +23,16 @@ const WARM_UP: Duration = Duration::from_millis(100);
 /// Packet threads that one sending thread feeds.
 const FED: usize = 4;
 
-/// The figures of one measurement.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Figures {
-    /// Inner packets sealed and opened, times their length.
-    pub(crate) gbit_per_second: f64,
-    /// CPU time of the packet threads, with the kernel's work in their system calls.
-    pub(crate) cpu_seconds_per_gbit: f64,
-    /// CPU time of the threads that send.
-    pub(crate) senders_cpu_seconds_per_gbit: f64,
-    /// Cores that the packet threads used on average.
-    pub(crate) cores: f64,
-    /// Share of the downloaded bytes that were read by another packet thread than that of their peer.
-    pub(crate) foreign: Option<f64>,
-    /// Share of the packets that did not reach the peer or the TUN.
-    pub(crate) lost: f64,
-    /// The longer one of the round trips between two processors before and after.
-    pub(crate) core_to_core_ns: Option<f64>,
-}
-
-impl Figures {
-    /// Returns the speed for each core that the senders leave, of which `threads` threads use no more than
-    /// one each.
-    pub(crate) fn gbit_per_free_core(&self, threads: u16, processors: f64) -> f64 {
-        let senders = self.senders_cpu_seconds_per_gbit * self.gbit_per_second;
-        self.gbit_per_second / (processors - senders).clamp(0.1, threads.into())
-    }
-}
+/// CPU time of the threads that send.
+const SENDERS_CPU: Figure = Figure::new("senders_cpu_seconds_per_gbit", "senders' CPU", 3);
+/// Cores that the packet threads used on average.
+const CORES: Figure = Figure::new("cores", "cores", 2);
+/// Share of the downloaded bytes that were read by another packet thread than that of their peer.
+const FOREIGN: Figure = Figure::new("foreign_percent", "foreign, %", 1);
+/// Share of the packets that did not reach the peer or the TUN.
+const LOST: Figure = Figure::new("lost_percent", "lost, %", 2);
+/// The longer one of the round trips between two processors before and after.
+const CORE_TO_CORE: Figure = Figure::new("core_to_core_ns", "core to core, ns", 0);
 
 /// What was counted in the parts of a measurement.
 #[derive(Debug, Default)]
@@ -66,7 +49,7 @@ struct Sums {
 }
 
 /// Starts a gateway and measures it.
-pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt) -> Result<Figures> {
+pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt) -> Result<Sample> {
     let distance_before = distance::round_trip_ns()?;
     let mut site = Site::start(case.packet_threads, peers, interrupt)?;
     let shards = usize::from(case.packet_threads.get());
@@ -76,12 +59,12 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
         most.zip(fewest).is_some_and(|(most, fewest)| most - fewest <= 1),
         "peers by thread: {by_shard:?}"
     );
-    if case.load.has_download() {
+    if case.has_download() {
         site.find_flows(interrupt)?;
     }
     let stock = (STOCK * shards).min(MAX_STOCK);
     let part = |site: &mut Site, limit, sums: &mut Sums| {
-        if case.load.has_upload() {
+        if case.has_upload() {
             site.seal(stock, interrupt)?;
         }
         run(site, case, limit, sums, interrupt)
@@ -95,18 +78,17 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
     let packets = sums.opened + sums.sealed;
     ensure!(packets > 0, "nothing was carried");
     let gbit = (packets * PACKET as u64) as f64 * 8e-9;
-    let has_foreign = case.load.has_download() && shards > 1;
-    Ok(Figures {
-        gbit_per_second: gbit / sums.time.as_secs_f64(),
-        cpu_seconds_per_gbit: sums.cpu.as_secs_f64() / gbit,
-        senders_cpu_seconds_per_gbit: sums.senders_cpu.as_secs_f64() / gbit,
-        cores: sums.cpu.as_secs_f64() / sums.time.as_secs_f64(),
-        foreign: has_foreign.then(|| sums.handed_over_bytes as f64 / read),
-        lost: sums.lost as f64 / (packets + sums.lost) as f64,
-        core_to_core_ns: distance::round_trip_ns()?
-            .zip(distance_before)
-            .map(|(after, before)| after.max(before)),
-    })
+    let has_foreign = case.has_download() && shards > 1;
+    let foreign = if has_foreign { sums.handed_over_bytes as f64 / read } else { f64::NAN };
+    let distance = distance::round_trip_ns()?.zip(distance_before);
+    Ok(Sample::default()
+        .with(GBIT, gbit / sums.time.as_secs_f64())
+        .with(CPU, sums.cpu.as_secs_f64() / gbit)
+        .with(SENDERS_CPU, sums.senders_cpu.as_secs_f64() / gbit)
+        .with(CORES, sums.cpu.as_secs_f64() / sums.time.as_secs_f64())
+        .with(FOREIGN, 100.0 * foreign)
+        .with(LOST, 100.0 * sums.lost as f64 / (packets + sums.lost) as f64)
+        .with(CORE_TO_CORE, distance.map_or(f64::NAN, |(after, before)| after.max(before))))
 }
 
 /// Lets the senders send until a peer has sent all its sealed messages, or for `limit`: all packet threads

@@ -1,131 +1,77 @@
 //! What follows for many packet threads from the stages as measured on one: a machine with many cores was not
 //! measured.
 
-use serde::Serialize;
+use anyhow::Result;
 
-use crate::stages::StageCosts;
+use crate::interrupt::Interrupt;
+use crate::report::{Figure, Report, Sample};
+use crate::stages::{self, times::Costs, times::Stage};
 
 /// Packet threads up to which the model goes.
 const THREADS: u32 = 32;
 
-pub(super) const ASSUMPTIONS: &str = "\
-The model assumes:
-* Each packet thread has a core to itself, and a core is as fast as the one measured, however many work. Caches, memory
-  and clock frequency that cores share are left out.
-* All packet threads have as much traffic: many peers, none of which is heavy. A peer is never served by two threads.
-* The kernel's work before a socket or a queue of the TUN is done by other cores. With one receive queue, one core does
-  all of it for what arrives: it cannot deliver more than it takes for the way to the socket, which is measured as \"UDP
-  send\" with the veth. With a receive queue for each packet thread, nothing but the number of cores ends the growth.
-* The kernel chooses the queue of a flow that begins here, so with K threads (K-1)/K of these packets are read by another
-  thread than the peer's, and each of them costs the hand-over. Its cost was measured on one thread: without the wake-up
-  of a thread that sleeps, and with the packets in the cache of the core that seals them.
-* Flows that the peers begin stay with the thread of the peer, and cost no hand-over.
-* Receiving includes writing to the TUN up to the socket of a program here, and sending the way up to the receiver's
-  socket: behind a network card both cost the packet thread less.
-";
+const INBOUND: Figure = Figure::new("inbound", "from peers", 1);
+/// One core delivers all that arrives to the sockets.
+const ONE_QUEUE: Figure = Figure::new("inbound_one_receive_queue", "from peers, one receive queue", 1);
+const OUTBOUND: Figure = Figure::new("outbound", "to peers, flows of the peers", 1);
+const BEGUN_HERE: Figure = Figure::new("outbound_begun_here", "to peers, flows begun here", 1);
+const FOREIGN: Figure = Figure::new("foreign_percent", "handed over, %", 0);
 
-/// Throughput by number of packet threads.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Model {
-    /// Nanoseconds of a packet thread for a packet, without the hand-over.
-    pub(crate) inbound_ns: f64,
-    pub(crate) outbound_ns: f64,
-    /// Nanoseconds for handing a packet over.
-    pub(crate) hand_over_ns: f64,
-    /// Nanoseconds of the core that delivers to the sockets.
-    pub(crate) delivery_ns: f64,
-    /// The number of packet threads from which on one core does not deliver enough.
-    pub(crate) ends_at: u32,
-    /// The most expensive stage of a packet thread in each direction.
-    pub(crate) longest: [&'static str; 2],
-    pub(crate) rows: Vec<Row>,
-}
+const ASSUMPTIONS: [&str; 6] = [
+    "each packet thread has a core to itself, as fast as the one measured: caches, memory and clock frequency that \
+     cores share are left out",
+    "all packet threads have as much traffic: many peers, none of which is heavy",
+    "the kernel's work before a socket or a queue of the TUN is done by other cores; with one receive queue, one core \
+     does all of it, measured as \"UDP send\" with the veth",
+    "the kernel chooses the queue of a flow that begins here, so with K threads (K-1)/K of these packets are handed \
+     over; the hand-over was measured on one thread, without waking another",
+    "flows that the peers begin stay with the thread of the peer",
+    "receiving includes writing to the TUN up to the socket of a program here, and sending the way up to the \
+     receiver's socket: behind a network card both cost the packet thread less",
+];
 
-/// Gbit/s of inner packets.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Row {
-    pub(crate) packet_threads: u32,
-    pub(crate) inbound: f64,
-    pub(crate) inbound_one_receive_queue: f64,
-    /// Flows that the peers began.
-    pub(crate) outbound: f64,
-    /// Flows that began here.
-    pub(crate) outbound_begun_here: f64,
-    /// Share of their packets that is handed over.
-    pub(crate) foreign: f64,
-}
-
-impl Model {
-    /// Computes the model for packets of this length.
-    pub(super) fn new(costs: &StageCosts, hand_over_ns: f64, packet_bytes: usize) -> Self {
-        let inbound = [
-            ("UDP receive", costs.udp_receive.median),
-            ("decrypt", costs.decrypt.median),
-            ("coalesce and TUN write", costs.coalesce.median + costs.tun_write.median),
-        ];
-        let outbound = [
-            ("TUN read", costs.tun_read.median),
-            ("split and encrypt", costs.split_and_encrypt.median),
-            ("UDP send", costs.udp_send.median),
-        ];
-        let sum = |stages: &[(&str, f64)]| stages.iter().map(|(_, ns)| ns).sum::<f64>();
-        let longest = |stages: [(&'static str, f64); 3]| {
-            stages.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(name, _)| name)
-        };
-        let (inbound_ns, outbound_ns) = (sum(&inbound), sum(&outbound));
-        let delivery_ns = costs.udp_send.median;
-        // Bits per nanosecond are Gbit/s.
-        let bits = packet_bytes as f64 * 8.0;
-        let row = |packet_threads: u32| {
-            let threads = f64::from(packet_threads);
-            let foreign = (threads - 1.0) / threads;
-            let all_inbound = threads * bits / inbound_ns;
-            Row {
-                packet_threads,
-                inbound: all_inbound,
-                inbound_one_receive_queue: all_inbound.min(bits / delivery_ns),
-                outbound: threads * bits / outbound_ns,
-                outbound_begun_here: threads * bits / (outbound_ns + foreign * hand_over_ns),
-                foreign,
-            }
-        };
-        Self {
-            inbound_ns,
-            outbound_ns,
-            hand_over_ns,
-            delivery_ns,
-            ends_at: (inbound_ns / delivery_ns).ceil() as u32,
-            longest: [longest(inbound), longest(outbound)],
-            rows: (1..=THREADS).map(row).collect(),
-        }
+/// Measures the stages, and adds the model to the report.
+pub(super) fn add(report: &mut Report, secs: u32, interrupt: &Interrupt) -> Result<()> {
+    let (packet_bytes, costs, hand_over) = stages::of_long_packets(secs, interrupt)?;
+    report.add("stages, ns per packet", "", "", costs.sample(packet_bytes));
+    for threads in 1..=THREADS {
+        let case = format!("{threads:>2}");
+        report.add("packet threads, Gbit/s", case, "", row(&costs, hand_over, packet_bytes, threads));
     }
+    report.set("ns for a hand-over", format!("{hand_over:.1}"));
+    ASSUMPTIONS.iter().for_each(|text| report.note(format!("the model assumes that {text}")));
+    Ok(())
+}
+
+fn row(costs: &Costs, hand_over: f64, packet_bytes: usize, threads: u32) -> Sample {
+    let inbound = costs.of(&[Stage::Receive, Stage::Open, Stage::Coalesce, Stage::TunWrite]);
+    let outbound = costs.of(&[Stage::TunRead, Stage::Seal, Stage::Send]);
+    let threads = f64::from(threads);
+    let foreign = (threads - 1.0) / threads;
+    // Bits per nanosecond are Gbit/s.
+    let bits = packet_bytes as f64 * 8.0;
+    let all_inbound = threads * bits / inbound;
+    Sample::default()
+        .with(INBOUND, all_inbound)
+        .with(ONE_QUEUE, all_inbound.min(bits / costs.of(&[Stage::Send])))
+        .with(OUTBOUND, threads * bits / outbound)
+        .with(BEGUN_HERE, threads * bits / (outbound + foreign * hand_over))
+        .with(FOREIGN, 100.0 * foreign)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Summary;
 
     #[test]
     fn threads_add_up_until_one_core_delivers_no_more_and_the_hand_over_costs_its_share() {
-        let cost = |median| Summary { median, lowest: median, highest: median };
-        let costs = StageCosts {
-            tun_read: cost(100.0),
-            split_and_encrypt: cost(700.0),
-            udp_send: cost(200.0),
-            udp_receive: cost(50.0),
-            decrypt: cost(550.0),
-            coalesce: cost(50.0),
-            tun_write: cost(150.0),
-        };
-        let model = Model::new(&costs, 100.0, 1000);
-        assert_eq!((model.inbound_ns, model.outbound_ns, model.ends_at), (800.0, 1000.0, 4));
-        assert_eq!(model.longest, ["decrypt", "split and encrypt"]);
-        let [one, four, eight] = [1, 4, 8].map(|threads| model.rows[threads - 1]);
-        assert_eq!((one.inbound, one.outbound, one.outbound_begun_here), (10.0, 8.0, 8.0));
-        assert_eq!([four, eight].map(|row| row.inbound), [40.0, 80.0]);
-        assert_eq!([four, eight].map(|row| row.inbound_one_receive_queue), [40.0, 40.0]);
-        assert_eq!((four.foreign, four.outbound), (0.75, 32.0));
-        assert!((four.outbound_begun_here - 4.0 * 8000.0 / 1075.0).abs() < 1e-9);
+        let stages = [100.0, 700.0, 200.0, 50.0, 550.0, 50.0, 150.0];
+        let costs = Costs { stages, packets_per_write: 1.0 };
+        let of = |threads, figure| row(&costs, 100.0, 1000, threads).get(figure).unwrap();
+        assert_eq!([INBOUND, OUTBOUND, BEGUN_HERE].map(|figure| of(1, figure)), [10.0, 8.0, 8.0]);
+        assert_eq!([4, 8].map(|threads| of(threads, INBOUND)), [40.0, 80.0]);
+        assert_eq!([4, 8].map(|threads| of(threads, ONE_QUEUE)), [40.0, 40.0]);
+        assert_eq!((of(4, FOREIGN), of(4, OUTBOUND)), (75.0, 32.0));
+        assert!((of(4, BEGUN_HERE) - 4.0 * 8000.0 / 1075.0).abs() < 1e-9);
     }
 }

@@ -122,18 +122,6 @@ pub(super) fn send_all<L: PacedSender>(senders: &mut [L], pace: &Pace, stop: &At
 mod tests {
     use super::*;
 
-    struct Endless(usize);
-
-    impl PacedSender for Endless {
-        fn shard(&self) -> usize {
-            self.0
-        }
-
-        fn send(&mut self) -> io::Result<Option<u64>> {
-            Ok(Some(WINDOW / 4))
-        }
-    }
-
     #[test]
     fn a_full_window_stops_its_packet_thread_only_and_losses_open_it() {
         let pace = Pace::new(2);
@@ -170,24 +158,5 @@ mod tests {
         let (pace, mut senders) = (Pace::new(1), [Finite(9), Finite(4), Finite(7)]);
         send_all(&mut senders, &pace, &AtomicBool::new(false)).unwrap();
         assert_eq!(senders.map(|sender| sender.0), [5, 0, 4]);
-    }
-
-    #[test]
-    fn a_sender_goes_on_where_there_is_room_until_it_is_stopped() {
-        let (pace, stop) = (Pace::new(2), AtomicBool::new(false));
-        let mut senders = [Endless(0), Endless(1)];
-        std::thread::scope(|scope| {
-            let sender = scope.spawn(|| send_all(&mut senders, &pace, &stop));
-            let mut progress = Progress::new(&[0, 0]);
-            for handled in [0, 1] {
-                while pace.0[1].sent.load(Relaxed) < (1 + handled) * WINDOW {
-                    std::thread::yield_now();
-                }
-                progress.update(&pace, &[0, WINDOW]);
-            }
-            stop.store(true, Relaxed);
-            sender.join().unwrap().unwrap();
-        });
-        assert_eq!(pace.0[0].sent.load(Relaxed).div_ceil(WINDOW), 1);
     }
 }

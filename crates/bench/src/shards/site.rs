@@ -21,7 +21,7 @@ use weft_lab::link::{self, LinkOptions};
 use weft_lab::{Namespace, cpu};
 use weft_tunnel::{MAX_BATCH_BYTES, PeerSettings, PrivateKey};
 
-use super::args::Case;
+use super::Case;
 use super::pace::PacedSender;
 use crate::interrupt::Interrupt;
 use crate::peers::client::{Client, MTU, Workbench};
@@ -305,11 +305,11 @@ impl Site {
         let (mut uploads, mut downloads) = (Vec::new(), Vec::new());
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let SitePeer { client, shard, flows, stock } = peer;
-            if case.load.has_upload() {
+            if case.has_upload() {
                 uploads.push(Upload { socket: client.socket(), shard: *shard, stock });
             }
             if let [Some(own), other] = flows
-                && case.load.has_download()
+                && case.has_download()
             {
                 downloads.push(Download {
                     flows: [own, other.as_ref().unwrap_or(own)],

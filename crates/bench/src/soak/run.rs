@@ -10,15 +10,13 @@ use anyhow::Result;
 use weft_lab::flood::Running;
 use weft_report::StatusReport;
 
-use super::STALL;
-use super::args::SoakArgs;
 use super::figures::{Figures, Lost, Process, Times, counted_since, drops_since};
 use super::load::{Lasting, Passing, wait_for};
 use super::peers::Visitors;
-use super::report::Report;
 use super::schedule::{Restart, Schedule};
 use super::service::keep_log;
 use super::site::Site;
+use super::{Account, STALL, SoakArgs};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::machine;
@@ -33,13 +31,13 @@ const COUNTED: Duration = Duration::from_secs(5);
 /// A status or a scrape takes no longer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Runs all intervals and adds their figures to the report.
+/// Runs all intervals and adds their figures to the account.
 pub(super) fn run(
     args: &SoakArgs,
     implementation: &Implementation,
     out: &Path,
     interrupt: &Interrupt,
-    report: &mut Report,
+    account: &mut Account,
 ) -> Result<()> {
     let mut site = Site::start(args, implementation, out, interrupt)?;
     let visitors = Visitors::start(&site.peers, &site.gateway, args.interval() / 2)?;
@@ -59,19 +57,16 @@ pub(super) fn run(
             figures: Figures::default(),
             surplus,
         };
-        // Even if a restart took long.
-        let end = end.max(Instant::now() + args.interval() / 2);
         interval.run(&schedule, number, end, out)?;
         let mut figures = interval.figures;
         surplus = figures.counted.saturating_sub(figures.lost.total());
         figures.at = start.elapsed().as_secs();
         serde_json::to_writer(&mut lines, &figures)?;
         writeln!(lines)?;
-        eprintln!("{}", Report::line(&figures));
-        report.add(figures);
+        account.add(figures);
     }
     for fault in lasting.finish() {
-        report.fault(fault);
+        account.fault(fault);
     }
     keep_log(&site.service, &out.join("gateway.log"))
 }
@@ -105,6 +100,8 @@ impl Interval<'_> {
             self.surplus = 0;
             self.restart(how, &out.join(format!("gateway-{number}.log")))?;
         }
+        // Even if a restart took long.
+        let end = end.max(Instant::now() + self.args.interval() / 2);
         let before = self.before()?;
         let passing = Passing::start(self.site)?;
         let mut attack = schedule.attack(number);

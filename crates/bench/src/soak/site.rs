@@ -18,7 +18,7 @@ use weft_lab::link::{self, LinkOptions};
 use weft_lab::{Namespace, counters::Counters};
 use weft_tunnel::{PrivateKey, PublicKey};
 
-use super::args::SoakArgs;
+use super::SoakArgs;
 use super::schedule::{Attack, Sources};
 use super::service::Service;
 use crate::implementation::{Daemon, Implementation, Setup};

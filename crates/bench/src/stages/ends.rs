@@ -24,9 +24,9 @@ use crate::topology;
 /// The MTU of the tunnel in bytes.
 pub(super) const MTU: u16 = 1420;
 /// The name of the TUN in either namespace.
-pub(super) const TUN: &str = "tun0";
+const TUN: &str = "tun0";
 /// The UDP port of either end.
-pub(super) const PORT: u16 = 51820;
+const PORT: u16 = 51820;
 const OUTER: &str = "eth0";
 
 /// One of the two ends.
@@ -51,20 +51,16 @@ impl Side {
         IpAddr::from([10, 99, 0, self.host()])
     }
 
-    pub(super) fn inner_net(self) -> IpNet {
-        IpNet::V4(Ipv4Net::new_assert([10, 99, 0, self.host()].into(), 24))
-    }
-
     fn outer_net(self) -> IpNet {
         IpNet::V4(Ipv4Net::new_assert([192, 0, 2, self.host()].into(), 24))
     }
 
     /// Returns the endpoint of its socket.
-    pub(super) fn endpoint(self) -> SocketAddr {
+    fn endpoint(self) -> SocketAddr {
         SocketAddr::new(self.outer_net().addr(), PORT)
     }
 
-    pub(super) fn other(self) -> Self {
+    fn other(self) -> Self {
         match self {
             Self::Near => Self::Far,
             Self::Far => Self::Near,
@@ -90,14 +86,6 @@ pub(super) fn namespaces() -> Result<[Namespace; 2]> {
     Ok([near, far])
 }
 
-/// Sets the TUN's MTU, queue length and address, and brings it up.
-pub(super) fn bring_up_tun(namespace: &Namespace, side: Side) -> Result<()> {
-    link::set_mtu(namespace, TUN, MTU.into())?;
-    link::set_tx_queue_len(namespace, TUN, 1000)?;
-    link::set_up(namespace, TUN)?;
-    Ok(link::add_address(namespace, TUN, side.inner_net())?)
-}
-
 /// One end, with what a daemon's packet thread has.
 pub(super) struct End {
     pub(super) namespace: Namespace,
@@ -113,7 +101,7 @@ impl End {
     pub(super) fn open(namespace: Namespace, side: Side, key: PrivateKey, peer: PublicKey) -> Result<Self> {
         namespace.enter()?;
         let device = weft_tun::open(TunConfig::new(TUN))?;
-        bring_up_tun_from_runtime(&namespace, side)?;
+        bring_up_tun(&namespace, side)?;
         let udp = UdpSockets::bind(&UdpConfig { port: PORT, ..UdpConfig::default() })?;
         let config = PeerConfig {
             public_key: peer,
@@ -127,13 +115,18 @@ impl End {
     }
 }
 
-/// Calls [`bring_up_tun`] on another thread: the lab's netlink calls use a runtime that must not run inside
-/// another one.
-fn bring_up_tun_from_runtime(namespace: &Namespace, side: Side) -> Result<()> {
-    std::thread::scope(|scope| match scope.spawn(|| bring_up_tun(namespace, side)).join() {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic),
-    })
+/// Sets the TUN's MTU, queue length and address, and brings it up; on another thread, since the lab's netlink
+/// calls use a runtime that must not run inside another one.
+fn bring_up_tun(namespace: &Namespace, side: Side) -> Result<()> {
+    let work = || -> Result<()> {
+        link::set_mtu(namespace, TUN, MTU.into())?;
+        link::set_tx_queue_len(namespace, TUN, 1000)?;
+        link::set_up(namespace, TUN)?;
+        let net = Ipv4Net::new_assert([10, 99, 0, side.host()].into(), 24);
+        Ok(link::add_address(namespace, TUN, net.into())?)
+    };
+    std::thread::scope(|scope| scope.spawn(work).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Performs the handshake of two ends without the network, and returns the time to use for them from then on.

@@ -21,8 +21,7 @@ use weft_tun::{Device, Tun as _, TunBatch, TunOffload};
 use weft_tunnel::{Change, CookieRoot, PrivateKey, PublicKey, Shard, Tunnel, TunnelConfig};
 
 use super::ends::MTU;
-use super::times;
-use crate::stats::Summary;
+use crate::stats;
 
 /// Packets of a super-packet, and super-packets of a burst.
 const SEGMENTS: usize = 45;
@@ -34,7 +33,7 @@ const VNET_HEADER: usize = 10;
 const READ_BYTES: usize = 256 * 1024;
 
 /// Measures the nanoseconds for each packet that is handed over.
-pub(super) fn measure() -> Result<Summary> {
+pub(super) fn measure() -> Result<f64> {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (first, second) = (runtime()?, runtime()?);
     // tokio would make a device wait that has been polled often.
@@ -43,7 +42,7 @@ pub(super) fn measure() -> Result<Summary> {
 }
 
 /// `runtime` is for the second device: a runtime registers a queue once.
-async fn bursts(runtime: &Handle) -> Result<Summary> {
+async fn bursts(runtime: &Handle) -> Result<f64> {
     let (programs, queues): (Vec<_>, Vec<_>) =
         [UnixDatagram::pair()?, UnixDatagram::pair()?].into_iter().unzip();
     setsockopt(&programs[0], sockopt::SndBuf, &(1 << 20))?;
@@ -81,7 +80,7 @@ async fn bursts(runtime: &Handle) -> Result<Summary> {
             times.push(nanoseconds as f64 / (foreign * SEGMENTS) as f64);
         }
     }
-    times::middle(&times).context("nothing was measured")
+    Ok(stats::middle(&times).context("nothing was measured")?.median)
 }
 
 /// Returns the tunnel of the first of two packet threads, to which every other address of [`message`] is

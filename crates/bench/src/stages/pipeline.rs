@@ -11,6 +11,7 @@
 //! other socket, writing includes the receive path up to the program's socket.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::fs::File;
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -20,13 +21,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
-use serde::Serialize;
 use weft_tun::{Device, Tun as _, TunBatch, TunOffload};
 use weft_tunnel::{Inbound, MAX_PACKET, Plaintext, PrivateKey, TransmitQueue};
 use weft_udp::{RecvBuffers, Udp as _};
 
 use super::ends::{self, End, Side};
-use super::times::{Bursts, Stage, StageCosts, Times};
+use super::times::{Bursts, Costs, Stage, Times};
 use crate::interrupt::Interrupt;
 
 /// As in the daemon's outbound direction.
@@ -47,7 +47,7 @@ const HEADERS: usize = 28;
 pub(super) struct Shape {
     name: &'static str,
     /// Bytes of each IP packet.
-    packet: usize,
+    pub(super) packet: usize,
     /// Packets in each send of the program: a number above 1 makes a super-packet.
     segments: usize,
     /// Sends in a burst: fewer than the TUN's queue holds.
@@ -69,19 +69,14 @@ impl Shape {
     }
 }
 
-/// The costs of one kind of packets.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct ShapeReport {
-    pub(crate) name: &'static str,
-    pub(crate) packet_bytes: usize,
-    pub(crate) nanoseconds_per_packet: StageCosts,
-    /// Average number of packets per write to the TUN, and per received buffer.
-    pub(crate) packets_per_write: f64,
-    pub(crate) packets_per_receive: f64,
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name)
+    }
 }
 
 /// The state of the stages.
-pub(super) struct Pipeline {
+struct Pipeline {
     near: End,
     far: End,
     now: Instant,
@@ -94,28 +89,24 @@ pub(super) struct Pipeline {
     /// A device that discards all writes.
     nowhere: Device,
     payload: Vec<u8>,
-    received_buffers: u64,
+}
+
+/// Sends bursts for `secs` seconds and measures the stages.
+pub(super) fn measure(shape: Shape, secs: u32, interrupt: &Interrupt) -> Result<Costs> {
+    let interrupt = interrupt.clone();
+    let measure = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let mut pipeline = Pipeline::new(shape)?;
+            pipeline.bursts(shape, Duration::from_secs(secs.into()), &interrupt).await
+        })
+    };
+    // On a new thread, since it moves into the namespaces.
+    let thread = std::thread::Builder::new().name("stages".into()).spawn(measure)?;
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 impl Pipeline {
-    /// Sends bursts for `secs` seconds and measures the stages.
-    pub(super) fn measure(shape: Shape, secs: u32, interrupt: &Interrupt) -> Result<ShapeReport> {
-        let interrupt = interrupt.clone();
-        let measure = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async {
-                let mut pipeline = Self::new(shape)?;
-                pipeline.bursts(shape, Duration::from_secs(secs.into()), &interrupt).await
-            })
-        };
-        // On a new thread, since it moves into the namespaces.
-        let thread = std::thread::Builder::new().name("stages".into()).spawn(measure)?;
-        match thread.join() {
-            Ok(result) => result.with_context(|| format!("packets of {}", shape.name)),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    }
-
     fn new(shape: Shape) -> Result<Self> {
         let [near, far] = ends::namespaces()?;
         let [a, b] = [PrivateKey::generate()?, PrivateKey::generate()?];
@@ -153,11 +144,10 @@ impl Pipeline {
             staged: Vec::new(),
             nowhere: Device::from_descriptors_for_test("null", vec![null.into()], false, everything)?,
             payload: vec![0x5a; shape.payload() * batch],
-            received_buffers: 0,
         })
     }
 
-    async fn bursts(&mut self, shape: Shape, time: Duration, interrupt: &Interrupt) -> Result<ShapeReport> {
+    async fn bursts(&mut self, shape: Shape, time: Duration, interrupt: &Interrupt) -> Result<Costs> {
         let mut bursts = Bursts::default();
         let start = Instant::now();
         let packets = shape.packets() as u64;
@@ -177,13 +167,8 @@ impl Pipeline {
             number += 1;
         }
         let written = self.far.device.stats().snapshot();
-        Ok(ShapeReport {
-            name: shape.name,
-            packet_bytes: shape.packet,
-            nanoseconds_per_packet: bursts.costs().context("too few bursts")?,
-            packets_per_write: written.segments_written as f64 / written.packets_written as f64,
-            packets_per_receive: (number * packets) as f64 / self.received_buffers as f64,
-        })
+        let packets_per_write = written.segments_written as f64 / written.packets_written as f64;
+        bursts.costs(packets_per_write).context("too few bursts")
     }
 
     async fn burst(&mut self, shape: Shape, coalesce_alone: bool, times: &mut Times) -> Result<()> {
@@ -245,8 +230,7 @@ impl Pipeline {
         let mut remaining = datagrams;
         while remaining > 0 {
             let Self { far, buffers, .. } = self;
-            let filled = poll_fn(|cx| poll_timed(times, Stage::Receive, || far.udp.poll_recv(cx, buffers)));
-            self.received_buffers += filled.await? as u64;
+            poll_fn(|cx| poll_timed(times, Stage::Receive, || far.udp.poll_recv(cx, buffers))).await?;
             while !self.buffers.is_done() {
                 poll_fn(|cx| self.far.device.poll_send_ready(cx)).await?;
                 let opened = times.time(Stage::Open, || self.open())?;
@@ -257,7 +241,7 @@ impl Pipeline {
                 let flushed = if coalesce_alone {
                     self.far.device.flush()
                 } else {
-                    times.time(Stage::CoalesceAndWrite, || self.far.device.flush())
+                    times.time(Stage::TunWrite, || self.far.device.flush())
                 };
                 flushed?;
             }

@@ -2,48 +2,60 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
-use crate::stats::Summary;
+use crate::report::{Figure, Sample};
+use crate::stats;
 
 /// A stage of the packet path, in the order of processing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     TunRead,
     Seal,
+    /// With the veth up to the other socket.
     Send,
     Receive,
     Open,
     /// Planning the writes of a batch, and the same number of system calls that do nothing.
     Coalesce,
-    /// Coalescing and the write to the TUN, which cannot be separated from outside.
-    CoalesceAndWrite,
+    /// The write to the TUN: measured with coalescing, which cannot be separated from outside, less that.
+    TunWrite,
 }
 
 const STAGES: usize = 7;
 
-impl Stage {
-    const ALL: [Self; STAGES] = [
-        Self::TunRead,
-        Self::Seal,
-        Self::Send,
-        Self::Receive,
-        Self::Open,
-        Self::Coalesce,
-        Self::CoalesceAndWrite,
-    ];
-}
+const FIGURES: [Figure; STAGES] = [
+    Figure::new("tun_read_ns", "TUN read", 0),
+    Figure::new("split_and_encrypt_ns", "split and encrypt", 0),
+    Figure::new("udp_send_ns", "UDP send (and the veth)", 0),
+    Figure::new("udp_receive_ns", "UDP receive", 0),
+    Figure::new("decrypt_ns", "decrypt", 0),
+    Figure::new("coalesce_ns", "coalesce", 0),
+    Figure::new("tun_write_ns", "TUN write", 0),
+];
+const ALL: Figure = Figure::new("all_ns", "all of them", 0);
+const SPEED: Figure = Figure::new("gbit_per_second", "Gbit/s, one core for both ends", 2);
+const WRITE: Figure = Figure::new("packets_per_write", "packets in a write", 1);
 
 /// Nanoseconds per packet of each stage.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct StageCosts {
-    pub(crate) tun_read: Summary,
-    pub(crate) split_and_encrypt: Summary,
-    pub(crate) udp_send: Summary,
-    pub(crate) udp_receive: Summary,
-    pub(crate) decrypt: Summary,
-    pub(crate) coalesce: Summary,
-    pub(crate) tun_write: Summary,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Costs {
+    pub(crate) stages: [f64; STAGES],
+    /// Average number of packets per write to the TUN.
+    pub(crate) packets_per_write: f64,
+}
+
+impl Costs {
+    /// Returns the costs of some stages together.
+    pub(crate) fn of(&self, stages: &[Stage]) -> f64 {
+        stages.iter().map(|stage| self.stages[*stage as usize]).sum()
+    }
+
+    /// Returns the figures for packets of this length.
+    pub(crate) fn sample(&self, packet_bytes: usize) -> Sample {
+        let all: f64 = self.stages.iter().sum();
+        let stages = FIGURES.iter().zip(self.stages);
+        let sample = stages.fold(Sample::default(), |sample, (figure, ns)| sample.with(*figure, ns));
+        sample.with(ALL, all).with(SPEED, packet_bytes as f64 * 8.0 / all).with(WRITE, self.packets_per_write)
+    }
 }
 
 /// The times of the stages of one burst.
@@ -74,35 +86,15 @@ impl Bursts {
         }
     }
 
-    /// Returns medians over the bursts; `None` if a stage was never run.
-    pub(super) fn costs(&self) -> Option<StageCosts> {
-        let [tun_read, split_and_encrypt, udp_send, udp_receive, decrypt, coalesce, both] =
-            Stage::ALL.map(|stage| middle(&self.0[stage as usize]));
-        let coalesce = coalesce?;
-        Some(StageCosts {
-            tun_read: tun_read?,
-            split_and_encrypt: split_and_encrypt?,
-            udp_send: udp_send?,
-            udp_receive: udp_receive?,
-            decrypt: decrypt?,
-            coalesce,
-            tun_write: less(both?, coalesce.median),
-        })
+    /// Returns medians over the bursts that other work did not disturb; `None` if a stage was never run.
+    pub(super) fn costs(&self, packets_per_write: f64) -> Option<Costs> {
+        let mut stages = [0.0; STAGES];
+        for (median, all) in stages.iter_mut().zip(&self.0) {
+            *median = stats::middle(all)?.median;
+        }
+        stages[Stage::TunWrite as usize] -= stages[Stage::Coalesce as usize];
+        Some(Costs { stages: stages.map(|ns| ns.max(0.0)), packets_per_write })
     }
-}
-
-/// Summarizes the middle half of the values: the median, and the quartiles as range. Bursts disturbed by
-/// other work are excluded.
-pub(super) fn middle(values: &[f64]) -> Option<Summary> {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let quarter = values.len() / 4;
-    Summary::of(values.get(quarter..values.len() - quarter)?.iter().copied())
-}
-
-fn less(summary: Summary, by: f64) -> Summary {
-    let rest = |value: f64| (value - by).max(0.0);
-    Summary { median: rest(summary.median), lowest: rest(summary.lowest), highest: rest(summary.highest) }
 }
 
 #[cfg(test)]
@@ -110,20 +102,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_that_was_disturbed_does_not_count() {
+    fn the_write_is_what_coalescing_leaves_and_a_disturbed_burst_does_not_count() {
         let mut bursts = Bursts::default();
         for nanoseconds in [100, 110, 120, 9_000] {
             let mut times = Times([Duration::from_nanos(nanoseconds); STAGES]);
-            times.0[Stage::CoalesceAndWrite as usize] *= 2;
+            times.0[Stage::TunWrite as usize] *= 3;
             bursts.add(&times, 10);
         }
-        let costs = bursts.costs().unwrap();
-        assert_eq!(costs.tun_read, Summary { median: 11.5, lowest: 11.0, highest: 12.0 });
-        assert_eq!(costs.tun_write.median, 11.5);
-    }
-
-    #[test]
-    fn without_a_burst_there_are_no_costs() {
-        assert_eq!(Bursts::default().costs(), None);
+        let costs = bursts.costs(1.0).unwrap();
+        assert_eq!((costs.of(&[Stage::TunRead]), costs.of(&[Stage::TunWrite, Stage::Open])), (11.5, 34.5));
+        assert_eq!(costs.sample(1000).get(ALL), Some(92.0));
+        assert_eq!(Bursts::default().costs(1.0), None);
     }
 }

@@ -36,3 +36,16 @@ pub(crate) fn refusal(arguments: &str, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{error}");
     error
 }
+
+/// Returns the rows of a table of a report.
+pub(crate) fn rows<'a>(report: &'a Value, table: &str) -> &'a [Value] {
+    let tables = report["tables"].as_array().unwrap();
+    let found = tables.iter().find(|found| found["title"] == table);
+    found.unwrap_or_else(|| panic!("no table {table}: {report}"))["rows"].as_array().unwrap()
+}
+
+/// Returns a figure of the first round.
+#[track_caller]
+pub(crate) fn figure(row: &Value, name: &str) -> f64 {
+    row["samples"][0][name].as_f64().unwrap_or_else(|| panic!("no {name}: {row}"))
+}

@@ -6,13 +6,18 @@ use anyhow::{Context as _, Result, ensure};
 use weft_lab::counters::Counters;
 use weft_lab::traffic::{Amount, Progress, send_stream};
 
-use super::{Bench, Outcome};
+use super::measure::{Bench, Outcome};
 use crate::implementation::TRANSFER_PORT;
-use crate::metric::{Metric, Sample};
+use crate::report::{Figure, RETRANSMITS, Sample};
 use crate::stats;
 
 /// Transfers per measurement, one after the other; the median counts.
 const TRANSFERS: u64 = 5;
+
+/// Duration of a transfer from connecting to the confirmation of its last byte.
+pub(crate) const TRANSFER: Figure = Figure::new("transfer_ms", "ms", 1);
+/// How often HyStart (of cubic) ended a slow start, rather than a loss.
+const HYSTART_EXITS: Figure = Figure::new("hystart_exits", "HyStart exits", 0);
 
 pub(super) fn measure(bench: &mut Bench<'_>, megabytes: u32) -> Result<Outcome> {
     let _receiver = bench.tunnel.listen()?;
@@ -39,8 +44,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, megabytes: u32) -> Result<Outcome> 
     millis.sort_by(f64::total_cmp);
     let median = stats::percentile(&millis, 0.5).context("nothing was transferred")?;
     let sample = Sample::default()
-        .with(Metric::TransferMs, median)
-        .with(Metric::Retransmits, retransmits as f64)
-        .with(Metric::HystartExits, exits as f64);
+        .with(TRANSFER, median)
+        .with(RETRANSMITS, retransmits as f64)
+        .with(HYSTART_EXITS, exits as f64);
     Ok(Outcome::new(sample, (TRANSFERS * bytes) as f64 * 8e-9))
 }

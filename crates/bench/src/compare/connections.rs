@@ -6,11 +6,15 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::traffic::{Amount, ReceivedFlow, STALL, SentFlow, TcpReceiver, TcpSenders};
 
-use super::{Bench, Outcome};
-use crate::metric::{Metric, Sample};
+use super::measure::{Bench, Outcome};
+use crate::report::{Figure, GBIT, RETRANSMITS, Sample};
 
 /// Connections differ in their contents, which are the same in every run.
 const SEED: u64 = 0x5eed;
+
+/// Bytes of the slowest of the connections divided by those of the fastest.
+const FAIRNESS: Figure = Figure::new("fairness", "slowest/fastest", 2);
+pub(super) const FAILED: Figure = Figure::new("failed_connections", "failed", 0);
 
 pub(super) fn measure(bench: &mut Bench<'_>, count: u32) -> Result<Outcome> {
     let any: SocketAddr = (bench.tunnel.target, 0).into();
@@ -51,10 +55,10 @@ fn outcome(sent: &[SentFlow], received: &[ReceivedFlow], speed: f64) -> Result<O
     let (least, most) = (confirmed().min().unwrap_or(0), confirmed().max().unwrap_or(0));
     let retransmits: u64 = sent.iter().map(|flow| flow.retransmits).sum();
     let sample = Sample::default()
-        .with(Metric::GbitPerSecond, speed)
-        .with(Metric::Fairness, least as f64 / most as f64)
-        .with(Metric::FailedConnections, failed as f64)
-        .with(Metric::Retransmits, retransmits as f64);
+        .with(GBIT, speed)
+        .with(FAIRNESS, least as f64 / most as f64)
+        .with(FAILED, failed as f64)
+        .with(RETRANSMITS, retransmits as f64);
     let note = sent
         .iter()
         .find_map(|flow| flow.error.as_deref())
@@ -77,12 +81,12 @@ mod tests {
         let received = |bytes| ReceivedFlow { bytes, ..ReceivedFlow::default() };
         let flows = [received(250_000_000), received(500_000_000)];
         let fair = outcome(&[sent(250_000_000, None), sent(500_000_000, None)], &flows, 5.5).unwrap();
-        assert_eq!((fair.gbit, fair.sample.get(Metric::GbitPerSecond)), (6.0, Some(5.5)));
-        assert_eq!(fair.sample.get(Metric::Fairness), Some(0.5));
-        assert_eq!(fair.sample.get(Metric::Retransmits), Some(2.0));
+        assert_eq!((fair.gbit, fair.sample.get(GBIT)), (6.0, Some(5.5)));
+        assert_eq!(fair.sample.get(FAIRNESS), Some(0.5));
+        assert_eq!(fair.sample.get(RETRANSMITS), Some(2.0));
         let broken = outcome(&[sent(1, Some("stalled")), sent(5, None)], &flows, 5.5).unwrap();
-        assert_eq!(broken.sample.get(Metric::FailedConnections), Some(1.0));
-        assert_eq!(broken.sample.get(Metric::Fairness), Some(0.0));
+        assert_eq!(broken.sample.get(FAILED), Some(1.0));
+        assert_eq!(broken.sample.get(FAIRNESS), Some(0.0));
         let wrong = ReceivedFlow { first_mismatch: Some(7), ..ReceivedFlow::default() };
         assert!(outcome(&[], &[wrong], 5.5).is_err());
     }

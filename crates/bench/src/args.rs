@@ -1,0 +1,63 @@
+//! The arguments that several commands share. `cli.rs` sets defaults of a command that differ.
+
+use anyhow::Result;
+use clap::Args;
+use weft_config::TunThreads;
+
+use crate::implementation::{Implementation, PeerCommand, WeftCommand, check_names};
+
+/// How long and how often.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct TimeArgs {
+    /// How long each measurement takes, in seconds.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) secs: u32,
+    /// How often each measurement is made, in turns; medians count.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+}
+
+/// The implementations to measure, how long and how often.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SideArgs {
+    /// Another implementation: a name, and a command that makes the interface `{interface}`, stays in the
+    /// foreground and is configured by `wg setconf`. The words of the command are separated by spaces; no
+    /// shell. Ratio targets are meant for the first one: the newest wireguard-go.
+    #[arg(value_name = "NAME=COMMAND")]
+    pub(crate) others: Vec<PeerCommand>,
+    /// Leave out other implementations.
+    #[arg(long)]
+    pub(crate) alone: bool,
+    /// A weft to measure: a path, or a name for the tables with a path and more arguments for `weft up`,
+    /// separated by spaces; without a path the one beside this program. Can be given more than once: all are
+    /// measured in turn.
+    #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
+    pub(crate) wefts: Vec<WeftCommand>,
+    /// How weft drives its TUN devices, as in `weft up`.
+    #[arg(long, value_name = "N|auto", default_value_t)]
+    pub(crate) tun_threads: TunThreads,
+    #[command(flatten)]
+    pub(crate) times: TimeArgs,
+}
+
+impl SideArgs {
+    /// Returns the wefts, and then the other implementations, each with its name. No two names may be equal:
+    /// their figures would be mixed.
+    pub(crate) fn sides(&self) -> Result<Vec<(String, Implementation)>> {
+        let default = [WeftCommand::default()];
+        let wefts = if self.wefts.is_empty() { &default[..] } else { &self.wefts };
+        let mut sides = Vec::new();
+        for weft in wefts {
+            sides.push((weft.name.clone(), Implementation::weft(weft, self.tun_threads)?));
+        }
+        let others = if self.alone { &[][..] } else { &self.others };
+        sides.extend(others.iter().map(|other| (other.name.clone(), Implementation::Other(other.clone()))));
+        check_names(sides.iter().map(|(name, _)| name.as_str()))?;
+        Ok(sides)
+    }
+}
+
+/// Returns the indices of all sides in the order of a round: another one begins in each.
+pub(crate) fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |turn| (round + turn) % count)
+}

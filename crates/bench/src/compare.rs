@@ -1,0 +1,141 @@
+//! `weft-bench compare`: weft beside other implementations of WireGuard, case by case and round by round.
+
+use anyhow::Result;
+use clap::Args;
+use weft_lab::emulator::LinkSpec;
+
+use self::case::{ALL, Case};
+use self::rounds::{Plan, Subject};
+use crate::args::SideArgs;
+use crate::implementation::{Implementation, Kind, check_names};
+use crate::interrupt::Interrupt;
+use crate::report::Report;
+use crate::topology::Wire;
+
+pub(crate) mod case;
+pub(crate) mod cold_start;
+mod connections;
+mod iperf;
+mod measure;
+mod ping;
+pub(crate) mod rounds;
+mod window;
+
+/// The name of the bare link in tables.
+pub(crate) const BARE: &str = "no tunnel";
+
+/// The arguments of `weft-bench compare`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CompareArgs {
+    #[command(flatten)]
+    pub(crate) sides: SideArgs,
+    /// What to measure, or `all`; can be given more than once, or with commas. See the list below.
+    #[arg(long = "case", value_name = "NAME", value_delimiter = ',', value_parser = parse_cases)]
+    named: Vec<Cases>,
+    /// The MTU of the tunnels, in bytes. The link's is as large as it takes, and at least 1500.
+    #[arg(long, value_name = "BYTES", default_value_t = 1420, value_parser = clap::value_parser!(u16).range(576..=65_000))]
+    pub(crate) mtu: u16,
+    /// Join the ends by an emulated link instead of a veth: keys and values with commas between them, such as
+    /// rate=200mbit (whole Ethernet frames; without it no limit), delay=5ms (one way),
+    /// queue=bdp|64kib|100p|20ms (drop-tail; bdp is rate × 2 × delay), loss=0.1%, reorder=0.5% (the share of
+    /// frames that come late) with reorder-by=1ms, seed=1.
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) link: Option<LinkSpec>,
+    /// TCP's congestion control at both ends, such as cubic or bbr; without it that of this machine.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) congestion: Option<String>,
+    /// Measure the link without a tunnel, too.
+    #[arg(long)]
+    pub(crate) bare: bool,
+}
+
+/// The cases that one value of `--case` selects.
+#[derive(Clone, Debug)]
+struct Cases(Vec<Case>);
+
+fn parse_cases(text: &str) -> Result<Cases, case::UnknownCase> {
+    Ok(Cases(if text == "all" { Case::all() } else { vec![text.parse()?] }))
+}
+
+/// Returns the list of the cases, for the help.
+pub(crate) fn help() -> String {
+    format!(
+        "Cases, with other numbers if you like; unless some are named, all but connections-N:\n  {ALL}\n\n\
+         Examples:\n  weft-bench compare\n  weft-bench compare 'go=/opt/wireguard-go -f {{interface}}' \
+         'boringtun=boringtun-cli -f {{interface}}'\n  weft-bench compare --alone --weft 'inline=--tun-threads 0' \
+         --weft 'threads=--tun-threads 1' --case tcp-1\n  weft-bench compare --alone --bare --link \
+         rate=200mbit,delay=10ms --case tcp-1"
+    )
+}
+
+impl CompareArgs {
+    /// Returns the selected cases without duplicates.
+    pub(crate) fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for case in self.named.iter().flat_map(|cases| &cases.0) {
+            if !cases.contains(case) {
+                cases.push(*case);
+            }
+        }
+        if cases.is_empty() { Case::default_set() } else { cases }
+    }
+}
+
+/// Measures and prints the report.
+pub(crate) fn run(args: &CompareArgs, json: bool) -> Result<()> {
+    let mut subjects = args.sides.sides()?;
+    if args.bare {
+        subjects.push((BARE.to_owned(), Implementation::Bare));
+    }
+    check_names(subjects.iter().map(|(name, _)| name.as_str()))?;
+    let times = args.sides.times;
+    let plan = Plan {
+        subjects: subjects
+            .into_iter()
+            .map(|(name, implementation)| Subject { name, implementation })
+            .collect(),
+        cases: args.cases(),
+        wire: Wire::from(args.link.clone()),
+        wire_name: String::new(),
+        mtu: args.mtu,
+        congestion: args.congestion.clone(),
+        secs: times.secs,
+        rounds: times.rounds,
+    };
+    plan.check()?;
+    let interrupt = Interrupt::watch()?;
+    let mut report =
+        Report::begin(&[("rounds", &times.rounds), ("seconds", &times.secs), ("MTU", &args.mtu)])?;
+    if let Some(link) = &args.link {
+        report.set("emulated link", link);
+    }
+    let ended = plan.run(&mut report, &interrupt);
+    for case in &plan.cases {
+        compare(&mut report, &plan.subjects, *case);
+    }
+    report.finish(ended, json)
+}
+
+/// Compares every weft with every other implementation and the bare link, the first weft with further ones,
+/// and every weft with its absolute targets. Ratio targets apply to the first other implementation.
+fn compare(report: &mut Report, subjects: &[Subject], case: Case) {
+    let of = |kind: Kind| subjects.iter().filter(move |subject| subject.implementation.kind() == kind);
+    let label = case.to_string();
+    let targets = case.targets();
+    let first_other = of(Kind::Other).next().map(|subject| &subject.name);
+    for (place, ours) in of(Kind::Weft).enumerate() {
+        let later_wefts = of(Kind::Weft).skip(1).filter(|_| place == 0);
+        for theirs in later_wefts.chain(of(Kind::Other)).chain(of(Kind::Bare)) {
+            // Against the bare link only the main figure is meaningful.
+            let count = if theirs.implementation.kind() == Kind::Bare { 1 } else { usize::MAX };
+            for figure in case.compared().iter().take(count) {
+                let target = targets.iter().find(|(of, wanted)| of == figure && wanted.is_ratio());
+                let wanted = target.filter(|_| Some(&theirs.name) == first_other).map(|(_, wanted)| *wanted);
+                report.compare([&label, &ours.name], [&label, &theirs.name], *figure, wanted);
+            }
+        }
+        for (figure, wanted) in targets.iter().filter(|(_, wanted)| !wanted.is_ratio()) {
+            report.require([&label, &ours.name], *figure, *wanted);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The cases: the traffic that is sent through a tunnel, and what is wanted of its figures.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::measure::PEAK;
+use crate::report::{CPU, Figure, GBIT, IDLE_CPU, PING_P50, PING_P99, PINGS_LOST, Wanted};
+
+/// Which way TCP goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the near end to the far one.
+    Forward,
+    /// From the far end to the near one.
+    Reverse,
+    /// Both at once; figures are sums.
+    BothWays,
+}
+
+/// A measurement. Its name on the command line and in tables is its [`fmt::Display`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Case {
+    /// TCP with this number of streams in each direction.
+    Tcp { streams: u32, direction: Direction },
+    /// Datagrams with `bytes` bytes of payload, as fast as one sender can send.
+    UdpFlood { bytes: u32 },
+    /// The highest rate of datagrams with less than 1 % loss.
+    UdpRate,
+    /// Pings through an idle tunnel.
+    Ping,
+    /// Pings beside a TCP stream that runs as fast as possible.
+    PingLoaded,
+    /// The daemons' memory after TCP both ways.
+    Memory,
+    /// The daemons' CPU time and wake-ups without traffic.
+    Idle,
+    /// This number of concurrent TCP connections, with every byte checked.
+    Connections { count: u32 },
+    /// Transfers of `megabytes` MB, each over a new connection.
+    ColdStart { megabytes: u32 },
+}
+
+/// All cases that the help lists. Memory and idle measure what the other cases left behind.
+pub(super) const ALL: &str = "tcp-1 tcp-4 tcp-reverse tcp-both-ways udp-1372 udp-64 udp-rate ping ping-loaded \
+    cold-10 cold-30 connections-256 connections-512 memory idle";
+
+/// The payload of a datagram that fills an IPv4 packet of 1400 bytes: with an MTU of 1420 none is fragmented.
+pub(super) const LARGE: u32 = 1372;
+
+impl Case {
+    /// Returns all cases of the help.
+    pub(crate) fn all() -> Vec<Self> {
+        ALL.split_whitespace().flat_map(str::parse).collect()
+    }
+
+    /// Returns the cases measured by default: all but those with many connections, which take a while.
+    pub(crate) fn default_set() -> Vec<Self> {
+        Self::all().into_iter().filter(|case| !matches!(case, Self::Connections { .. })).collect()
+    }
+
+    /// Returns the title of its table. Cases with the same figures share one.
+    pub(super) fn table(self) -> &'static str {
+        match self {
+            Self::Tcp { .. } => "TCP",
+            Self::UdpFlood { .. } | Self::UdpRate => "UDP",
+            Self::Ping | Self::PingLoaded => "ping",
+            Self::Memory => "memory",
+            Self::Idle => "idle",
+            Self::Connections { .. } => "many connections",
+            Self::ColdStart { .. } => "cold start",
+        }
+    }
+
+    /// Returns the figures that are compared as ratios, the main one first.
+    pub(crate) fn compared(self) -> &'static [Figure] {
+        match self {
+            Self::Tcp { .. } | Self::Connections { .. } => &[GBIT, CPU],
+            Self::UdpFlood { .. } | Self::UdpRate => &[GBIT],
+            Self::Ping | Self::PingLoaded => &[PING_P50, PING_P99],
+            Self::Memory => &[PEAK],
+            Self::Idle => &[IDLE_CPU],
+            Self::ColdStart { .. } => &[super::cold_start::TRANSFER],
+        }
+    }
+
+    /// Returns weft's targets: ratios to the newest wireguard-go in the same run, or absolute values.
+    pub(super) fn targets(self) -> Vec<(Figure, Wanted)> {
+        use Wanted::{AtMost, RatioAtLeast, RatioAtMost};
+        match self {
+            Self::Tcp { streams: 1, .. } | Self::Tcp { streams: 4, direction: Direction::Forward } => {
+                vec![(GBIT, RatioAtLeast(1.7)), (CPU, RatioAtMost(0.6))]
+            }
+            Self::UdpFlood { bytes: LARGE } => vec![(GBIT, RatioAtLeast(4.0))],
+            Self::UdpFlood { bytes: 64 } => vec![(GBIT, RatioAtLeast(3.5))],
+            Self::UdpRate => vec![(GBIT, RatioAtLeast(3.0))],
+            Self::Ping => vec![(PING_P50, RatioAtMost(0.5)), (PINGS_LOST, AtMost(0.0))],
+            Self::PingLoaded => vec![
+                (PING_P50, RatioAtMost(1.0 / 6.0)),
+                (PING_P99, RatioAtMost(1.0 / 3.0)),
+                (PINGS_LOST, AtMost(0.0)),
+            ],
+            Self::Connections { .. } => vec![(super::connections::FAILED, AtMost(0.0))],
+            Self::Memory => vec![(PEAK, AtMost(64.0))],
+            Self::Idle => vec![(IDLE_CPU, AtMost(0.1))],
+            Self::Tcp { .. } | Self::UdpFlood { .. } | Self::ColdStart { .. } => Vec::new(),
+        }
+    }
+
+    /// Reports whether the case needs a daemon, and is measured only once per run, because its figure
+    /// accumulates over the run or changes little.
+    pub(super) fn is_of_daemons(self) -> bool {
+        matches!(self, Self::Memory | Self::Idle)
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Tcp { streams, direction: Direction::Forward } => write!(f, "tcp-{streams}"),
+            Self::Tcp { streams, direction } => {
+                f.write_str("tcp")?;
+                if streams != 1 {
+                    write!(f, "-{streams}")?;
+                }
+                f.write_str(if direction == Direction::Reverse { "-reverse" } else { "-both-ways" })
+            }
+            Self::UdpFlood { bytes } => write!(f, "udp-{bytes}"),
+            Self::UdpRate => f.write_str("udp-rate"),
+            Self::Ping => f.write_str("ping"),
+            Self::PingLoaded => f.write_str("ping-loaded"),
+            Self::Memory => f.write_str("memory"),
+            Self::Idle => f.write_str("idle"),
+            Self::Connections { count } => write!(f, "connections-{count}"),
+            Self::ColdStart { megabytes } => write!(f, "cold-{megabytes}"),
+        }
+    }
+}
+
+/// The error for an unknown case name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown case; --help lists the cases")]
+pub(crate) struct UnknownCase;
+
+impl FromStr for Case {
+    type Err = UnknownCase;
+    fn from_str(text: &str) -> Result<Self, UnknownCase> {
+        /// Upper bound of the streams in one iperf3 process.
+        const MAX_STREAMS: u32 = 128;
+        let number = |text: &str, bounds: std::ops::RangeInclusive<u32>| match text.parse::<u32>() {
+            Ok(number) if bounds.contains(&number) => Ok(number),
+            _ => Err(UnknownCase),
+        };
+        let (kind, rest) = text.split_once('-').unwrap_or((text, ""));
+        match (kind, rest) {
+            ("tcp", _) => {
+                let (rest, direction) = match rest.strip_suffix("reverse") {
+                    Some(rest) => (rest, Direction::Reverse),
+                    None => match rest.strip_suffix("both-ways") {
+                        Some(rest) => (rest, Direction::BothWays),
+                        None => (rest, Direction::Forward),
+                    },
+                };
+                let streams =
+                    if direction == Direction::Forward { Some(rest) } else { rest.strip_suffix('-') };
+                let streams = match streams {
+                    Some(streams) if !streams.is_empty() => number(streams, 1..=MAX_STREAMS)?,
+                    _ if rest.is_empty() => 1,
+                    _ => return Err(UnknownCase),
+                };
+                Ok(Self::Tcp { streams, direction })
+            }
+            ("udp", "rate") => Ok(Self::UdpRate),
+            // At least iperf3's header, at most the payload of a UDP datagram.
+            ("udp", bytes) => Ok(Self::UdpFlood { bytes: number(bytes, 16..=65_507)? }),
+            ("ping", "") => Ok(Self::Ping),
+            ("ping", "loaded") => Ok(Self::PingLoaded),
+            ("memory", "") => Ok(Self::Memory),
+            ("idle", "") => Ok(Self::Idle),
+            ("connections", count) => Ok(Self::Connections { count: number(count, 1..=4096)? }),
+            ("cold", megabytes) => Ok(Self::ColdStart { megabytes: number(megabytes, 1..=10_000)? }),
+            _ => Err(UnknownCase),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_is_found_by_its_name_and_numbers_can_be_others_within_bounds() {
+        let names: Vec<String> = Case::all().iter().map(Case::to_string).collect();
+        assert_eq!(names.join(" "), ALL);
+        assert_eq!("tcp".parse(), "tcp-1".parse::<Case>());
+        for other in ["tcp-8-reverse", "tcp-2-both-ways", "connections-1000", "udp-100", "cold-1"] {
+            assert_eq!(other.parse::<Case>().map(|case| case.to_string()).as_deref(), Ok(other));
+        }
+        for wrong in [
+            "",
+            "tcp-0",
+            "tcp-129",
+            "tcp-x",
+            "tcp-1-2",
+            "tcp-1-x-reverse",
+            "udp",
+            "udp-8",
+            "udp-70000",
+            "ping-x",
+            "idle-1",
+            "cold-0",
+            "connections-5000",
+        ] {
+            assert_eq!(wrong.parse::<Case>(), Err(UnknownCase), "{wrong}");
+        }
+    }
+}
