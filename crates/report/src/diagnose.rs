@@ -252,6 +252,11 @@ fn sending(report: &StatusReport, findings: &mut Vec<Finding>) {
     if peer.is_none_or(|peer| peer.latest_handshake_ms.is_some_and(|ms| ms < failure.age_ms)) {
         return;
     }
+    // All is sent now, and it answers.
+    let answers = |peer: &PeerReport| peer.rates.is_some_and(|rates| rates.rx_bytes_per_second > 0);
+    if peer.is_some_and(answers) && report.recently_dropped_for(DropReason::UdpSendFailed) == 0 {
+        return;
+    }
     let host = failure.endpoint.rsplit_once(':').map_or("", |(host, _)| host);
     let host = host.trim_matches(['[', ']']);
     let mark = if report.fw_mark == 0 { String::new() } else { format!(" mark {:#x}", report.fw_mark) };

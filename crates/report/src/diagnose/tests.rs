@@ -1,5 +1,7 @@
 use super::*;
-use crate::{AlternationReport, DropReport, PacketThreadReport, Recent, RefusalReport, SendFailureReport};
+use crate::{
+    AlternationReport, DropReport, PacketThreadReport, Rates, Recent, RefusalReport, SendFailureReport,
+};
 
 /// A healthy interface, with a peer that completed a handshake a minute ago.
 fn well() -> StatusReport {
@@ -237,6 +239,16 @@ fn sends_that_the_kernel_refuses_name_the_route_to_look_at() {
     let finding = only(&refused(5000, Some(60_000)), "no_route", Level::Problem);
     assert!(finding.says.contains("5 s ago: Network is unreachable"), "{finding:?}");
     assert!(finding.advice.unwrap().contains("ip route get 2001:db8::1 mark 0xca6c"));
+    // It answers now: another program had taken the network down for a moment.
+    for (recently_refused, rx, is_over) in [(0, 100, true), (0, 0, false), (3, 100, false)] {
+        let found = with(|report| {
+            dropped(report, DropReason::UdpSendFailed, 9, recently_refused);
+            let endpoint = "192.0.2.1:51820".to_owned();
+            report.peers[0].rates = Some(Rates { rx_bytes_per_second: rx, ..Rates::default() });
+            report.send_failure = Some(SendFailureReport { endpoint, ..SendFailureReport::default() });
+        });
+        assert_eq!(found.is_empty(), is_over, "{recently_refused} {rx}: {found:?}");
+    }
     let roaming = with(|report| {
         dropped(report, DropReason::UdpSendFailed, 9, 0);
         report.peers[0].has_configured_endpoint = false;
