@@ -15,9 +15,11 @@ use super::super::execute::System as _;
 use super::super::{Host, Step};
 use crate::dns::{Method, Overruled, Record, Seen, System};
 
-/// How often DNS is set again within [`WINDOW`].
+/// How often DNS is set again at once within [`WINDOW`]. A laptop that changes its network has a few such changes.
 const ATTEMPTS: usize = 5;
 const WINDOW: Duration = Duration::from_secs(600);
+/// The pause before DNS is set again after that, and where it had no effect.
+const LONG_PAUSE: Duration = Duration::from_secs(10);
 /// The pause between two looks at a file.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two questions to systemd-resolved.
@@ -28,8 +30,12 @@ const PAUSE_BETWEEN_QUESTIONS: Duration = Duration::from_secs(5);
 pub(in super::super) struct DnsWatch {
     /// When to look next.
     due: Option<Instant>,
-    /// When DNS was set again.
+    /// When DNS was set again, with effect.
     attempts: Vec<Instant>,
+    /// When that was tried last.
+    tried: Option<Instant>,
+    /// How often in a row it had no effect.
+    useless: usize,
     /// Why it could not be seen at the last look.
     unseen: Option<String>,
     /// Why DNS is not in force, as last told.
@@ -127,35 +133,99 @@ impl Host {
     }
 
     fn set_dns_again(&mut self, step: &Step, by: &str, now: Instant) {
-        let watch = &mut self.dns_watch;
-        watch.attempts.retain(|attempt| now.saturating_duration_since(*attempt) < WINDOW);
-        if watch.attempts.len() >= ATTEMPTS {
+        let is_fought = self.dns_watch.is_fought(now);
+        if is_fought {
             let minutes = WINDOW.as_secs() / 60;
-            watch.past = Some(DnsPast::Lost(format!(
+            self.dns_watch.past = Some(DnsPast::Lost(format!(
                 "another program replaces DNS again and again: there is {by}; it was set again {ATTEMPTS} times in \
-                 {minutes} minutes"
+                 {minutes} minutes, and is every {} seconds now",
+                LONG_PAUSE.as_secs()
             )));
+        }
+        if !self.dns_watch.may_try(now, is_fought) {
             return;
         }
-        watch.attempts.push(now);
         let done = self.kernel.apply(step).map_err(|error| error.to_string());
         let record = self.kernel.dns.clone();
         let seen = record.map(|record| self.kernel.resolver.look(&self.plan.interface, &record));
-        let past = match (done, seen) {
+        let useless = match (done, seen) {
             (Err(error), _) => Some(format!("another program has replaced DNS: there is {by}; {error}")),
             (Ok(_), Some(Ok(Seen::Replaced(by)))) => Some(format!(
                 "another program has replaced DNS: there is {by}, and it has no effect to set it again"
             )),
             (Ok(_), _) => None,
         };
-        self.dns_watch.past = past.map(DnsPast::Lost);
-        if self.dns_watch.past.is_none() {
-            let interface = &self.plan.interface;
-            tracing::warn!(%interface, "another program had replaced DNS: there was {by}; done again: {}", step.doing(interface));
-            // The method may be another one.
-            if let Err(error) = self.write_what_is_in_force() {
-                tracing::warn!("{error}");
-            }
+        self.dns_watch.record(now, useless.is_some());
+        if let Some(why) = useless {
+            self.dns_watch.past = Some(DnsPast::Lost(why));
+            return;
         }
+        // That it lasts is seen at the next look.
+        if !is_fought {
+            self.dns_watch.past = None;
+        }
+        let interface = &self.plan.interface;
+        tracing::warn!(%interface, "another program had replaced DNS: there was {by}; done again: {}", step.doing(interface));
+        // The method may be another one.
+        if let Err(error) = self.write_what_is_in_force() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+impl DnsWatch {
+    /// Reports whether another program replaces DNS again and again.
+    fn is_fought(&mut self, now: Instant) -> bool {
+        self.attempts.retain(|attempt| now.saturating_duration_since(*attempt) < WINDOW);
+        self.attempts.len() >= ATTEMPTS
+    }
+
+    fn may_try(&self, now: Instant, is_fought: bool) -> bool {
+        let is_rested = |tried| now.saturating_duration_since(tried) >= LONG_PAUSE;
+        !(is_fought || self.useless >= ATTEMPTS) || self.tried.is_none_or(is_rested)
+    }
+
+    fn record(&mut self, now: Instant, is_useless: bool) {
+        self.tried = Some(now);
+        if is_useless {
+            self.useless += 1;
+        } else {
+            self.useless = 0;
+            self.attempts.push(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+
+    /// Replaces DNS each second of a time. Returns the seconds in which it was set again.
+    fn set_again(start: Instant, seconds: Range<u64>, watch: &mut DnsWatch, is_useless: bool) -> Vec<u64> {
+        let times = seconds.map(|second| (second, start + Duration::from_secs(second)));
+        times
+            .filter_map(|(second, now)| {
+                let is_fought = watch.is_fought(now);
+                watch.may_try(now, is_fought).then(|| watch.record(now, is_useless)).map(|()| second)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn one_that_writes_again_and_again_is_undone_at_once_and_then_seldom() {
+        let (start, mut watch) = (Instant::now(), DnsWatch::default());
+        assert_eq!(set_again(start, 0..30, &mut watch, false), [0, 1, 2, 3, 4, 14, 24]);
+        // After a quiet time it is as at first.
+        assert_eq!(set_again(start, 800..805, &mut watch, false), [800, 801, 802, 803, 804]);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_tried_seldom_and_no_fight() {
+        let (start, mut watch) = (Instant::now(), DnsWatch::default());
+        assert_eq!(set_again(start, 0..30, &mut watch, true), [0, 1, 2, 3, 4, 14, 24]);
+        // The last one has an effect, and the others do not count.
+        assert_eq!(set_again(start, 40..46, &mut watch, false), [40, 41, 42, 43, 44]);
     }
 }
