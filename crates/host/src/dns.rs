@@ -220,6 +220,12 @@ impl System {
         platform::method(&self.places, choice)
     }
 
+    /// Returns the method that sets DNS as the machine is now. Starts nothing.
+    #[cfg(target_os = "linux")]
+    pub fn present_method(&self) -> Method {
+        platform::present_method(&self.places)
+    }
+
     /// Applies the settings to the interface, in place of earlier settings by the same method. A failure
     /// leaves none of the settings in force.
     pub fn apply(&self, method: Method, link: &Link, settings: &Dns) -> Result<Applied, DnsError> {

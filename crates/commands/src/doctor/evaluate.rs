@@ -366,7 +366,7 @@ fn resolver(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
         Resolver::Resolved => found(Ok, "systemd-resolved manages the name servers"),
         Resolver::Resolvconf => found(Ok, "resolvconf manages the name servers"),
         Resolver::File { is_writable: true } => {
-            found(Ok, "/etc/resolv.conf is a plain file, which is changed and restored")
+            found(Ok, "/etc/resolv.conf is changed, and restored at the end")
         }
         Resolver::File { is_writable: false } if target.dns => {
             found(Problem, "DNS is configured, and /etc/resolv.conf cannot be written")

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use weft_config::exit;
 use weft_host::dns::{Choice, Method, Seen};
 
-use crate::support::{Machine, Resolvconf, link, settings};
+use crate::support::{BEFORE, Machine, Resolvconf, link, settings};
 
 /// One that is called as Debian's, or says that it is openresolv.
 fn recording(machine: &Machine, version: &str) {
@@ -57,6 +58,43 @@ fn debians_sorts_the_interface_among_the_tunnels() {
     // By another process, from what was recorded.
     system.undo_recorded(&"wg0".parse().unwrap(), applied.record().unwrap()).unwrap();
     assert_eq!(log(&machine), "resolvconf -d tun.wg0 -f\n");
+}
+
+#[test]
+fn debians_is_used_only_where_it_writes_what_programs_read() {
+    let link_to = |target: &str| Some(target.to_owned());
+    for (debian, version, target, enabled, method) in [
+        (true, "", link_to("../run/resolvconf/resolv.conf"), true, Method::Resolvconf),
+        // By way of /etc/resolvconf/run, as older ones.
+        (true, "", link_to("resolvconf/run/resolv.conf"), true, Method::Resolvconf),
+        // A plain file, as dhclient without a hook, cloud-init and people leave.
+        (true, "", None, true, Method::File),
+        (true, "", link_to("../run/NetworkManager/resolv.conf"), true, Method::File),
+        (true, "", link_to("../run/resolvconf/resolv.conf"), false, Method::File),
+        // What Debian's has left, and openresolv in its place.
+        (true, "openresolv 3.12.0", None, false, Method::Resolvconf),
+        (false, "openresolv 3.12.0", None, false, Method::Resolvconf),
+    ] {
+        let machine = Machine::new();
+        recording(&machine, version);
+        let places = machine.places();
+        fs::create_dir_all(&places.resolvconf).unwrap();
+        fs::create_dir(machine.path("etc/resolvconf")).unwrap();
+        symlink(&places.resolvconf, machine.path("etc/resolvconf/run")).unwrap();
+        if debian {
+            fs::write(&places.interface_order, "tun*\n").unwrap();
+        }
+        if enabled {
+            fs::write(places.resolvconf.join("enable-updates"), "").unwrap();
+        }
+        match &target {
+            Some(target) => symlink(target, machine.resolv_conf()).unwrap(),
+            None => fs::write(machine.resolv_conf(), BEFORE).unwrap(),
+        }
+        let system = machine.system();
+        assert_eq!(system.method(Choice::Auto).unwrap(), method, "{version} {target:?} {enabled}");
+        assert_eq!(system.present_method(), method);
+    }
 }
 
 #[test]
@@ -156,13 +194,13 @@ fn what_others_do_to_the_entry_or_the_file_is_seen_and_undone_or_told() {
     const THEIRS: &str = "nameserver 192.0.2.1\n";
     use Deed::{Runs, Wipes, Writes};
     for kind in [Resolvconf::Openresolv, Resolvconf::Debian] {
-        let (is_open, by_file) = match kind {
-            Resolvconf::Openresolv => (true, "a0, which is exclusive"),
-            Resolvconf::Debian => (false, "192.0.2.1 of a0 first"),
+        let (is_open, by_file, beside) = match kind {
+            Resolvconf::Openresolv => (true, "a0, which is exclusive", None),
+            Resolvconf::Debian => (false, "192.0.2.1 of a0 first", Some("lists 192.0.2.1 too")),
         };
         // `None`: it makes no difference.
         for (deed, replaced, overruled) in [
-            (Runs("-a zz -m 0", THEIRS), None, None),
+            (Runs("-a zz -m 0", THEIRS), None, beside),
             (Runs("-d tun.wg0 -f", ""), Some("no entry tun.wg0"), None),
             (Runs("-a tun.wg0 -m 0 -x", THEIRS), Some("no entry tun.wg0"), None),
             (Wipes, Some("no entry tun.wg0"), None),

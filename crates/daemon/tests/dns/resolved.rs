@@ -189,9 +189,23 @@ fn servers_that_it_has_forgotten_are_seen_and_so_is_another_resolver() {
         assert!(foreseen.is_some(), "before the start");
     }
     set(ours, &[(".", true)], vec![root(12)]);
-    fs::remove_file(machine.resolv_conf()).unwrap();
-    fs::write(machine.resolv_conf(), "nameserver 192.0.2.1\n").unwrap();
-    assert_eq!(look(), by("a file that begins with `nameserver 192.0.2.1`"));
+    // It has them, and programs ask others: the resolvconf that its package has in Debian changes nothing in that.
+    machine.program("resolvectl", "#!/bin/sh\n");
+    symlink("resolvectl", machine.path("bin/resolvconf")).unwrap();
+    for (target, method) in [
+        (Some("../run/systemd/resolve/resolv.conf"), Method::File),
+        (Some("../run/systemd/resolve/stub-resolv.conf"), Method::Resolved),
+        (None, Method::File),
+    ] {
+        fs::remove_file(machine.resolv_conf()).unwrap();
+        match target {
+            Some(target) => symlink(target, machine.resolv_conf()).unwrap(),
+            None => fs::write(machine.resolv_conf(), "nameserver 192.0.2.1\n").unwrap(),
+        }
+        assert_eq!(look() == Seen::InForce, method == Method::Resolved, "{target:?}");
+        assert_eq!(system.method(Choice::Auto).unwrap(), method, "{target:?}");
+        assert_eq!(system.present_method(), method, "{target:?}");
+    }
     // While it does not run, and is not to be started, there is nothing to see.
     fs::remove_file(machine.resolv_conf()).unwrap();
     symlink("../run/systemd/resolve/stub-resolv.conf", machine.resolv_conf()).unwrap();
@@ -246,9 +260,15 @@ fn what_was_recorded_is_reverted_only_while_the_interface_is_the_same() {
     // Number 1 is another interface's.
     system.undo_recorded(&"wg0".parse().unwrap(), gone.record().unwrap()).unwrap();
     assert_eq!(resolved.calls(), [""; 0]);
-    resolved.fail("RevertLink", "org.freedesktop.resolve1.NoSuchLink");
+    // It does not know the interface, or systemd-networkd has taken it over, with its own settings.
+    for error in ["org.freedesktop.resolve1.NoSuchLink", "org.freedesktop.resolve1.LinkBusy"] {
+        resolved.fail_times("RevertLink", error, 1);
+        system.undo_recorded(&"lo".parse().unwrap(), ours.record().unwrap()).unwrap();
+        assert_eq!(resolved.calls()[0], "RevertLink(1)");
+    }
+    // It has been stopped for good.
+    drop(resolved);
     system.undo_recorded(&"lo".parse().unwrap(), ours.record().unwrap()).unwrap();
-    assert_eq!(resolved.calls()[0], "RevertLink(1)");
 }
 
 #[test]
@@ -315,11 +335,13 @@ fn it_is_chosen_where_names_are_looked_up_through_it() {
     fs::write(machine.resolv_conf(), "nameserver 127.0.0.53\n").unwrap();
     assert_eq!(choose(), Method::Resolved);
 
-    // Its own resolvconf asks for it too.
+    // Its own resolvconf is there in Debian wherever it is installed.
     fs::write(machine.resolv_conf(), "nameserver 192.0.2.53\n").unwrap();
     fs::remove_file(machine.path("bin/resolvconf")).unwrap();
     machine.program("resolvectl", "#!/bin/sh\n");
     symlink("resolvectl", machine.path("bin/resolvconf")).unwrap();
+    assert_eq!(choose(), Method::File);
+    fs::write(machine.resolv_conf(), "nameserver 127.0.0.53\n").unwrap();
     assert_eq!(choose(), Method::Resolved);
     drop(resolved);
     assert_eq!(choose(), Method::File, "it does not run, so its resolvconf would fail");

@@ -39,5 +39,6 @@ scenarios! {
     ports_below_1024_need_one_capability_more
     a_configuration_may_be_longer_than_a_credential
     name_servers_go_to_the_real_resolved_and_stay_through_a_restart
+    name_servers_survive_what_happens_to_the_real_resolved
     a_clean_stop_leaves_nothing_behind
 }

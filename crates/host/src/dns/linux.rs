@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use weft_config::Dns;
 
@@ -13,19 +13,15 @@ mod file;
 mod resolvconf;
 mod resolved;
 
-/// The files of systemd-resolved to which /etc/resolv.conf may be linked.
-const RESOLVED_FILES: [&str; 3] = [
-    "/run/systemd/resolve/stub-resolv.conf",
-    "/run/systemd/resolve/resolv.conf",
-    "/usr/lib/systemd/resolv.conf",
-];
+/// The files to which /etc/resolv.conf may be linked, with a stub address of systemd-resolved. Its
+/// `/run/systemd/resolve/resolv.conf` is none of them: programs ask all servers in it themselves.
+const RESOLVED_FILES: [&str; 2] = ["/run/systemd/resolve/stub-resolv.conf", "/usr/lib/systemd/resolv.conf"];
 /// The addresses at which systemd-resolved answers (systemd-resolved.service(8)).
 const RESOLVED_STUBS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 54))];
 
-/// Chooses the method. systemd-resolved is chosen where programs look names up through it. Where it only
-/// runs, its settings would have no effect on them. A resolvconf that is resolvectl under another name means
-/// systemd-resolved too.
+/// Chooses the method: what programs look names up through. Settings of a systemd-resolved or a resolvconf that
+/// only is there would have no effect on them.
 pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError> {
     match choice {
         Choice::Resolved => resolved::Session::open(places).map(|_| Method::Resolved),
@@ -35,10 +31,13 @@ pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError
     }
 }
 
+/// Returns the method without the start of a program.
+pub(super) fn present_method(places: &Places) -> Method {
+    choose(places, false)
+}
+
 fn choose(places: &Places, may_start: bool) -> Method {
-    let program = resolvconf::find(places).ok();
-    let is_resolvectl = program.as_deref().is_some_and(resolvconf::is_resolvectl);
-    if is_resolvectl || asks_resolved(places) {
+    if asks_resolved(places) {
         match resolved::is_usable(places, may_start) {
             Ok(()) => return Method::Resolved,
             Err(error) => tracing::debug!("not using systemd-resolved: {error}"),
@@ -47,7 +46,9 @@ fn choose(places: &Places, may_start: bool) -> Method {
     // resolvconf has one state for all namespaces that share their files, and writes to that file only.
     let is_shared =
         || netns::ancestors_elsewhere().any(|process| file::shares_directory(&places.resolv_conf, process));
-    if program.is_some() && !is_resolvectl && !is_shared() { Method::Resolvconf } else { Method::File }
+    let writes_it = |program: PathBuf| resolvconf::writes_the_file(places, &program);
+    let is_used = resolvconf::find(places).is_ok_and(writes_it) && !is_shared();
+    if is_used { Method::Resolvconf } else { Method::File }
 }
 
 /// Reports whether the C library's lookups reach systemd-resolved.
@@ -96,7 +97,7 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
         // systemd-resolved forgets an interface that is removed, and another interface may have its index by
         // now.
         Method::Resolved if index_of(interface) != Some(record.index) => Ok(()),
-        Method::Resolved => resolved::Session::open(places)?.revert(interface, record.index),
+        Method::Resolved => resolved::revert(places, interface, record.index),
         Method::Resolvconf => resolvconf::remove(places, interface),
         Method::File => file::remove(places, interface),
         Method::Scutil | Method::Registry => Err(DnsError::Unsupported),
@@ -128,19 +129,13 @@ pub(super) fn foresee(
 /// settings.
 pub(super) fn look(places: &Places, interface: &str, record: &Record) -> Result<Seen, DnsError> {
     let replaced = match record.method {
-        Method::Resolved if !asks_resolved(places) && !has_resolvectl(places) => {
-            Some(file::beginning(&places.resolv_conf))
-        }
+        Method::Resolved if !asks_resolved(places) => Some(file::beginning(&places.resolv_conf)),
         Method::Resolved => return resolved::look(places, record.index, &record.settings),
         Method::Resolvconf => return Ok(resolvconf::look(places, interface, &record.settings)),
         Method::File => file::replaced(places, interface)?,
         Method::Scutil | Method::Registry => None,
     };
     Ok(replaced.map_or(Seen::InForce, Seen::Replaced))
-}
-
-fn has_resolvectl(places: &Places) -> bool {
-    resolvconf::find(places).is_ok_and(|program| resolvconf::is_resolvectl(&program))
 }
 
 fn names_a_server(resolv_conf: &str, is_wanted: impl Fn(IpAddr) -> bool) -> bool {
@@ -163,14 +158,14 @@ pub(super) fn upstream(places: &Places, interface: &str, index: Option<u32>, nam
     let mut found = Upstream::parse(&text);
     let program = resolvconf::find(places).ok();
     let is_resolvectl = program.as_deref().is_some_and(resolvconf::is_resolvectl);
-    if is_resolvectl || asks_resolved(places) || names_a_stub(&text) {
+    if asks_resolved(places) || names_a_stub(&text) {
         let asked = resolved::Session::open(places).and_then(|session| session.upstream(index, name));
         match asked {
             Ok((servers, search)) if !servers.is_empty() => found.replace(servers, search),
             Ok(_) => {}
             Err(error) => tracing::debug!("not using systemd-resolved: {error}"),
         }
-    } else if program.is_some() && !file::is_ours(places) {
+    } else if program.is_some() && !is_resolvectl && !file::is_ours(places) {
         let others = resolvconf::others(places, interface).map(|text| Upstream::parse(&text));
         if let Some(others) = others.filter(|others| !others.servers.is_empty()) {
             found.replace(others.servers, others.search);
@@ -201,7 +196,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for (place, (target, counts)) in [
             ("../run/systemd/resolve/stub-resolv.conf", true),
-            ("/run/systemd/resolve/resolv.conf", true),
+            ("/run/systemd/resolve/resolv.conf", false),
             ("/usr/lib/systemd/resolv.conf", true),
             ("/run/NetworkManager/resolv.conf", false),
         ]

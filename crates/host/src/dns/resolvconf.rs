@@ -10,6 +10,8 @@ use weft_config::Dns;
 use super::super::program::{self, run};
 use super::super::{DnsError, Method, Overruled, Places, Seen, list};
 
+/// How many servers the C library asks (`MAXNS` in resolv.h).
+const MAX_SERVERS: usize = 3;
 /// What precedes the lines of each entry in a list of them.
 const HEADER: &str = "# resolv.conf from ";
 
@@ -26,6 +28,27 @@ pub(super) fn find(places: &Places) -> Result<PathBuf, DnsError> {
 #[cfg(target_os = "linux")]
 pub(super) fn is_resolvectl(program: &Path) -> bool {
     fs::canonicalize(program).is_ok_and(|real| real.file_name().is_some_and(|name| name == "resolvectl"))
+}
+
+/// Reports whether it writes the file that programs read. Debian's writes another file, to which /etc/resolv.conf has
+/// to be a link, and only while its updates are enabled.
+#[cfg(target_os = "linux")]
+pub(super) fn writes_the_file(places: &Places, program: &Path) -> bool {
+    if is_resolvectl(program) {
+        return false;
+    }
+    if !places.interface_order.exists() || is_openresolv(program) {
+        return true;
+    }
+    places.resolvconf.join("enable-updates").exists() && is_linked(places)
+}
+
+/// Reports whether /etc/resolv.conf is a link to a file of resolvconf, which need not exist yet.
+fn is_linked(places: &Places) -> bool {
+    let Ok(target) = fs::read_link(&places.resolv_conf) else { return false };
+    let target = places.resolv_conf.parent().unwrap_or(Path::new("/")).join(target);
+    let directory = target.parent().and_then(|directory| fs::canonicalize(directory).ok());
+    directory.is_some() && directory == fs::canonicalize(&places.resolvconf).ok()
 }
 
 /// Passes the settings to resolvconf. After a failure the settings are removed: resolvconf stores them before
@@ -93,11 +116,18 @@ pub(super) fn look(places: &Places, interface: &str, settings: &Dns) -> Seen {
     let text = read(&places.resolv_conf);
     let first = servers(&text).next();
     let is_fed = first.is_some_and(|first| first.is_loopback());
-    if first.is_some_and(|first| settings.servers.contains(&first)) {
-        return Seen::InForce;
+    let is_ours = |server: &IpAddr| settings.servers.contains(server);
+    if first.as_ref().is_some_and(is_ours) {
+        // Debian's makes none exclusive.
+        let other = servers(&text).take(MAX_SERVERS).find(|server| !is_ours(server));
+        return other.map_or(Seen::InForce, |other| {
+            let by = format!("resolvconf lists {other} too, which is asked where they do not answer");
+            let advice =
+                "install openresolv in place of Debian's resolvconf: it can leave out the servers of others";
+            Seen::Overruled(Overruled { by, advice: advice.to_owned() })
+        });
     }
-    let is_written_by_it = text.contains("resolvconf")
-        || fs::canonicalize(&places.resolv_conf).is_ok_and(|file| file.starts_with(&places.resolvconf));
+    let is_written_by_it = text.contains("resolvconf") || is_linked(places);
     if is_fed || is_written_by_it {
         if let Some(other) = exclusive(places).filter(|other| *other != entry) {
             return overruled(format!("resolvconf gives precedence to {other}, which is exclusive"));

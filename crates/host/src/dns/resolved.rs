@@ -72,6 +72,25 @@ pub(super) fn foresee(
     Ok(session.and_then(|session| session.overruled(index, settings)))
 }
 
+/// Undoes what was set. It is no error if systemd-resolved does not know the interface, or cannot run: it has
+/// nothing of it then. It is none either if systemd-networkd manages the interface by now, with its own settings.
+pub(super) fn revert(places: &Places, interface: &str, index: u32) -> Result<(), DnsError> {
+    let session = match Session::open(places) {
+        Ok(session) => session,
+        Err(error) => match Session::begin(places, false) {
+            Ok(None) => return Ok(()),
+            _ => return Err(error),
+        },
+    };
+    let action = format!("revert the DNS settings of {interface}");
+    match session.call(&action, "RevertLink", &(index.cast_signed(),)) {
+        Err(Failure::NoSuchLink | Failure::Managed(_)) => Ok(()),
+        other => other.map_err(DnsError::from),
+    }?;
+    session.flush();
+    Ok(())
+}
+
 /// Reports whether systemd-resolved may be used. Does not start it if that is not allowed.
 pub(super) fn is_usable(places: &Places, may_start: bool) -> Result<(), DnsError> {
     if may_start { Session::open(places).map(drop) } else { Session::begin(places, false).map(drop) }
@@ -175,7 +194,7 @@ impl Session {
                 by: format!("systemd-resolved asks the servers of {name} too, which has the domain {domain} as well"),
                 advice: format!(
                     "`resolvectl domain {name} ''`, and leave the domain out of that link's settings (Domains= in \
-                     systemd-networkd, ipv4.dns-search in NetworkManager)"
+                     systemd-networkd, ipv4.dns-search or a negative ipv4.dns-priority in NetworkManager)"
                 ),
             },
             None => Overruled {
@@ -220,17 +239,6 @@ impl Session {
             Err(Failure::UnknownMethod) => {}
             other => other?,
         }
-        self.flush();
-        Ok(())
-    }
-
-    /// Undoes what was set. It is no error if systemd-resolved does not know the interface.
-    pub(super) fn revert(&self, interface: &str, index: u32) -> Result<(), DnsError> {
-        let action = format!("revert the DNS settings of {interface}");
-        match self.call(&action, "RevertLink", &(index.cast_signed(),)) {
-            Err(Failure::NoSuchLink) => Ok(()),
-            other => other.map_err(DnsError::from),
-        }?;
         self.flush();
         Ok(())
     }
@@ -374,10 +382,12 @@ fn domains(settings: &Dns) -> Vec<(&str, bool)> {
     domains
 }
 
-/// Why a call failed. The first two variants are not always errors.
+/// Why a call failed. The first three variants are not always errors.
 enum Failure {
     UnknownMethod,
     NoSuchLink,
+    /// systemd-networkd manages the interface.
+    Managed(DnsError),
     Final(DnsError),
 }
 
@@ -393,7 +403,7 @@ impl From<Failure> for DnsError {
             Failure::NoSuchLink => {
                 refused("it knows no such interface", "see that it serves this network namespace")
             }
-            Failure::Final(error) => error,
+            Failure::Managed(error) | Failure::Final(error) => error,
         }
     }
 }
@@ -415,7 +425,7 @@ fn failure(action: &str, error: &zbus::Error) -> Failure {
             let reason = text.clone().unwrap_or_else(|| name.to_string());
             match name.as_str() {
                 "org.freedesktop.resolve1.NoSuchLink" => Failure::NoSuchLink,
-                "org.freedesktop.resolve1.LinkBusy" => Failure::Final(DnsError::Refused {
+                "org.freedesktop.resolve1.LinkBusy" => Failure::Managed(DnsError::Refused {
                     action,
                     reason,
                     advice: "systemd-networkd manages the interface: set DNS in its .network file, or set \

@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use weft_host::dns::{Method, System};
 use weft_host::firewall::{self, FirewallError, FullTunnel, KillSwitch, Local, OwnPackets, Rules};
 use weft_host::misrouted;
 use weft_host::routes::{Netlink, RouteError};
@@ -170,15 +171,11 @@ fn is_writable(path: &Path) -> bool {
 }
 
 fn resolver() -> Resolver {
-    let file = Path::new("/etc/resolv.conf");
-    let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    if target.starts_with("/run/systemd/resolve") {
-        return Resolver::Resolved;
+    match System::default().present_method() {
+        Method::Resolved => Resolver::Resolved,
+        Method::Resolvconf => Resolver::Resolvconf,
+        _ => Resolver::File { is_writable: is_writable(Path::new("/etc/resolv.conf")) },
     }
-    if is_installed("resolvconf") {
-        return Resolver::Resolvconf;
-    }
-    Resolver::File { is_writable: is_writable(&target) }
 }
 
 /// Lets nft check the rules that the target needs, or all of them if it needs none. Nothing is changed.
