@@ -11,7 +11,7 @@
 use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use weft_config::{Dns, InterfaceName};
@@ -120,8 +120,8 @@ pub enum Choice {
 pub struct Places {
     /// The file that the C library reads.
     pub resolv_conf: PathBuf,
-    /// That file, once it was found to be a mount point: the mount may disappear.
-    pub bound: Arc<OnceLock<File>>,
+    /// The files that were found to be mounted there: a mount may disappear, or come later.
+    pub bound: Arc<Mutex<Vec<Arc<File>>>>,
     /// The file that says whether the C library queries systemd-resolved directly.
     pub nsswitch: PathBuf,
     /// The directory with the former content of each /etc/resolv.conf, in files that survive a crash and a

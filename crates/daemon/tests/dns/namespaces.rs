@@ -10,8 +10,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::mpsc;
 
+use nix::mount::{MntFlags, umount2};
 use weft_config::exit;
-use weft_host::dns::{Applied, Choice, Method};
+use weft_host::dns::{Applied, Choice, Method, Seen};
 use weft_lab::{Namespace, here};
 
 use crate::crash::killed;
@@ -119,6 +120,66 @@ fn what_the_host_does_leaves_the_mounts_over_its_file_alone() {
         assert_eq!(machine.text(), BEFORE);
     });
     assert!(seen.is_none_or(|seen| seen == [INSIDE, INSIDE]));
+}
+
+/// A file is mounted over /etc/resolv.conf beside a tunnel, and unmounted before or after its end.
+#[test]
+fn a_mount_that_comes_or_goes_beside_a_tunnel_is_followed_and_both_files_come_back() {
+    for (is_mounted_first, ends_first) in [(false, false), (false, true), (true, false), (true, true)] {
+        let machine = machine();
+        let mount = || bind(&machine.path("run/inside"), &machine.resolv_conf());
+        // The daemon has the file open.
+        let unmount = || umount2(&machine.resolv_conf(), MntFlags::MNT_DETACH).unwrap();
+        let (system, interface) = (machine.system(), "wg1".parse().unwrap());
+        with_own_mounts(|| {
+            let wanted = settings(&["10.8.0.53"], &[], &[]);
+            if is_mounted_first {
+                mount();
+            }
+            let mut applied = system.apply(Method::File, &link("wg1", 8), &wanted).unwrap();
+            // As the daemon does once a second.
+            let set_again = || {
+                let look = || system.look(&interface, applied.record().unwrap()).unwrap();
+                if look() != Seen::InForce {
+                    system.apply(Method::File, &link("wg1", 8), &wanted).unwrap();
+                }
+                assert_eq!((look(), machine.servers()), (Seen::InForce, vec!["10.8.0.53".to_owned()]));
+            };
+            if is_mounted_first {
+                unmount();
+            } else {
+                mount();
+            }
+            set_again();
+            match (is_mounted_first, ends_first) {
+                (true, true) => applied.undo().unwrap(),
+                (true, false) => {
+                    mount();
+                    set_again();
+                    let error = applied.undo().unwrap_err().to_string();
+                    assert!(error.contains("mounted over it"), "{error}");
+                    assert_eq!(machine.text(), INSIDE);
+                    unmount();
+                    applied.undo().unwrap();
+                }
+                (false, true) => {
+                    let error = applied.undo().unwrap_err().to_string();
+                    assert!(error.contains("mounted over it"), "{error}");
+                    assert_eq!(machine.text(), INSIDE);
+                    unmount();
+                    // By another process, as `weft down`.
+                    machine.system().undo_recorded(&interface, applied.record().unwrap()).unwrap();
+                }
+                (false, false) => {
+                    unmount();
+                    set_again();
+                    applied.undo().unwrap();
+                }
+            }
+        });
+        assert_eq!((machine.text().as_str(), inside(&machine).as_str()), (BEFORE, INSIDE));
+        assert_eq!(machine.leftovers(), [""; 0]);
+    }
 }
 
 #[test]

@@ -32,6 +32,10 @@ mod text;
 /// Other processes of weft hold the lock for a few file operations.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// The time between two looks at a file that another program may be writing, and the number of looks at one that
+/// stays empty.
+const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+const SETTLE_LOOKS: usize = 25;
 /// The lock file is empty.
 const LOCK_BYTES: u64 = 0;
 
@@ -55,14 +59,30 @@ pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<()
     .map(drop)
 }
 
-/// Removes the settings of an interface. With the last settings, removes everything that weft wrote.
+/// Removes the settings of an interface. With the last settings, removes everything that weft wrote. Another
+/// file may have been mounted over that file since.
 pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
     let file = ResolvConf::find(places)?;
-    if is_untouched(&file)? {
-        return Ok(());
+    if !is_untouched(&file)? {
+        refuse_elsewhere(&file)?;
+        update(&file, places, |layers| layers.remove(interface))?;
     }
-    refuse_elsewhere(&file)?;
-    update(&file, places, |layers| layers.remove(interface)).map(drop)
+    for other in file.others()? {
+        let is_ours = Layers::load(&other)?.is_some_and(|layers| layers.has_ours(interface));
+        if !is_ours || other.reader_elsewhere().is_some() {
+            continue;
+        }
+        if other.is_covered() {
+            return Err(DnsError::File {
+                action: "restore",
+                path: places.resolv_conf.clone(),
+                error: Errno::EBUSY.into(),
+                advice: "; something is mounted over it: unmount that, and `weft down` restores the file",
+            });
+        }
+        update(&other, places, |layers| layers.remove(interface))?;
+    }
+    Ok(())
 }
 
 /// Finds out whether the file could be written, without a change. What only another user may do is not
@@ -152,11 +172,14 @@ fn update(
     change: impl FnOnce(&mut Layers) -> bool,
 ) -> Result<Vec<String>, DnsError> {
     let _lock = lock(places)?;
-    let present = file.read()?;
+    let mut present = file.read()?;
     file.adopt_state(&present)?;
     let saved = Layers::load(file)?;
     let is_lost = saved.is_none();
     let before = saved.unwrap_or_default();
+    if !before.is_empty() {
+        present = settled(file, present)?;
+    }
     let mut layers = before.clone();
     let dropped = layers.drop_dead();
     if !change(&mut layers) && dropped.is_empty() && !is_lost {
@@ -192,6 +215,24 @@ fn update(
         let _ = if is_lost { file.clear_state() } else { before.save(file) };
     }
     written.map(|()| dropped)
+}
+
+/// Returns what another program has written, once it has written all of it: one that writes in place empties the
+/// file first. What is taken for its content comes back at the end.
+fn settled(file: &ResolvConf<'_>, mut present: FileState) -> Result<FileState, DnsError> {
+    for _ in 0..SETTLE_LOOKS {
+        if present.is_marked() {
+            break;
+        }
+        thread::sleep(SETTLE_PAUSE);
+        let again = file.read()?;
+        let is_same = again == present;
+        present = again;
+        if is_same && !present.content().is_empty() {
+            break;
+        }
+    }
+    Ok(present)
 }
 
 fn put(path: &Path, state: &FileState) -> Result<(), DnsError> {

@@ -63,6 +63,11 @@ impl Layers {
         self.layers.iter().any(|layer| layer.interface == interface)
     }
 
+    /// Reports whether an interface has a layer of this process, or of one that has ended.
+    pub(super) fn has_ours(&self, interface: &str) -> bool {
+        self.layers.iter().any(|layer| layer.interface == interface && layer.owner.is_ours_or_ended())
+    }
+
     /// Returns the layers from the latest to the first.
     pub(super) fn top_down(&self) -> impl Iterator<Item = &Layer> {
         self.layers.iter().rev()

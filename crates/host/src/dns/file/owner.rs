@@ -21,6 +21,10 @@ impl Owner {
         Self { process, started: started(process), boot: boot() }
     }
 
+    pub(super) fn is_ours_or_ended(&self) -> bool {
+        *self == Self::ours() || !self.is_alive()
+    }
+
     pub(super) fn is_alive(&self) -> bool {
         let started = started(self.process);
         started.is_some() && started == self.started && boot() == self.boot

@@ -5,48 +5,80 @@
 //! A file that is a mount point can be written, but not replaced: its device and inode identify it. Another
 //! file may be replaced by any program, and is identified by its directory.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
 
 use super::super::super::{DnsError, Places};
 use super::failure;
 use super::state::{FileState, remove_leftover};
 use crate::netns;
 
-/// The file that the C library reads in this mount namespace, and the place of its state.
+/// A file that is or was /etc/resolv.conf in this mount namespace, and the place of its state.
 pub(super) struct ResolvConf<'a> {
     places: &'a Places,
     /// The file that is mounted over the path, open: the mount disappears when another program replaces the
     /// file below it, in any mount namespace.
-    bound: Option<&'a File>,
+    bound: Option<Arc<File>>,
     /// The device and inode of the mounted file, or of the directory of the path.
     identity: (u64, u64),
 }
 
 impl<'a> ResolvConf<'a> {
-    /// Finds the file. One that is a mount point is found once: [`Places::bound`] holds it.
+    /// Finds the file that programs read. [`Places::bound`] holds each one that was mounted there. Where such a
+    /// mount is gone, and the path leads to the file of another network namespace, it is the last one.
     pub(super) fn find(places: &'a Places) -> Result<Self, DnsError> {
         let path = &places.resolv_conf;
-        let failed = |error| failure("read", path, error);
-        if places.bound.get().is_none()
-            && let Some(target) = mount_at(path)
-        {
-            // Opened for writing where that is permitted: in an overlay, a file has another inode from then
-            // on.
-            let opened = OpenOptions::new().read(true).write(true).open(&target);
-            let file = opened.or_else(|_| File::open(&target)).map_err(failed)?;
-            let _is_known = places.bound.set(file);
-        }
-        let bound = places.bound.get();
-        let metadata = match bound {
-            Some(file) => file.metadata(),
-            None => fs::metadata(directory_of(path)),
+        let Some(target) = mount_at(path) else {
+            let below = Self::below(places)?;
+            let bound = Self::bound(places)?.pop();
+            return Ok(bound.filter(|_| below.reader_elsewhere().is_some()).unwrap_or(below));
         };
-        let metadata = metadata.map_err(failed)?;
-        Ok(Self { places, bound, identity: (metadata.dev(), metadata.ino()) })
+        // Opened for writing where that is permitted: in an overlay, a file has another inode from then on.
+        let opened = OpenOptions::new().read(true).write(true).open(&target);
+        let file = opened.or_else(|_| File::open(&target)).map_err(|error| failure("read", path, error))?;
+        let found = Self::of(places, Some(Arc::new(file)))?;
+        let mut bound = places.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known = |known: &Arc<File>| known.metadata().is_ok_and(|file| id(&file) == found.identity);
+        if let Some(file) = found.bound.as_ref().filter(|_| !bound.iter().any(is_known)) {
+            bound.push(file.clone());
+        }
+        Ok(found)
+    }
+
+    /// Returns the other files that were found: other mounts, and the file below them.
+    pub(super) fn others(&self) -> Result<Vec<Self>, DnsError> {
+        let mut files = Self::bound(self.places)?;
+        files.push(Self::below(self.places)?);
+        files.retain(|file| file.state() != self.state());
+        Ok(files)
+    }
+
+    fn bound(places: &'a Places) -> Result<Vec<Self>, DnsError> {
+        let bound = places.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        bound.iter().map(|file| Self::of(places, Some(file.clone()))).collect()
+    }
+
+    /// Returns the file of the path that is no mount point.
+    fn below(places: &'a Places) -> Result<Self, DnsError> {
+        Self::of(places, None)
+    }
+
+    fn of(places: &'a Places, bound: Option<Arc<File>>) -> Result<Self, DnsError> {
+        let metadata = match &bound {
+            Some(file) => file.metadata(),
+            None => fs::metadata(directory_of(&places.resolv_conf)),
+        };
+        let metadata = metadata.map_err(|error| failure("read", &places.resolv_conf, error))?;
+        Ok(Self { places, bound, identity: id(&metadata) })
+    }
+
+    /// Reports whether a mount lies over the file, which cannot be reached then.
+    pub(super) fn is_covered(&self) -> bool {
+        self.bound.is_none() && mount_at(&self.places.resolv_conf).is_some()
     }
 
     /// Returns a process in another network namespace that reads this same file.
@@ -68,7 +100,7 @@ impl<'a> ResolvConf<'a> {
 
     pub(super) fn read(&self) -> Result<FileState, DnsError> {
         let path = &self.places.resolv_conf;
-        let read = match self.bound {
+        let read = match &self.bound {
             Some(file) => FileState::of_file(file, &reopening(file)),
             None => FileState::read(path),
         };
@@ -97,7 +129,7 @@ impl<'a> ResolvConf<'a> {
 
     pub(super) fn put(&self, state: &FileState) -> Result<(), DnsError> {
         let path = &self.places.resolv_conf;
-        let put = match self.bound {
+        let put = match &self.bound {
             Some(file) => state.write_over(&reopening(file)),
             None => state.put_over(path),
         };
@@ -193,6 +225,11 @@ fn seen_by(process: u32, path: &Path) -> Option<(u64, u64)> {
     // A symbolic link would be followed from the root of this process.
     let metadata = fs::symlink_metadata(Path::new(&format!("/proc/{process}/root")).join(path)).ok()?;
     Some((metadata.dev(), metadata.ino()))
+}
+
+/// Returns the device and inode.
+fn id(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 const BACKUP: &str = "resolv.conf.before";
