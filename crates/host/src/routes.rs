@@ -162,7 +162,7 @@ pub enum RouteError {
 
 /// What switches IPv6 off, also for interfaces that do not exist yet, and how to switch it on.
 const SWITCHED_OFF_BY: &str = if cfg!(target_os = "linux") {
-    " by the sysctl net.ipv6.conf.default.disable_ipv6 or net.ipv6.conf.all.disable_ipv6; set both to 0"
+    " by the sysctl net.ipv6.conf.default.disable_ipv6 or net.ipv6.conf.all.disable_ipv6, or by its own; set them to 0"
 } else {
     "; switch it on"
 };
