@@ -189,7 +189,7 @@ fn servers_that_it_has_forgotten_are_seen_and_so_is_another_resolver() {
         assert!(foreseen.is_some(), "before the start");
     }
     set(ours, &[(".", true)], vec![root(12)]);
-    // It has them, and programs ask others: the resolvconf that its package has in Debian changes nothing in that.
+    // It has them, and programs ask others: the resolvconf of its package changes nothing in that.
     machine.program("resolvectl", "#!/bin/sh\n");
     symlink("resolvectl", machine.path("bin/resolvconf")).unwrap();
     for (target, method) in [

@@ -32,8 +32,8 @@ mod text;
 /// Other processes of weft hold the lock for a few file operations.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-/// The time between two looks at a file that another program may be writing, and the number of looks at one that
-/// stays empty.
+/// The time between two looks at a file that another program may be writing, and the number of looks at one
+/// that stays empty.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 const SETTLE_LOOKS: usize = 25;
 /// The lock file is empty.
@@ -217,8 +217,8 @@ fn update(
     written.map(|()| dropped)
 }
 
-/// Returns what another program has written, once it has written all of it: one that writes in place empties the
-/// file first. What is taken for its content comes back at the end.
+/// Returns what another program has written, once it has written all of it: one that writes in place empties
+/// the file first. What is taken for its content comes back at the end.
 fn settled(file: &ResolvConf<'_>, mut present: FileState) -> Result<FileState, DnsError> {
     for _ in 0..SETTLE_LOOKS {
         if present.is_marked() {

@@ -20,8 +20,8 @@ const RESOLVED_FILES: [&str; 2] = ["/run/systemd/resolve/stub-resolv.conf", "/us
 const RESOLVED_STUBS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 54))];
 
-/// Chooses the method: what programs look names up through. Settings of a systemd-resolved or a resolvconf that
-/// only is there would have no effect on them.
+/// Chooses the method: what programs look names up through. Settings of a systemd-resolved or a resolvconf
+/// that only is there would have no effect on them.
 pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError> {
     match choice {
         Choice::Resolved => resolved::Session::open(places).map(|_| Method::Resolved),

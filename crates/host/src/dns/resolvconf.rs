@@ -30,8 +30,8 @@ pub(super) fn is_resolvectl(program: &Path) -> bool {
     fs::canonicalize(program).is_ok_and(|real| real.file_name().is_some_and(|name| name == "resolvectl"))
 }
 
-/// Reports whether it writes the file that programs read. Debian's writes another file, to which /etc/resolv.conf has
-/// to be a link, and only while its updates are enabled.
+/// Reports whether it writes the file that programs read. Debian's writes another file, to which
+/// /etc/resolv.conf has to be a link, and only while its updates are enabled.
 #[cfg(target_os = "linux")]
 pub(super) fn writes_the_file(places: &Places, program: &Path) -> bool {
     if is_resolvectl(program) {

@@ -73,7 +73,8 @@ pub(super) fn foresee(
 }
 
 /// Undoes what was set. It is no error if systemd-resolved does not know the interface, or cannot run: it has
-/// nothing of it then. It is none either if systemd-networkd manages the interface by now, with its own settings.
+/// nothing of it then. It is none either if systemd-networkd manages the interface by now, with other
+/// settings.
 pub(super) fn revert(places: &Places, interface: &str, index: u32) -> Result<(), DnsError> {
     let session = match Session::open(places) {
         Ok(session) => session,

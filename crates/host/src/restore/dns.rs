@@ -15,7 +15,8 @@ use super::super::execute::System as _;
 use super::super::{Host, Step};
 use crate::dns::{Method, Overruled, Record, Seen, System};
 
-/// How often DNS is set again at once within [`WINDOW`]. A laptop that changes its network has a few such changes.
+/// How often DNS is set again at once within [`WINDOW`]: a laptop that changes its network has a few such
+/// changes.
 const ATTEMPTS: usize = 5;
 const WINDOW: Duration = Duration::from_secs(600);
 /// The pause before DNS is set again after that, and where it had no effect.

@@ -32,8 +32,8 @@ UNIT
     resolvectl domain | absent corp.example "a domain"
 }
 
-# What other programs and people do to systemd-resolved and /etc/resolv.conf beside a tunnel. Names are looked up at the
-# tunnel's servers soon again, or it is told.
+# What other programs and people do to systemd-resolved and /etc/resolv.conf beside a tunnel. Names are
+# looked up at the tunnel's servers soon again, or it is told.
 name_servers_survive_what_happens_to_the_real_resolved() {
     [ -x /usr/lib/systemd/systemd-resolved ] || { echo "not run: no systemd-resolved"; return 0; }
     local resolved=/run/systemd/resolve

@@ -28,8 +28,8 @@ pub(super) struct ResolvConf<'a> {
 }
 
 impl<'a> ResolvConf<'a> {
-    /// Finds the file that programs read. [`Places::bound`] holds each one that was mounted there. Where such a
-    /// mount is gone, and the path leads to the file of another network namespace, it is the last one.
+    /// Finds the file that programs read. [`Places::bound`] holds each one that was mounted there. Where such
+    /// a mount is gone, and the path leads to the file of another network namespace, it is the last one.
     pub(super) fn find(places: &'a Places) -> Result<Self, DnsError> {
         let path = &places.resolv_conf;
         let Some(target) = mount_at(path) else {
