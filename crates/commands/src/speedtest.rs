@@ -13,7 +13,7 @@ use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
 use weft_ipc::output_file;
 use weft_report::control_socket::{CaptureRequest, Client};
-use weft_report::{PeerReport, StatusReport, short_key};
+use weft_report::{PeerNameError, PeerReport, StatusReport, short_key};
 use weft_speedtest::{
     Datagrams, Direction, Outcome, Outside, PORT, Plan, Probe, Sample, TcpEvents, TestError, Udp, Verdict,
     outside, peer_of, verdicts,
@@ -30,10 +30,8 @@ mod table;
 /// Why no test began.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
-    #[error(
-        "no peer of {interfaces} has the name, the key or the address {target}; `weft status` shows the peers"
-    )]
-    NoSuchPeer { interfaces: String, target: String },
+    #[error("no interface has a peer with the address {0}; `weft status` shows the peers")]
+    NoSuchAddress(String),
     #[error("several interfaces have a peer {target}: say which ({interfaces})")]
     SeveralInterfaces { interfaces: String, target: String },
     #[error(
@@ -41,8 +39,8 @@ enum StartError {
          -- weft speedtest {interface} {target}`"
     )]
     Elsewhere { interface: String, target: String },
-    #[error("several peers are called {0}; give the public key or an address")]
-    SeveralPeers(String),
+    #[error(transparent)]
+    Peer(#[from] PeerNameError),
     #[error(
         "the allowed IPs of {0} have no address of a single host; give the address of the peer in the tunnel"
     )]
@@ -54,7 +52,9 @@ enum StartError {
 impl From<StartError> for Error {
     fn from(error: StartError) -> Self {
         let code = match error {
-            StartError::SeveralInterfaces { .. } | StartError::SeveralPeers(_) => Code::Usage,
+            StartError::SeveralInterfaces { .. } | StartError::Peer(PeerNameError::Ambiguous { .. }) => {
+                Code::Usage
+            }
             _ => Code::Failure,
         };
         Self::new(code, error)
@@ -360,12 +360,15 @@ fn find(args: &SpeedtestArgs) -> Result<Found, Error> {
         Some(name) => vec![Client::connect(name).and_then(ask)?],
         None => running::ask_all(ask)?.all()?,
     };
-    let names = asked.iter().map(|(report, _)| report.interface.clone()).collect::<Vec<_>>();
     let target = args.target.clone();
-    let mut found = Vec::new();
+    let (mut found, mut unknown) = (Vec::new(), None);
     for (report, client) in asked {
-        if let Some((peer, address)) = peer_and_address(&report, &args.target)? {
-            found.push(Found { client, report, peer, address });
+        match peer_and_address(&report, &args.target) {
+            Ok((peer, address)) => found.push(Found { client, report, peer, address }),
+            Err(error @ (StartError::Peer(PeerNameError::Unknown { .. }) | StartError::NoSuchAddress(_))) => {
+                unknown = Some(error);
+            }
+            Err(error) => return Err(error.into()),
         }
     }
     match (found.pop(), found.is_empty()) {
@@ -373,7 +376,7 @@ fn find(args: &SpeedtestArgs) -> Result<Found, Error> {
             Err(StartError::Elsewhere { interface: found.report.interface, target }.into())
         }
         (Some(found), true) => Ok(found),
-        (None, _) => Err(StartError::NoSuchPeer { interfaces: names.join(", "), target }.into()),
+        (None, _) => Err(unknown.unwrap_or(StartError::NoSuchAddress(target)).into()),
         (Some(last), false) => {
             found.push(last);
             let names = found.into_iter().map(|found| found.report.interface).collect::<Vec<_>>();
@@ -388,27 +391,21 @@ fn is_elsewhere(report: &StatusReport) -> bool {
     !report.members.is_empty() && if_nametoindex(report.interface.as_str()).is_err()
 }
 
-/// Returns the peer that the text names, and its address in the tunnel; `None` if there is none.
-fn peer_and_address(report: &StatusReport, target: &str) -> Result<Option<(PeerReport, IpAddr)>, StartError> {
+/// Returns the peer that the text names, and its address in the tunnel.
+fn peer_and_address(report: &StatusReport, target: &str) -> Result<(PeerReport, IpAddr), StartError> {
     if let Ok(address) = target.parse::<IpAddr>() {
         let own = |net: &String| net.parse::<IpNet>().is_ok_and(|net| net.addr() == address);
         if report.addresses.iter().any(own) {
             return Err(StartError::OwnAddress(address));
         }
-        return Ok(peer_of(report, address).map(|peer| (peer.clone(), address)));
+        let peer = peer_of(report, address).ok_or_else(|| StartError::NoSuchAddress(target.to_owned()))?;
+        return Ok((peer.clone(), address));
     }
-    let is_meant = |peer: &&PeerReport| {
-        peer.public_key == target || peer.settings.friendly_name.as_deref() == Some(target)
-    };
-    let mut peers = report.peers.iter().filter(is_meant);
-    let Some(peer) = peers.next() else { return Ok(None) };
-    if peers.next().is_some() {
-        return Err(StartError::SeveralPeers(target.to_owned()));
-    }
+    let peer = report.peer(target)?;
     let nets = peer.allowed_ips.iter().filter_map(|net| net.parse::<IpNet>().ok());
     let host = nets.into_iter().find(|net| net.prefix_len() == net.max_prefix_len());
     let address = host.ok_or_else(|| StartError::NoAddress(target.to_owned()))?.addr();
-    Ok(Some((peer.clone(), address)))
+    Ok((peer.clone(), address))
 }
 
 #[cfg(test)]
@@ -439,22 +436,24 @@ mod tests {
     #[test]
     fn a_peer_is_found_by_name_key_and_address() {
         let find = |target: &str| {
-            let found = peer_and_address(&report(), target).unwrap();
-            found.map(|(peer, address)| (peer.public_key, address.to_string()))
+            let (peer, address) = peer_and_address(&report(), target).unwrap();
+            (peer.public_key, address.to_string())
         };
-        let found = |key: &str, address: &str| Some((key.to_owned(), address.to_owned()));
+        let found = |key: &str, address: &str| (key.to_owned(), address.to_owned());
         assert_eq!(find("office"), found("a", "10.0.0.2"));
         assert_eq!(find("d"), found("d", "fd00::5"));
         assert_eq!(find("10.1.2.3"), found("a", "10.1.2.3"));
-        assert_eq!(find("elsewhere"), None);
-        assert_eq!(find("10.9.0.1"), None);
     }
 
     #[test]
     fn what_is_not_clear_is_an_error_that_says_what_to_give() {
         let error = |target: &str| peer_and_address(&report(), target).unwrap_err().to_string();
         assert!(error("home").ends_with("give the address of the peer in the tunnel"));
-        assert!(error("twice").ends_with("give the public key or an address"));
+        assert!(error("twice").ends_with("give the public key of one: c, d"));
+        assert!(
+            error("offices").contains("no peer has the key or the name offices; similar names are office")
+        );
+        assert!(error("10.9.0.1").contains("no interface has a peer with the address 10.9.0.1"));
         assert!(error("10.0.0.1").contains("an address of this machine"));
     }
 }

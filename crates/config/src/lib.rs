@@ -63,7 +63,7 @@ pub use printable::{Notation, is_unprintable, printable, printable_bytes};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning, foreign};
 pub use regular_file::read_regular_text;
 pub use shell::shell_word;
-pub use suggest::shown_key;
+pub use suggest::{near, shown_key};
 pub use threads::{InvalidThreads, MAX_THREADS, PacketThreads, Threads, TunThreads};
 pub use wg::{add_allowed_ips, parse_change};
 pub use wg_quick::WgQuickKeys;

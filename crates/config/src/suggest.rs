@@ -17,6 +17,20 @@ pub(super) fn closest(written: &str, candidates: impl Iterator<Item = &'static s
         .map(|(_, key)| key)
 }
 
+/// Returns the candidates that are at most two edits away, or that contain what is written or are within it,
+/// ignoring case.
+pub fn near<'a>(written: &str, candidates: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let written = written.to_ascii_lowercase();
+    let is_near = |candidate: &&str| {
+        let candidate = candidate.to_ascii_lowercase();
+        let (shorter, longer) =
+            if written.len() < candidate.len() { (&written, &candidate) } else { (&candidate, &written) };
+        edit_distance(&written, &candidate) <= 2.min(candidate.len() / 2)
+            || (shorter.len() > 1 && longer.contains(&**shorter))
+    };
+    candidates.filter(is_near).collect()
+}
+
 /// Returns the Levenshtein distance in bytes.
 fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();

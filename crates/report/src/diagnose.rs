@@ -86,6 +86,8 @@ fn peers(report: &StatusReport, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Returns what is wrong with a peer. A roaming peer that is silent, such as a phone that sleeps, is no
+/// finding: it comes back by itself.
 fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
     let is_expected = peer.settings.expected == Some(true);
     let had_time = report.uptime_ms >= FIRST_ANSWER_MS;
@@ -106,10 +108,11 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
         ),
         // The peer has to begin.
         (None, None) => None,
+        (Some(_), _) if !is_to_be_reached(peer) => None,
         (Some(endpoint), None) if had_time && (peer.tx_bytes > 0 || is_expected) => Some(
             Finding::new(
                 "no_handshake",
-                level_of_silence(peer),
+                Level::Problem,
                 format!(
                     "no handshake yet: {} were sent to {endpoint}, and {}{}",
                     bytes(peer.tx_bytes),
@@ -125,7 +128,7 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
         (_, Some(ms)) if ms > SESSION_MS + RETRIES_MS && (wants_session(peer) || is_expected) => Some(
             Finding::new(
                 "stale_handshake",
-                level_of_silence(peer),
+                Level::Problem,
                 format!(
                     "the latest handshake was {} ago, and {}{}",
                     age(ms),
@@ -137,13 +140,10 @@ fn about_peer(peer: &PeerReport, report: &StatusReport) -> Option<Finding> {
                     waiting(peer),
                 ),
             )
-            .advise(if is_to_be_reached(peer) {
+            .advise(
                 "see that the peer still runs, that its address did not change (a name is resolved again by a \
-                 reload), and that the network is there"
-            } else {
-                "if it sleeps or is elsewhere it comes back by itself; one that has to be there always needs \
-                 `# weft: Expected = on`, an Endpoint or PersistentKeepalive here, to be missed"
-            }),
+                 reload), and that the network is there",
+            ),
         ),
         _ => None,
     }
@@ -187,11 +187,6 @@ fn wants_session(peer: &PeerReport) -> bool {
 fn is_to_be_reached(peer: &PeerReport) -> bool {
     let is_reachable = peer.persistent_keepalive.is_some() || peer.has_configured_endpoint;
     peer.settings.expected.unwrap_or(is_reachable)
-}
-
-/// Returns the level of a finding about a peer that does not answer.
-fn level_of_silence(peer: &PeerReport) -> Level {
-    if is_to_be_reached(peer) { Level::Problem } else { Level::Note }
 }
 
 /// Reports whether a peer should have a session: the file says so, or weft is expected to reach it, wants a

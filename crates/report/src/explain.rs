@@ -13,6 +13,11 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
         // Separate checks report these, with more figures.
         UdpSendFailed | DatagramTooLong | NoEndpoint | ReplayedHandshake => return None,
         CookieRequired | HandshakeRateLimited => return None,
+        // What waits for a peer that does not answer: a finding about that peer says so, unless it may be silent.
+        StagingFull | HandshakeTimeout => return None,
+        // A few tell TCP to slow down, or a sender of the path's MTU: all works as it should. A packet thread
+        // that is full is found by its load.
+        Overload | PacketTooBig => return None,
         // The operator set these limits; the table of peers shows the drops per peer.
         OverRateToPeer | OverRateFromPeer => return None,
         // Stray and duplicate datagrams, which every network has, and drops that are normal at the start of a
@@ -34,21 +39,6 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
             Warning,
             "packets whose packet thread took nothing for over a second",
             "see what the thread waits for (the log names it): its socket, or the processor",
-        ),
-        PacketTooBig => (
-            Note,
-            "packets longer than the path to their peer carries; their senders were informed by ICMP",
-            "if connections hang, look for a firewall that drops ICMP behind the interface, or lower its MTU",
-        ),
-        StagingFull => (
-            Warning,
-            "packets that waited for a handshake, because newer ones took their place",
-            "see why the handshake does not come through",
-        ),
-        HandshakeTimeout => (
-            Warning,
-            "packets for a peer that did not answer a handshake for 90 s",
-            "see that the peer runs, and that its endpoint and keys are right",
         ),
         ControlQueueFull => (
             Warning,
@@ -83,11 +73,6 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
             Warning,
             "packets with an inner source address that is not among the allowed-ips of the peer",
             "add the address to the peer's AllowedIPs here, or let the peer send from the right one",
-        ),
-        Overload => (
-            Note,
-            "datagrams that arrived faster than one core can open them: a few of them tell TCP to slow down",
-            "more of the processor for it (CPUWeight= of its unit, --realtime), or less for others",
         ),
         CongestionNotEct => (
             Note,

@@ -46,9 +46,12 @@ pub fn age(milliseconds: u64) -> String {
     text
 }
 
+/// The number of characters by which a peer without a name is shown.
+pub(crate) const SHORT_KEY: usize = 10;
+
 /// Returns the first 10 characters of a key, enough to tell peers apart.
 pub fn short_key(key: &str) -> String {
-    match key.char_indices().nth(10) {
+    match key.char_indices().nth(SHORT_KEY) {
         Some((end, _)) => format!("{}…", &key[..end]),
         None => key.to_owned(),
     }

@@ -11,6 +11,7 @@ mod diagnose;
 mod explain;
 pub mod finding;
 mod format;
+mod peer_name;
 mod recent;
 pub mod rules;
 mod stage;
@@ -18,6 +19,7 @@ mod status;
 
 pub use diagnose::{diagnose, has_session, should_have_session, unready};
 pub use format::{age, bucket_label, bytes, rate, short_key};
+pub use peer_name::{PeerNameError, find_peer};
 pub use recent::add_recent;
 pub use stage::stage_of;
 pub use status::{

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use weft_config::settings::ReportSettings;
 
 use crate::finding::Finding;
+use crate::peer_name::{PeerNameError, find_peer};
 
 /// The state of an interface at one moment. Counters start at 0 when the interface comes up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -433,6 +434,19 @@ impl PeerReport {
 }
 
 impl StatusReport {
+    /// Returns the peer that a user names.
+    ///
+    /// # Errors
+    /// No peer has the key or the name, or several have it.
+    pub fn peer(&self, wanted: &str) -> Result<&PeerReport, PeerNameError> {
+        let named: Vec<_> = self
+            .peers
+            .iter()
+            .map(|peer| (peer.public_key.clone(), peer.settings.friendly_name.as_deref()))
+            .collect();
+        find_peer(&self.interface, wanted, &named).map(|index| &self.peers[index])
+    }
+
     /// Returns when the interface came up, in milliseconds since 1970, by the wall clock at that time. The
     /// value is the same in every report, to the millisecond, even if the clock was set since:
     /// [`Self::clock_shift_ms`] corrects for that.

@@ -13,7 +13,7 @@ Settings of the interface, before the first peer:
   fwmark MARK                the mark of outgoing packets, also as 0x…; 0 or off: none
   private-key FILE           the file that holds the key; /dev/null or an empty file: none
 
-Settings of a peer, each after `peer KEY`:
+Settings of a peer, each after `peer KEY`, or `peer NAME` with the name in the file (# friendly_name):
   remove                     take the peer away
   preshared-key FILE         the file that holds the key; /dev/null or an empty file: none
   endpoint HOST:PORT         where to send to
@@ -25,7 +25,7 @@ Examples:
   sudo weft set wg0 listen-port 51820 private-key /etc/wireguard/wg0.key
   sudo weft set wg0 peer xTIB…8Dg= endpoint vpn.example:51820 allowed-ips 10.0.0.0/24,fd00::/64
   sudo weft set wg0 peer xTIB…8Dg= allowed-ips +10.0.1.0/24
-  sudo weft set wg0 peer xTIB…8Dg= remove
+  sudo weft set wg0 peer laptop remove
 
 {EXIT_CODES}"))]
 pub struct SetArgs {

@@ -1,6 +1,9 @@
 //! `weft set`: changes a running interface as the words on the command line say.
 
-use weft_config::exit::Error;
+use weft_config::InterfaceName;
+use weft_config::exit::{Code, Error};
+use weft_report::control_socket::{Client, ClientError};
+use weft_tunnel::PublicKey;
 use weft_uapi::client;
 
 use crate::args::SetArgs;
@@ -11,9 +14,21 @@ mod words;
 
 /// Applies the words completely or not at all.
 pub fn run(args: &SetArgs) -> Result<(), Error> {
-    let (change, warnings) = words::parse(&args.settings)?;
+    let (change, warnings) = words::parse(&args.settings, |name| peer_named(&args.interface, name))?;
     for warning in &warnings {
         output::warning(warning);
     }
     Ok(client::set(&args.interface, &endpoints::resolve(change, &args.interface)?)?)
+}
+
+/// Returns the key of the peer with this name; `None` if the daemon of the interface knows no names, because
+/// it is not weft's.
+fn peer_named(interface: &InterfaceName, name: &str) -> Result<Option<PublicKey>, Error> {
+    let report = match Client::connect(interface).and_then(|mut client| client.status()) {
+        Ok(report) => report,
+        Err(ClientError::NotRunning { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let peer = report.peer(name).map_err(|error| Error::new(Code::Failure, error))?;
+    Ok(peer.public_key.parse().ok())
 }

@@ -8,9 +8,9 @@ use weft_config::InterfaceName;
 use weft_dataplane::Controller;
 use weft_dataplane::capture::{CaptureFilter, Layer};
 use weft_host::command_under_way;
-use weft_report::StatusReport;
 use weft_report::control_socket::{self, CaptureRequest, Client, ManageError, Reload, ReloadReport};
 use weft_report::finding::{Finding, Level};
+use weft_report::{StatusReport, find_peer};
 use weft_tunnel::PublicKey;
 use weft_uapi::Control as _;
 
@@ -113,21 +113,12 @@ impl Managed {
     fn peer(&self, wanted: &str) -> Result<PublicKey, ManageError> {
         let peers = self.controller.get().map_err(|_| ManageError::Ended)?.peers;
         let running = self.running();
-        let is_called = |key: &PublicKey| running.friendly_name(key) == Some(wanted);
-        let key: Option<PublicKey> = wanted.parse().ok();
-        let mut found =
-            peers.iter().map(|peer| peer.public_key).filter(|peer| key == Some(*peer) || is_called(peer));
-        match (found.next(), found.next()) {
-            (Some(peer), None) => Ok(peer),
-            (None, _) => Err(ManageError::Failed(format!(
-                "{}: no peer has the key or the name {wanted}; `weft status {0}` shows those there are",
-                running.interface
-            ))),
-            (Some(_), Some(_)) => Err(ManageError::Failed(format!(
-                "{}: several peers are called {wanted}; give the public key",
-                running.interface
-            ))),
-        }
+        let named: Vec<_> = peers
+            .iter()
+            .map(|peer| (peer.public_key.to_string(), running.friendly_name(&peer.public_key)))
+            .collect();
+        let found = find_peer(&running.interface, wanted, &named);
+        found.map(|index| peers[index].public_key).map_err(|error| ManageError::Failed(error.to_string()))
     }
 }
 

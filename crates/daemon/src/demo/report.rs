@@ -70,7 +70,7 @@ impl Report {
         self.gbit_per_second(self.tcp.iter().map(|flow| flow.received_bytes).sum())
     }
 
-    fn judge(&mut self) {
+    pub(super) fn judge(&mut self) {
         let (mut problems, mut notes) = (Vec::new(), Vec::new());
         for flow in &self.tcp {
             let name = format!("TCP {} {}", flow.direction, flow.family);
@@ -104,7 +104,10 @@ impl Report {
                     tally.lost, tally.sent
                 ));
             } else if tally.lost > 0 {
-                notes.push(format!("{name}: {} of {} datagrams were lost.", tally.lost, tally.sent));
+                notes.push(format!(
+                    "{name}: {} of {} datagrams were lost, which the drops below explain.",
+                    tally.lost, tally.sent
+                ));
             }
         }
         for daemon in &self.daemons {

@@ -48,11 +48,12 @@ pub(super) fn report(report: &Report) -> String {
     }
     if report.problems.is_empty() {
         let gbit = report.total_gbit_per_second();
-        let _ = writeln!(
-            text,
-            "{GREEN}Every packet is accounted for, in order and unchanged:{PLAIN} {gbit:.2} Gbit/s over {:.1} s.",
-            report.seconds
-        );
+        let verdict = if report.notes.is_empty() {
+            "Every packet arrived, in order and unchanged:"
+        } else {
+            "What arrived is in order and unchanged; the notes say what was lost, and where:"
+        };
+        let _ = writeln!(text, "{GREEN}{verdict}{PLAIN} {gbit:.2} Gbit/s over {:.1} s.", report.seconds);
     }
     text
 }
@@ -199,6 +200,21 @@ mod tests {
             assert!(line.chars().count() <= 80, "{line}");
         }
         assert!(tables.contains("12,345,678,901"));
+    }
+
+    #[test]
+    fn the_last_line_promises_no_more_than_what_happened() {
+        let mut run = clean();
+        assert!(report(&run).contains("Every packet arrived, in order"));
+        run.udp[0].forward.lost = 3;
+        run.daemons[1].kernel_drops.receive_buffer_full = 3;
+        run.judge();
+        let text = report(&run);
+        assert!(text.contains("the notes say what was lost, and where") && !text.contains("Every packet"));
+        assert!(text.contains("3 of 1000 datagrams were lost, which the drops below explain"), "{text}");
+        run.daemons[1].kernel_drops.receive_buffer_full = 0;
+        run.judge();
+        assert!(!report(&run).contains("in order and unchanged"));
     }
 
     #[test]

@@ -453,7 +453,7 @@ fn a_responder_answers_peers_alone_one_at_a_time_and_only_when_it_is_on() {
     let short = [inner.as_str(), "--direction", "down", "-t", "1s"];
     bed.assert_refused(&short, 1, "add `# weft: SpeedTest = on` to [Interface]");
     bed.assert_refused(&["weft9", &inner], 1, "weft9 is not running under weft");
-    bed.assert_refused(&["nobody"], 1, "no peer of weft0 has the name, the key or the address nobody");
+    bed.assert_refused(&["nobody"], 1, "weft0: no peer has the key or the name nobody");
     bed.assert_refused(&["10.77.0.1"], 1, "10.77.0.1 is an address of this machine");
 
     let mut on = bed.conf_b.clone();

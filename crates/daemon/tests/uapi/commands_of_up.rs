@@ -77,6 +77,44 @@ fn removing_the_socket_takes_the_interface_down() {
 }
 
 #[test]
+fn a_peer_is_changed_by_its_name_in_the_file() {
+    let Some(machine) = Machine::new(&["wg"]) else { return };
+    let peer = |number, name| {
+        let key = public_key(number);
+        format!("[Peer]\n# friendly_name = {name}\nPublicKey = {key}\nAllowedIPs = 10.9.0.{number}/32\n")
+    };
+    let peers = [peer(2, "laptop"), peer(3, "phone"), peer(4, "phone")].concat();
+    let text = format!("[Interface]\nPrivateKey = {}\n{peers}", *key(1).to_base64());
+    let file = machine.file(&format!("{NAME}.conf"), &text);
+    let daemon = up(&machine, &file);
+    daemon.wait_until_ready(&machine);
+    machine.run("weft", &["set", NAME, "peer", "laptop", "persistent-keepalive", "25"]);
+    assert!(
+        machine.wg(&format!("show {NAME} persistent-keepalive")).contains(&format!("{}\t25", public_key(2)))
+    );
+    let before = machine.wg(&format!("show {NAME} dump"));
+    for (name, told) in [
+        ("laptpo", "wg0: no peer has the key or the name laptpo; similar names are laptop".to_owned()),
+        (
+            "phone",
+            format!("wg0: several peers are called phone; give the public key of one: {}", public_key(3)),
+        ),
+    ] {
+        // The first peer is not removed either.
+        let words = ["set", NAME, "peer", "laptop", "remove", "peer", name, "remove"];
+        let output = machine.output("weft", &words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains(&told), "{said}");
+    }
+    assert_eq!(machine.wg(&format!("show {NAME} dump")), before);
+    machine.run(
+        "weft",
+        &["set", &file, "peer", "laptop", "remove", "peer", &public_key(3).to_string()[..10], "remove"],
+    );
+    assert_eq!(machine.wg(&format!("show {NAME} peers")), format!("{}\n", public_key(4)));
+}
+
+#[test]
 fn down_removes_the_socket_that_a_killed_daemon_left() {
     let Some(machine) = Machine::new(&["wg"]) else { return };
     let text = format!("[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n", *key(1).to_base64());

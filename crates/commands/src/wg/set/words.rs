@@ -7,6 +7,7 @@ use weft_config::device::{DeviceChange, PeerChange};
 use weft_config::exit::{Code, Error};
 use weft_config::settings::InterfaceSettingsChange;
 use weft_config::{Endpoint, Problem, add_allowed_ips, is_of_amnezia_wg, values};
+use weft_tunnel::PublicKey;
 
 use crate::wg::key_file::{self, KeyFileError};
 
@@ -56,6 +57,8 @@ pub(super) enum WordsError {
     Value(&'static str, Problem),
     #[error("{0}: {1}")]
     Key(&'static str, KeyFileError),
+    #[error("{0}")]
+    Name(Error),
 }
 
 impl From<WordsError> for Error {
@@ -67,22 +70,31 @@ impl From<WordsError> for Error {
                 Code::Permission
             }
             WordsError::Key(..) => Code::Failure,
+            WordsError::Name(error) => error.code(),
             _ => Code::Usage,
         };
         Self::new(code, error)
     }
 }
 
-/// Parses the words, and reads the key files that they name.
-pub(super) fn parse(given: &[String]) -> Result<Parsed, WordsError> {
+/// Parses the words, and reads the key files that they name. `peer_named` returns the key of a peer with a
+/// name, `None` if there are no names.
+pub(super) fn parse(
+    given: &[String],
+    peer_named: impl Fn(&str) -> Result<Option<PublicKey>, Error>,
+) -> Result<Parsed, WordsError> {
     let mut change = DeviceChange::default();
     let mut warnings = Vec::new();
     let mut given = given.iter().map(String::as_str);
     while let Some(word) = given.next() {
         let mut value = |word| given.next().ok_or(WordsError::NoValue(word));
         if word == "peer" {
-            let key = values::public_key(value("peer")?);
-            change.peers.push(PeerChange::new(key.map_err(|problem| WordsError::Value("peer", problem))?));
+            let value = value("peer")?;
+            let key = values::public_key(value).or_else(|problem| {
+                let named = peer_named(value).map_err(WordsError::Name)?;
+                named.ok_or(WordsError::Value("peer", problem))
+            })?;
+            change.peers.push(PeerChange::new(key));
             continue;
         }
         match change.peers.last_mut() {
@@ -171,7 +183,12 @@ mod tests {
 
     fn draft(words: &str) -> Result<DeviceChange<Endpoint>, WordsError> {
         let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-        parse(&words).map(|(change, _)| change)
+        let named = |name: &str| match name {
+            "laptop" => Ok(PEER.parse().ok()),
+            "gone" => Err(Error::new(Code::Failure, "no peer has the name")),
+            _ => Ok(None),
+        };
+        parse(&words, named).map(|(change, _)| change)
     }
 
     #[test]
@@ -195,6 +212,12 @@ mod tests {
     }
 
     #[test]
+    fn a_name_stands_for_the_key_of_its_peer() {
+        let named = draft("peer laptop remove").unwrap();
+        assert_eq!((named.peers[0].public_key.to_string().as_str(), named.peers[0].remove), (PEER, true));
+    }
+
+    #[test]
     fn the_last_value_counts_and_lists_add_up() {
         let draft = draft(&format!(
             "listen-port 5 listen-port 6 peer {PEER} allowed-ips 10.0.0.0/8 allowed-ips 11.0.0.0/8"
@@ -215,6 +238,7 @@ mod tests {
             ("private-key /nonexistent".to_owned(), "private-key: /nonexistent: cannot read"),
             ("endpoint 192.0.2.1:1".to_owned(), "endpoint: this setting belongs to a peer"),
             ("peer short".to_owned(), "peer: a key is 44 characters"),
+            ("peer gone remove".to_owned(), "no peer has the name"),
             (format!("peer {PEER} fwmark 1"), "fwmark: this setting belongs to the interface"),
             (format!("peer {PEER} bogus"), "`bogus` is no setting of a peer"),
             (format!("peer {PEER} endpoint"), "endpoint: its value is missing"),

@@ -1,0 +1,124 @@
+//! Finds the peer that a user names: by its public key, by the beginning of it that `weft status` shows, or by
+//! what the configuration calls it. One rule for all commands.
+
+use weft_config::near;
+
+use crate::format::SHORT_KEY;
+
+/// The number of names that an error lists.
+const LISTED: usize = 5;
+/// The maximum length of what is repeated in an error: a private key that was pasted here is longer.
+const LONGEST: usize = 40;
+
+/// Why no peer was found. Prints as a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerNameError {
+    /// No peer has the name.
+    #[error("{interface}: no peer has the key or the name {wanted}; {advice}")]
+    Unknown {
+        /// The interface whose peers were looked at.
+        interface: String,
+        /// What the user wrote.
+        wanted: String,
+        /// The names that come near, or what there is else.
+        advice: String,
+    },
+    /// Several peers have it.
+    #[error("{interface}: several peers are called {wanted}; give the public key of one: {}", keys.join(", "))]
+    Ambiguous {
+        /// The interface whose peers were looked at.
+        interface: String,
+        /// What the user wrote.
+        wanted: String,
+        /// The keys of these peers.
+        keys: Vec<String>,
+    },
+}
+
+/// Returns the position of the peer that `wanted` names among the peers of an interface, each with its public
+/// key and its name.
+///
+/// # Errors
+/// None has the key or the name, or several have it.
+pub fn find_peer(
+    interface: &str,
+    wanted: &str,
+    peers: &[(String, Option<&str>)],
+) -> Result<usize, PeerNameError> {
+    let beginning = wanted.trim_end_matches('…');
+    // A name comes before the beginning of another peer's key.
+    let rank = |(key, name): &(String, Option<&str>)| match () {
+        () if key == wanted => Some(0),
+        () if *name == Some(wanted) => Some(1),
+        () if beginning.len() >= SHORT_KEY && key.starts_with(beginning) => Some(2),
+        () => None,
+    };
+    let ranks: Vec<Option<u8>> = peers.iter().map(rank).collect();
+    let best = ranks.iter().flatten().min();
+    let found: Vec<usize> =
+        (0..peers.len()).filter(|peer| best.is_some() && ranks[*peer].as_ref() == best).collect();
+    let (interface, shown) = (interface.to_owned(), shown(wanted));
+    match found[..] {
+        [peer] => Ok(peer),
+        [] => {
+            let names: Vec<&str> = peers.iter().filter_map(|(_, name)| *name).collect();
+            Err(PeerNameError::Unknown { interface, wanted: shown, advice: advice(wanted, &names) })
+        }
+        _ => {
+            let keys = found.iter().map(|peer| peers[*peer].0.clone()).collect();
+            Err(PeerNameError::Ambiguous { interface, wanted: shown, keys })
+        }
+    }
+}
+
+fn shown(wanted: &str) -> String {
+    if wanted.len() <= LONGEST { wanted.to_owned() } else { "…".to_owned() }
+}
+
+/// Returns what to do about a name that no peer has.
+fn advice(wanted: &str, names: &[&str]) -> String {
+    let near = near(wanted, names.iter().copied());
+    let list = |names: &[&str]| names.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
+    match (&near[..], names) {
+        ([], []) => {
+            "no peer has a name: a line `# friendly_name = NAME` in its [Peer] gives it one".to_owned()
+        }
+        ([], [_, ..]) if names.len() <= LISTED => format!("the names are {}", list(names)),
+        ([], _) => format!("`weft status` shows the {} names, such as {}", names.len(), list(names)),
+        (near, _) => format!("similar names are {}", list(near)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_found_by_name_by_key_and_by_the_beginning_that_status_shows() {
+        let peers = [
+            ("xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=".to_owned(), Some("laptop")),
+            ("TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=".to_owned(), None),
+            ("HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw=".to_owned(), Some("twice")),
+            ("yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=".to_owned(), Some("twice")),
+        ];
+        let find = |wanted: &str| find_peer("wg0", wanted, &peers).map_err(|error| error.to_string());
+        assert_eq!(find("laptop"), Ok(0));
+        for wanted in [&peers[1].0, "TrMvSoP4jY…", "TrMvSoP4jY", &peers[1].0[..43]] {
+            assert_eq!(find(wanted), Ok(1), "{wanted}");
+        }
+        for (wanted, told) in [
+            ("laptpo", "wg0: no peer has the key or the name laptpo; similar names are laptop"),
+            ("Laptop", "similar names are laptop"),
+            ("lap", "similar names are laptop"),
+            ("TrMvSoP4j", "the names are laptop, twice, twice"),
+            ("", "the names are"),
+            ("twice", "several peers are called twice; give the public key of one: HIgo9xNzJ"),
+            ("aAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=", "the name …;"),
+        ] {
+            let error = find(wanted).unwrap_err();
+            assert!(error.contains(told), "{wanted}: {error}");
+        }
+        let error = find_peer("wg0", "laptop", &[(peers[1].0.clone(), None)]).unwrap_err().to_string();
+        assert!(error.contains("`# friendly_name = NAME`"), "{error}");
+    }
+}
