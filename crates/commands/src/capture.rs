@@ -3,7 +3,6 @@
 //! The daemon sends blocks of the file over its control socket. The client writes complete blocks only, so
 //! that the file is valid wherever it ends.
 
-use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
-use weft_ipc::output_file;
+use weft_ipc::OutputFile;
 use weft_report::control_socket::{CaptureRequest, Client, PacketStream, Received, Stopper};
 
 use crate::args::CaptureArgs;
@@ -77,7 +76,7 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
         snap_bytes: Some(args.snaplen),
     };
     let packets = Client::connect(&name)?.capture(&request)?;
-    // The file is created only after the daemon has agreed: an existing file would be truncated.
+    // The file is created only after the daemon has agreed.
     let out = if is_stdout { Output::stdout() } else { create(&args.write).and_then(Output::of) };
     let out = out.map_err(|source| CaptureError::Write { path: args.write.clone(), source })?;
     let signals = Arc::new(AtomicU32::new(0));
@@ -89,8 +88,9 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
     watched.map_err(CaptureError::Signals)?;
     let mut writer = Writer { out, path: &args.write, count: args.count, written: 0, dropped: 0 };
     let until = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
-    let end = copy(packets, &mut writer, &EndCondition { until, signals: &signals })?;
-    let Writer { written, dropped, .. } = writer;
+    let end = copy(packets, &mut writer, &EndCondition { until, signals: &signals });
+    let Counts { written, dropped } = writer.end(end.is_ok())?;
+    let end = end?;
     let why = match end {
         End::Asked => "",
         End::Daemon => "; the interface went down",
@@ -133,8 +133,9 @@ impl Background {
         let signals = Arc::clone(&end);
         let capture = move || {
             let mut writer = Writer { out, path: &path, count: None, written: 0, dropped: 0 };
-            copy(packets, &mut writer, &EndCondition { until: None, signals: &signals })?;
-            Ok(Counts { written: writer.written, dropped: writer.dropped })
+            let end = copy(packets, &mut writer, &EndCondition { until: None, signals: &signals });
+            let counts = writer.end(end.is_ok())?;
+            end.map(|_| counts)
         };
         let thread = std::thread::Builder::new().name("weft-capture".to_owned()).spawn(capture)?;
         Ok(Self { thread, stopper, end })
@@ -162,10 +163,9 @@ fn the_one_that_runs() -> Result<InterfaceName, Error> {
     }
 }
 
-/// Creates or truncates the file. On Unix a new file is accessible to its owner only: captured packets are
-/// private.
-fn create(path: &Path) -> io::Result<File> {
-    output_file::create(path, 0o600)
+/// Opens the file. On Unix a new file is accessible to its owner only: captured packets are private.
+fn create(path: &Path) -> io::Result<OutputFile> {
+    OutputFile::create(path, 0o600)
 }
 
 #[cfg_attr(unix, path = "capture/unix.rs")]
@@ -265,6 +265,19 @@ impl Writer<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Puts the file in place. One that is not whole replaces no earlier one.
+    fn end(self, is_whole: bool) -> Result<Counts, CaptureError> {
+        let file = self.out.into_file();
+        let kept = if is_whole {
+            file.keep()
+        } else {
+            file.keep_if_new();
+            Ok(())
+        };
+        kept.map_err(|source| CaptureError::Write { path: self.path.to_owned(), source })?;
+        Ok(Counts { written: self.written, dropped: self.dropped })
     }
 
     fn is_full(&self) -> bool {

@@ -16,14 +16,15 @@ use crate::{output, own_file};
 /// daemon refused some of the changes.
 pub fn run(args: &ReloadArgs) -> Result<(), Error> {
     let target = own_file::file_of(&args.target)?;
-    // Errors in the file are reported here, before the daemon is asked for a change.
-    let name = match config::load(&target) {
-        Ok(parsed) => parsed.config.interface.name,
-        // The daemon may have the key as a credential.
-        Err(LoadError::Config(errors)) if errors.lacks_only_keys() => config::interface_of(&target)?,
-        Err(error) => return Err(error.into()),
-    };
+    // Read once: it may be a pipe, or change meanwhile.
     let (file, text) = config::read_text(&target)?;
+    let name = config::name_of(&file)?;
+    // Errors in the file are reported here, before the daemon is asked for a change.
+    match config::parse(&text, &file, name.clone()) {
+        // The daemon may have the key as a credential.
+        Err(errors) if !errors.lacks_only_keys() => return Err(LoadError::from(errors).into()),
+        _ => {}
+    }
     let text = config::with_keys_in_place(&text, &file);
     let failed = |error: weft_report::control_socket::ClientError| Error::new(error.exit_code(), error);
     let mut client = Client::connect(&name).map_err(failed)?;

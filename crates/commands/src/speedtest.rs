@@ -1,9 +1,9 @@
 //! `weft speedtest`: measures a tunnel together with a responder at the peer, and says what limits it.
 
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ipnet::IpNet;
@@ -11,7 +11,7 @@ use nix::net::if_::if_nametoindex;
 use serde::Serialize;
 use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
-use weft_ipc::output_file;
+use weft_ipc::OutputFile;
 use weft_report::control_socket::{CaptureRequest, Client};
 use weft_report::{PeerNameError, PeerReport, StatusReport, short_key};
 use weft_speedtest::{
@@ -21,6 +21,7 @@ use weft_speedtest::{
 
 use crate::args::{Directions, SpeedtestArgs};
 use crate::capture::{Background, Counts};
+use crate::signals::{self, Signal};
 use crate::{output, running};
 
 mod advice;
@@ -65,6 +66,8 @@ impl From<StartError> for Error {
 const HEADERS: u16 = 40 + 8;
 /// The number of a datagram.
 const LEAST_PAYLOAD: u16 = 8;
+/// The mode of a new file of `--plot`.
+const PLOT_MODE: u32 = 0o666;
 /// Bytes of each packet that `--pcap` keeps: all headers, and no content.
 const SNAP_BYTES: u32 = 128;
 
@@ -78,9 +81,20 @@ pub fn run(args: &SpeedtestArgs) -> Result<(), Error> {
     // Before the test, which may take a minute.
     let plot = args.plot.as_deref().map(PlotFile::create).transpose()?;
     let capture = args.pcap.as_deref().map(|path| capture(path, &found)).transpose()?;
+    let capture = Arc::new(Mutex::new(capture));
+    let end_capture = {
+        let capture = Arc::clone(&capture);
+        move || {
+            let capture = capture.lock().unwrap_or_else(PoisonError::into_inner).take();
+            capture.map(Background::end).transpose()
+        }
+    };
+    if args.pcap.is_some() {
+        end_with_signals(end_capture.clone())?;
+    }
     let result = test_all(args, found);
     // Also of a test that failed: its packets may show why.
-    let captured = capture.map(Background::end).transpose();
+    let captured = end_capture();
     let result = result?;
     if let (Some(path), Some(Counts { written, dropped })) = (&args.pcap, captured?) {
         let path = path.display();
@@ -90,6 +104,32 @@ pub fn run(args: &SpeedtestArgs) -> Result<(), Error> {
         plot.write(&result)?;
     }
     if args.json { output::print_json(&result) } else { Ok(()) }
+}
+
+/// Ends the process at a signal, after the capture, whose file would stay unfinished else; at a second one
+/// at once.
+fn end_with_signals(
+    end_capture: impl Fn() -> Result<Option<Counts>, Error> + Clone + Send + 'static,
+) -> io::Result<()> {
+    let is_ending = AtomicBool::new(false);
+    signals::watch(move |signal| {
+        let code = 128
+            + match signal {
+                Signal::Interrupt => libc::SIGINT,
+                Signal::Terminate => libc::SIGTERM,
+                Signal::HangUp => libc::SIGHUP,
+            };
+        if is_ending.swap(true, Ordering::Relaxed) {
+            std::process::exit(code);
+        }
+        let end_capture = end_capture.clone();
+        std::thread::spawn(move || {
+            if let Err(error) = end_capture() {
+                output::error(&error);
+            }
+            std::process::exit(code);
+        });
+    })
 }
 
 fn capture(path: &Path, found: &Found) -> Result<Background, Error> {
@@ -106,19 +146,25 @@ fn capture(path: &Path, found: &Found) -> Result<Background, Error> {
 /// The file of `--plot`.
 struct PlotFile<'a> {
     path: &'a Path,
-    file: File,
+    /// One that is opened once, such as a FIFO.
+    opened: Option<OutputFile>,
 }
 
 impl<'a> PlotFile<'a> {
+    /// Finds out whether the file can be written. A test that is ended by a signal leaves nothing behind.
     fn create(path: &'a Path) -> Result<Self, Error> {
-        let file = output_file::create(path, 0o666).map_err(|error| Self::failed(path, &error))?;
-        Ok(Self { path, file })
+        let file = OutputFile::create(path, PLOT_MODE).map_err(|error| Self::failed(path, &error))?;
+        Ok(Self { path, opened: Some(file).filter(|file| !file.is_made()) })
     }
 
-    fn write(mut self, result: &TestReport) -> Result<(), Error> {
+    fn write(self, result: &TestReport) -> Result<(), Error> {
         let tests: Vec<_> =
             result.tests.iter().map(|test| (result.heading(test.outcome.direction), &test.outcome)).collect();
-        let written = self.file.write_all(plot::svg(&tests).as_bytes());
+        let plot = plot::svg(&tests);
+        let written = match self.opened {
+            Some(mut file) => file.write_all(plot.as_bytes()).and_then(|()| file.keep()),
+            None => OutputFile::write_whole(self.path, PLOT_MODE, plot.as_bytes()),
+        };
         written.map_err(|error| Self::failed(self.path, &error))
     }
 

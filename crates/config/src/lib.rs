@@ -61,7 +61,7 @@ pub use load::{
 };
 pub use printable::{Notation, is_unprintable, printable, printable_bytes};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning, foreign};
-pub use regular_file::read_regular_text;
+pub use regular_file::{MAX_BYTES, is_descriptor, read_named, read_regular_text};
 pub use shell::shell_word;
 pub use suggest::{near, shown_key};
 pub use threads::{InvalidThreads, MAX_THREADS, PacketThreads, Threads, TunThreads};

@@ -1,14 +1,13 @@
 //! Finds and reads the file that `weft up FILE|NAME` names.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
-use super::regular_file::MAX_BYTES;
+use super::regular_file::{MAX_BYTES, read_named};
 use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse, parse_to_start, permissions};
 
 /// What a bare name stands for.
@@ -164,24 +163,12 @@ fn read_text_from(
     let path = path_of(target);
     name_of(&path)?;
     let place = credential.unwrap_or_else(|| path.clone());
-    let (bytes, mode) = read(&place).map_err(|error| LoadError::Read { file: place.clone(), error })?;
+    let read = read_named(&place, MAX_BYTES);
+    let (bytes, metadata) = read.map_err(|error| LoadError::Read { file: place.clone(), error })?;
+    let mode = permissions::readable_by_others(&metadata);
     let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
     let text = Zeroizing::new(text.to_owned());
     Ok((path, text, mode))
-}
-
-/// Returns the content, and the permission bits if its group or others can read it.
-fn read(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Option<u32>)> {
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
-    // The capacity is reserved at once: a vector that grows leaves copies of the key in memory.
-    let room = metadata.len().min(MAX_BYTES) as usize + 1;
-    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    Ok((bytes, permissions::readable_by_others(&metadata)))
 }
 
 fn not_utf8(path: &Path, valid: &[u8]) -> ConfigErrors {

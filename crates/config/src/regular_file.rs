@@ -1,15 +1,20 @@
-//! Files that a daemon reads, perhaps as root below a directory of another user: what took the place of a
-//! file may not keep the daemon waiting, as a FIFO would, nor fill its memory, as a device would.
+//! Files that weft reads, perhaps as root below a directory of another user: what took the place of a file
+//! may not keep weft waiting, as a FIFO would, nor fill its memory, as a device would.
+//!
+//! A daemon reads regular files alone. A command also reads what its user names instead of a file: the pipe
+//! of a shell's `<(…)`, a FIFO that a program writes to, /dev/stdin, /dev/null.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::Path;
+#[cfg(all(unix, not(target_os = "ios")))]
+use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
 /// The largest file that is read. It has room for more than 50,000 peers; a larger file is not a
 /// configuration.
-pub(crate) const MAX_BYTES: u64 = 16 << 20;
+pub const MAX_BYTES: u64 = 16 << 20;
 
 /// Reads a regular file with the text of a configuration.
 ///
@@ -38,6 +43,38 @@ pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<
     Ok((bytes, metadata))
 }
 
+/// Reads what a user names as a file, at most `most` bytes of it. Waits for the other end of a pipe that the
+/// user's shell has opened, and not for long for that of a FIFO.
+///
+/// # Errors
+/// Those of the system; no program writes to a FIFO, or it is too large.
+pub fn read_named(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
+    let file = open(path)?;
+    let metadata = file.metadata()?;
+    // The size of a pipe is not known.
+    let known = if metadata.is_file() { metadata.len() } else { most.min(PIPE_BYTES) };
+    let mut bytes = Zeroizing::new(Vec::with_capacity(known.min(most) as usize + 1));
+    platform::read_to_end(path, &file, most + 1, &mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok((bytes, metadata))
+}
+
+/// Room for what comes out of a pipe.
+const PIPE_BYTES: u64 = 1 << 20;
+
+/// Reports whether a path is a descriptor of the process that names it, such as that of `<(…)`, /dev/stdin or
+/// /proc/self/fd/3: what it leads to is open already, and has no name.
+pub fn is_descriptor(path: &Path) -> bool {
+    let Some(parent) = path.parent().and_then(|parent| parent.canonicalize().ok()) else { return false };
+    if parent.starts_with("/proc") || parent == Path::new("/dev/fd") {
+        return true;
+    }
+    // /dev/stdin is a link.
+    std::fs::read_link(path).is_ok_and(|target| is_descriptor(&parent.join(target)))
+}
+
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     #[cfg(all(unix, not(target_os = "ios")))]
@@ -49,6 +86,59 @@ fn open(path: &Path) -> io::Result<File> {
     options.read(true).open(path)
 }
 
+#[cfg(all(unix, not(target_os = "ios")))]
+mod platform {
+    use std::os::fd::AsFd as _;
+    use std::os::unix::fs::FileTypeExt as _;
+
+    use nix::errno::Errno;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::*;
+
+    /// How long a FIFO may be without a program that writes to it. The program may have been started a moment
+    /// later.
+    const NO_WRITER: Duration = Duration::from_secs(2);
+    /// How long the program may take to write all of it.
+    const SLOW_WRITER: Duration = Duration::from_secs(30);
+
+    /// Appends at most `most` bytes of the file, which is open without blocking.
+    pub(super) fn read_to_end(path: &Path, file: &File, most: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let is_fifo = file.metadata()?.file_type().is_fifo() && !is_descriptor(path);
+        let begin = Instant::now();
+        loop {
+            let rest = most - bytes.len() as u64;
+            let (patience, told) = match file.take(rest).read_to_end(bytes) {
+                Ok(_) if is_fifo && bytes.is_empty() => (NO_WRITER, "no program writes to it"),
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                Err(_) => (SLOW_WRITER, "the program that writes to it does not end"),
+            };
+            let timeout = match patience.checked_sub(begin.elapsed()) {
+                _ if !is_fifo => PollTimeout::NONE,
+                Some(rest) => PollTimeout::try_from(rest).unwrap_or(PollTimeout::MAX),
+                None => return Err(io::Error::other(format!("it is a FIFO, and {told}"))),
+            };
+            let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut polled, timeout) {
+                // A program has opened it and written nothing.
+                Ok(_) if bytes.is_empty() && polled[0].revents() == Some(PollFlags::POLLHUP) => return Ok(()),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(not(all(unix, not(target_os = "ios"))))]
+mod platform {
+    use super::*;
+
+    pub(super) fn read_to_end(_: &Path, file: &File, most: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+        file.take(most).read_to_end(bytes).map(drop)
+    }
+}
+
 #[cfg(test)]
 #[cfg(unix)]
 mod tests {
@@ -56,6 +146,49 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn what_a_user_names_is_read_from_pipes_and_waits_for_no_fifo_without_a_writer() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let mkfifo = |name: &str| {
+            assert!(Command::new("mkfifo").arg(at(name)).status().unwrap().success());
+            at(name)
+        };
+        let read = |path: &Path| {
+            let read = read_named(path, 100);
+            read.map(|(bytes, _)| String::from_utf8(bytes.to_vec()).unwrap())
+                .map_err(|error| error.to_string())
+        };
+        let alone = mkfifo("alone");
+        symlink(&alone, at("link")).unwrap();
+        for path in [alone, at("link")] {
+            assert_eq!(read(&path).unwrap_err(), "it is a FIFO, and no program writes to it", "{path:?}");
+        }
+        for (written, told) in [
+            ("PrivateKey = x\n".to_owned(), Ok("PrivateKey = x\n".to_owned())),
+            ("x".repeat(101), Err("file too large".to_owned())),
+        ] {
+            let fifo = mkfifo(&format!("fifo{}", written.len()));
+            let writer = {
+                let (fifo, written) = (fifo.clone(), written.clone());
+                std::thread::spawn(move || std::fs::write(fifo, written))
+            };
+            assert_eq!(read(&fifo), told);
+            let _ = writer.join().unwrap();
+            // A shell's `<(…)`: the writer may end before, or after.
+            let (reader, mut writer) = io::pipe().unwrap();
+            let path =
+                std::path::PathBuf::from(format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader)));
+            assert!(is_descriptor(&path));
+            let writing = std::thread::spawn(move || io::Write::write_all(&mut writer, written.as_bytes()));
+            assert_eq!(read(&path), told);
+            let _ = writing.join().unwrap();
+        }
+        assert_eq!(read(Path::new("/dev/null")), Ok(String::new()));
+        assert!(read(Path::new("/dev/zero")).is_err_and(|error| error.contains("too large")));
+        assert!(read(directory.path()).is_err() && !is_descriptor(directory.path()));
+    }
 
     #[test]
     fn what_takes_the_place_of_a_file_is_refused_at_once() {

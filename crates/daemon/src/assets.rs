@@ -9,6 +9,7 @@ use clap::CommandFactory as _;
 use clap_mangen::roff::{Roff, roman};
 use weft_commands::output;
 use weft_config::exit::{Code, Error};
+use weft_ipc::OutputFile;
 
 use crate::cli::Cli;
 use crate::cli::assets::{CompletionsArgs, ManArgs};
@@ -49,7 +50,8 @@ pub fn man(args: &ManArgs) -> Result<(), Error> {
 
 /// Writes the pages of a command and of the commands below it.
 fn write_pages(directory: &Path, command: &clap::Command) -> io::Result<()> {
-    fs::write(directory.join(format!("{}.1", name_of(command))), page(command)?)?;
+    let path = directory.join(format!("{}.1", name_of(command)));
+    OutputFile::write_whole(&path, 0o666, &page(command)?)?;
     let mut shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     shown.try_for_each(|command| write_pages(directory, command))
 }

@@ -6,7 +6,6 @@
 //! wg-quick(8) ends it.
 
 use std::env::consts::OS;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
@@ -20,8 +19,8 @@ use weft_dataplane::{Controller, DataplaneError, OnEvent};
 use weft_host::network::{NetworkChange, Watch};
 use weft_host::routes::{Netlink, RouteError, is_utun};
 use weft_host::{HostError, Owner};
+use weft_ipc::OutputFile;
 use weft_ipc::holder::Held;
-use weft_ipc::output_file;
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_uapi::{self as uapi, Control, Listener, Server, SocketError};
 use weft_udp::UdpConfig;
@@ -231,8 +230,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let metrics = metrics.map(|listener| metrics::serve(listener, &watched.hosts, managed.clone()));
     let metrics = metrics.transpose()?;
     if let Some(path) = name_file {
-        let written = output_file::create(&path, 0o666)
-            .and_then(|mut file| file.write_all(format!("{name}\n").as_bytes()));
+        let written = OutputFile::write_whole(&path, 0o666, format!("{name}\n").as_bytes());
         written.map_err(|source| RunError::NameFile { path, source })?;
     }
     tracing::info!(interface = %name, port = interface.opened().port, "wg(8) can configure the interface");

@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use weft_ipc::holder::unfinished_at_random;
+
 #[cfg(any(test, windows))]
 mod access_list;
 #[cfg_attr(unix, path = "platform/unix.rs")]
@@ -49,11 +51,6 @@ pub(super) fn put_private(path: &Path, content: &[u8]) -> io::Result<()> {
 /// Writes the content to a private file beside a path. Its name is the same each time, so that what a crash
 /// leaves does not accumulate; where another user has taken that name, it is one that none can foresee.
 fn write_beside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
-    let named = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
     let write = |temporary: PathBuf| match write_private(&temporary, content) {
         Ok(()) => Ok(temporary),
         Err(error) => {
@@ -62,16 +59,13 @@ fn write_beside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
             Err(error)
         }
     };
-    let usual = named(".new");
+    let mut usual = path.as_os_str().to_owned();
+    usual.push(".new");
+    let usual = PathBuf::from(usual);
     write(usual.clone()).or_else(|error| {
         let is_taken = std::fs::symlink_metadata(&usual).is_ok();
-        if is_taken { write(named(&format!(".{:016x}.new", unforeseeable()))) } else { Err(error) }
+        if is_taken { write(unfinished_at_random(path)) } else { Err(error) }
     })
-}
-
-/// The seeds of the standard library's hash tables are random.
-fn unforeseeable() -> u64 {
-    std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ())
 }
 
 /// A process: its id, and its start time in the system's units, which distinguishes it from a later process

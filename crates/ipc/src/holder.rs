@@ -2,9 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
-#[cfg(unix)]
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -63,7 +61,6 @@ impl fmt::Display for Holder {
 }
 
 /// Ends the name of a socket until it listens. Clients ignore names that do not end in `.sock`.
-#[cfg(unix)]
 const UNFINISHED: &str = ".new";
 
 /// Returns the name of a socket until it listens.
@@ -74,13 +71,14 @@ pub(crate) fn unfinished(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Returns a name like that of [`unfinished`] that others cannot know, to take it first.
-#[cfg(unix)]
-pub(crate) fn unfinished_at_random(path: &Path) -> PathBuf {
-    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+/// Returns a name for what takes that of `path` when it is whole. Others cannot know it, to take it first.
+pub fn unfinished_at_random(path: &Path) -> PathBuf {
+    use std::hash::{BuildHasher as _, RandomState};
 
-    let random = RandomState::new().build_hasher().finish();
+    // The seeds of the standard library's hash tables are random.
+    let random = RandomState::new().hash_one(());
     let mut name = path.as_os_str().to_owned();
+    // Short: the path of a socket has 108 bytes at most.
     name.push(format!(".{:08x}{UNFINISHED}", random >> 32));
     name.into()
 }

@@ -45,11 +45,10 @@ impl ServerThread {
 }
 
 impl ServerThread {
-    /// Waits until the server ends by itself, however long that takes.
+    /// Waits until the server ends by itself, but not for one that hangs.
     pub fn finish(mut self) {
         if let Some(thread) = self.thread.take() {
-            // The guard ends the process on a panic, so this always succeeds.
-            let _ = thread.join();
+            weft_confine::join(thread);
         }
     }
 }
@@ -60,5 +59,29 @@ impl Drop for ServerThread {
         if let Some(thread) = self.thread.take() {
             weft_confine::join(thread);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_hangs_keeps_no_end_waiting() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let (release, released) = mpsc::channel::<()>();
+        let (ended, has_ended) = mpsc::channel();
+        let serve = async move || {
+            let _ = released.recv();
+            ended.send(()).unwrap();
+        };
+        ServerThread::start("hangs", runtime, serve).unwrap().finish();
+        assert!(has_ended.try_recv().is_err(), "left behind, and not waited for");
+        drop(release);
+        has_ended.recv().unwrap();
     }
 }

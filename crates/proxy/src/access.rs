@@ -10,6 +10,9 @@ use zeroize::Zeroizing;
 /// The longest user and password that SOCKS5 carries (RFC 1929).
 const MAX_LEN: usize = 255;
 
+/// The largest file of users that is read: more than 2,000 of the longest, and 50,000 usual ones.
+const MAX_BYTES: u64 = 1 << 20;
+
 /// Users and their passwords. Never shown, and wiped when dropped.
 pub struct Users(Vec<Zeroizing<Vec<u8>>>);
 
@@ -53,8 +56,8 @@ impl Users {
     /// # Errors
     /// Those of [`UsersError`].
     pub fn read(path: &Path) -> Result<Self, UsersError> {
-        let read = std::fs::read(path);
-        let text = Zeroizing::new(read.map_err(|source| UsersError::Read { path: path.to_owned(), source })?);
+        let read = weft_config::read_named(path, MAX_BYTES);
+        let (text, _) = read.map_err(|source| UsersError::Read { path: path.to_owned(), source })?;
         let mut users = Vec::new();
         for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -134,6 +137,8 @@ mod tests {
         assert!(users("a:\n").unwrap_err().contains(":1:"));
         assert!(users(&format!("a:{}\n", "b".repeat(256))).unwrap_err().contains(":1:"));
         assert!(users("# none\n").unwrap_err().contains("has no line"));
+        let large = users(&"a:b\n".repeat(1 << 18 | 1)).unwrap_err();
+        assert!(large.starts_with("cannot read ") && large.ends_with("file too large"), "{large}");
         let missing = Users::read(Path::new("/nonexistent/users")).unwrap_err().to_string();
         assert!(missing.starts_with("cannot read /nonexistent/users: "), "{missing}");
     }

@@ -1,12 +1,10 @@
 //! The users that the sockets of this machine belong to, so that one local user does not send in the name of
 //! another one.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// The network namespace of the calling thread (proc_pid_net(5)).
-const DIRECTORY: &str = "/proc/thread-self/net";
+use weft_ipc::proc_net::{DIRECTORY, Socket, sockets};
 
 /// Whether a socket is of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +29,7 @@ pub(crate) fn of_datagrams(at: SocketAddr, user: u32) -> Owner {
 fn user_of_connection(directory: &Path, at: SocketAddr, to: SocketAddr) -> Option<u32> {
     let ends = [at, to].map(end);
     let is_it = |socket: &Socket| [end(socket.local), end(socket.remote)] == ends;
-    Some(sockets(directory, ["tcp", "tcp6"]).ok()?.iter().find(|socket| is_it(socket))?.user)
+    Some(sockets(directory, "tcp").ok()?.iter().find(|socket| is_it(socket))?.user)
 }
 
 fn owner_of_datagrams(directory: &Path, at: SocketAddr, user: u32) -> Owner {
@@ -40,7 +38,7 @@ fn owner_of_datagrams(directory: &Path, at: SocketAddr, user: u32) -> Owner {
         let (local, local_port) = end(socket.local);
         local_port == port && (local == address || local.is_unspecified())
     };
-    let Ok(sockets) = sockets(directory, ["udp", "udp6"]) else { return Owner::Unknown };
+    let Ok(sockets) = sockets(directory, "udp") else { return Owner::Unknown };
     let users: Vec<u32> = sockets.iter().filter(sends).map(|socket| socket.user).collect();
     // Several sockets may share a port: each of them may have sent it.
     match users[..] {
@@ -52,41 +50,6 @@ fn owner_of_datagrams(directory: &Path, at: SocketAddr, user: u32) -> Owner {
 
 fn end(address: SocketAddr) -> (IpAddr, u16) {
     (address.ip().to_canonical(), address.port())
-}
-
-struct Socket {
-    local: SocketAddr,
-    remote: SocketAddr,
-    user: u32,
-}
-
-/// Reads two files of sockets; without IPv6 there is no second one.
-fn sockets(directory: &Path, [v4, v6]: [&str; 2]) -> io::Result<Vec<Socket>> {
-    let mut text = std::fs::read_to_string(directory.join(v4))?;
-    text.push_str(&std::fs::read_to_string(directory.join(v6)).unwrap_or_default());
-    Ok(text.lines().filter_map(socket).collect())
-}
-
-fn socket(line: &str) -> Option<Socket> {
-    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let [_, local, remote, _, _, _, _, user, ..] = fields[..] else { return None };
-    Some(Socket { local: address(local)?, remote: address(remote)?, user: user.parse().ok()? })
-}
-
-/// Reads an address in words of four bytes, each a number in the order of this machine, and a port.
-fn address(text: &str) -> Option<SocketAddr> {
-    let (address, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
-    let address: IpAddr = match address.len() {
-        8 => Ipv4Addr::from(word(0)?).into(),
-        32 => {
-            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
-            Ipv6Addr::from(<[u8; 16]>::try_from(words.as_flattened()).ok()?).into()
-        }
-        _ => return None,
-    };
-    Some(SocketAddr::new(address, port))
 }
 
 #[cfg(test)]

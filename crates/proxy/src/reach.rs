@@ -19,8 +19,14 @@ use crate::network::{Connection, LookUpError, Network};
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// A further address of a name is tried beside the first ones after this time (RFC 8305, section 5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// Addresses of a name that are tried. Each one that is silent takes a socket until another one accepts.
-const MAX_RACED: usize = 16;
+/// Addresses of a name that are tried.
+const MAX_TRIED: usize = 16;
+/// Addresses that are tried at once: each takes a socket.
+const MAX_RACED: usize = 4;
+/// How long an address may be silent while others wait for its place. The first packet to a peer may have to
+/// wait for a handshake, which is tried again after 5 s. All addresses have their turn within
+/// [`CONNECT_TIMEOUT`].
+const TURN: Duration = Duration::from_secs(6);
 
 /// The networks that destinations are reached by.
 #[derive(Clone)]
@@ -160,7 +166,7 @@ impl Reach {
     /// Those of [`ReachError`].
     pub async fn connect(&self, to: &Destination) -> Result<Box<dyn Connection>, ReachError> {
         let mut routes = alternate(self.routes(to).await?);
-        routes.truncate(MAX_RACED);
+        routes.truncate(MAX_TRIED);
         match timeout(CONNECT_TIMEOUT, race(routes)).await {
             Ok(connected) => connected.map_err(|error| ReachError::Connect(to.clone(), error)),
             Err(_) => Err(ReachError::Silent(to.clone())),
@@ -186,17 +192,22 @@ fn alternate(routes: Vec<(SocketAddr, Arc<dyn Network>)>) -> Routes {
 }
 
 /// Opens connections one after the other until one is accepted: the next one as soon as one fails, or after
-/// [`ATTEMPT_DELAY`].
+/// [`ATTEMPT_DELAY`] while fewer than [`MAX_RACED`] are tried.
 async fn race(mut routes: Routes) -> io::Result<Box<dyn Connection>> {
     let mut attempts = JoinSet::new();
     let mut first_failure = None;
     loop {
-        let next = routes.pop_front();
-        let is_last = next.is_none();
-        if let Some((address, network)) = next {
-            attempts.spawn(async move { network.connect(address).await });
+        if attempts.len() < MAX_RACED
+            && let Some((address, network)) = routes.pop_front()
+        {
+            let is_waited_for = routes.len() >= MAX_RACED;
+            attempts.spawn(async move {
+                let connected = network.connect(address);
+                if is_waited_for { timeout(TURN, connected).await? } else { connected.await }
+            });
         }
-        let patience = Instant::now() + ATTEMPT_DELAY;
+        let next = Instant::now() + ATTEMPT_DELAY;
+        let may_begin = !routes.is_empty() && attempts.len() < MAX_RACED;
         tokio::select! {
             attempt = attempts.join_next() => match attempt {
                 Some(Ok(Ok(connection))) => return Ok(connection),
@@ -204,7 +215,7 @@ async fn race(mut routes: Routes) -> io::Result<Box<dyn Connection>> {
                 Some(Err(ended)) => return Err(io::Error::other(ended)),
                 None => return Err(first_failure.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into())),
             },
-            () = sleep_until(patience), if !is_last => {}
+            () = sleep_until(next), if may_begin => {}
         }
     }
 }

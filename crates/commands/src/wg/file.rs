@@ -1,14 +1,11 @@
 //! Reads the text of a configuration from a file or standard input, into memory that is wiped.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use weft_config::exit::{Code, Error};
+use weft_config::{MAX_BYTES, read_named};
 use zeroize::Zeroizing;
-
-/// The maximum bytes of a configuration: more than 50,000 peers.
-const MAX_BYTES: u64 = 16 << 20;
 
 /// Why the text could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -37,12 +34,9 @@ impl From<FileError> for Error {
 /// Reads the text of a file; `-` is standard input.
 pub(super) fn read(file: &Path) -> Result<Zeroizing<String>, FileError> {
     let bytes = if file == Path::new("-") {
-        read_all(io::stdin().lock(), 0)
+        read_all(io::stdin().lock())
     } else {
-        File::open(file).and_then(|opened| {
-            let bytes = opened.metadata()?.len();
-            read_all(opened, bytes)
-        })
+        read_named(file, MAX_BYTES).map(|(bytes, _)| bytes)
     };
     let mut bytes = bytes.map_err(|error| FileError::Read { file: file.to_owned(), error })?;
     match String::from_utf8(std::mem::take(&mut *bytes)) {
@@ -56,12 +50,11 @@ pub(super) fn read(file: &Path) -> Result<Zeroizing<String>, FileError> {
     }
 }
 
-/// Reads all of `input`. `expected` is its probable size in bytes.
-fn read_all(input: impl Read, expected: u64) -> io::Result<Zeroizing<Vec<u8>>> {
-    // Allocated at once if the size is known: a vector that grows leaves copies of keys behind.
-    const PIPE: u64 = 1 << 20;
-    let room = expected.clamp(PIPE, MAX_BYTES) as usize + 1;
-    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
+/// Reads all of `input`.
+fn read_all(input: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
+    // Allocated at once: a vector that grows leaves copies of keys behind.
+    const PIPE: usize = 1 << 20;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(PIPE));
     input.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(io::ErrorKind::FileTooLarge.into());

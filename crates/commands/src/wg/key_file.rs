@@ -1,10 +1,10 @@
 //! Reads keys from files. Secrets do not belong on the command line, which all users can read.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use weft_config::read_named;
 use weft_tunnel::InvalidKey;
 use zeroize::Zeroizing;
 
@@ -23,15 +23,14 @@ pub(super) enum KeyFileError {
 /// Reads the key in a file; `None` if the file is empty, such as /dev/null.
 pub(super) fn read<K: FromStr<Err = InvalidKey>>(file: &Path) -> Result<Option<K>, KeyFileError> {
     // A key has 44 characters. White space around it is allowed; a longer text is not a key.
-    const MAX_BYTES: usize = 256;
-    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 1));
-    File::open(file)
-        .and_then(|opened| opened.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|error| KeyFileError::Read { file: file.to_owned(), error })?;
-    if bytes.is_empty() {
-        return Ok(None);
-    }
-    let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() <= MAX_BYTES);
+    const MAX_BYTES: u64 = 256;
+    let bytes = match read_named(file, MAX_BYTES) {
+        Ok((bytes, _)) if bytes.is_empty() => return Ok(None),
+        Ok((bytes, _)) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Zeroizing::default(),
+        Err(error) => return Err(KeyFileError::Read { file: file.to_owned(), error }),
+    };
+    let text = std::str::from_utf8(&bytes).ok();
     text.ok_or(InvalidKey)
         .and_then(|text| text.trim().parse())
         .map(Some)

@@ -100,7 +100,8 @@ mod tests {
     #[test]
     fn a_process_with_threads_stays_where_it_is() {
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        std::thread::scope(|scope| {
+        // Owns the sender: a failure ends the thread too.
+        std::thread::scope(move |scope| {
             scope.spawn(move || ended.recv());
             let error = begin().unwrap_err();
             assert!(matches!(error, BackgroundError::Threads(2..)), "{error}");

@@ -1,7 +1,7 @@
 //! Files of keys, files that cannot be read, and files that other users can read.
 
 #[cfg(target_os = "linux")]
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 #[cfg(target_os = "linux")]
 use tempfile::TempDir;
@@ -161,4 +161,61 @@ fn a_file_with_a_name_that_no_interface_can_have_is_refused_by_every_command() {
             assert!(ended.stderr.contains(reason), "{command} {name}: {}", ended.stderr);
         }
     }
+}
+
+/// Ended even if a test fails while it waits.
+#[cfg(target_os = "linux")]
+struct Waiting(Child);
+
+#[cfg(target_os = "linux")]
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // It has been waited for already if these fail.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_fifo_that_no_program_writes_to_holds_no_command_up_and_a_shells_pipe_is_read() {
+    let text = format!("[Interface]\nPrivateKey = {KEY}\n");
+    let (directory, path) = file("wg0.conf", text.as_bytes());
+    let path = path.to_str().unwrap();
+    let fifo = directory.path().join("fifo.conf");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let fifo = fifo.to_str().unwrap();
+    let commands = [
+        &["check", fifo][..],
+        &["doctor", fifo],
+        &["strip", fifo],
+        &["up", fifo],
+        &["reload", fifo],
+        &["exec", fifo, "--", "true"],
+        &["setconf", "wg0", fifo],
+        &["addconf", "wg0", fifo],
+        &["syncconf", "wg0", fifo],
+        &["set", "wg0", "private-key", fifo],
+        &["set", "wg0", "peer", PEER, "preshared-key", fifo],
+        &["proxy", path, "--socks5", "1080", "--password-file", fifo],
+    ];
+    let start = |arguments: &&[&str]| {
+        let mut command = weft(arguments);
+        Waiting(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
+    };
+    let started: Vec<_> = commands.iter().map(start).collect();
+    for (arguments, mut waiting) in commands.iter().zip(started) {
+        let what = format!("{arguments:?} to end");
+        let status = weft_lab::wait_until(&what, || waiting.0.try_wait().unwrap());
+        let mut told = String::new();
+        std::io::Read::read_to_string(&mut waiting.0.stderr.take().unwrap(), &mut told).unwrap();
+        assert!(!status.success(), "{arguments:?}");
+        assert!(told.contains(&format!("{fifo}: ")), "{arguments:?}: {told}");
+        assert!(told.contains("it is a FIFO, and no program writes to it"), "{arguments:?}: {told}");
+    }
+    let script =
+        r#""$0" strip <(cat "$1") && "$0" strip /dev/stdin < "$1" && cat "$1" | "$0" strip /dev/stdin"#;
+    let program = env!("CARGO_BIN_EXE_weft");
+    let ended: Ended = Command::new("bash").args(["-c", script, program, path]).output().unwrap().into();
+    assert_eq!(ended.stdout, format!("{text}\n").repeat(3), "{}", ended.stderr);
 }

@@ -1,26 +1,25 @@
 //! What /proc says of sockets, devices and descriptors.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use nix::net::if_::if_nametoindex;
 
 use super::{Held, Holder, is_unfinished};
+use crate::proc_net::{self, Socket};
 
-/// A TCP socket that listens, in /proc/net/tcp.
-const LISTENS: &str = "0A";
 /// A Unix socket that listens, in the flags of /proc/net/unix (__SO_ACCEPTCON).
 const ACCEPTS: u32 = 1 << 16;
 const NETWORK: &str = "/proc/thread-self/ns/net";
 
 pub(super) fn find(held: Held<'_>) -> Holder {
-    let sockets: Vec<String> = match held {
+    let sockets: Vec<u64> = match held {
         Held::Device(name) => return device(name),
         // Any free port.
         Held::Udp(0) => return Holder::Unknown,
-        Held::Udp(port) => internet("udp", |at, _| at.port() == port),
-        Held::Tcp(wanted) => internet("tcp", |at, state| state == LISTENS && exclude(at, wanted)),
+        Held::Udp(port) => internet("udp", |socket| socket.local.port() == port),
+        Held::Tcp(wanted) => internet("tcp", |socket| socket.listens && exclude(socket.local, wanted)),
         Held::Socket(path) => unix(path),
     };
     if sockets.is_empty() {
@@ -59,35 +58,10 @@ fn process_of(descriptor: &Path) -> Option<&Path> {
     descriptor.parent()?.parent()
 }
 
-/// Returns the inodes of the sockets of a protocol that `is_wanted` by their local address and state.
-fn internet(protocol: &str, is_wanted: impl Fn(SocketAddr, &str) -> bool) -> Vec<String> {
-    let tables = ["", "6"].map(|family| format!("/proc/thread-self/net/{protocol}{family}"));
-    let tables = tables.into_iter().filter_map(|table| fs::read_to_string(table).ok());
-    let inodes = tables.flat_map(|table| {
-        let inode = |line: &str| {
-            let columns: Vec<&str> = line.split_whitespace().collect();
-            let (local, state, inode) = (columns.get(1)?, columns.get(3)?, columns.get(9)?);
-            is_wanted(address(local)?, state).then(|| (*inode).to_owned())
-        };
-        table.lines().skip(1).filter_map(inode).collect::<Vec<_>>()
-    });
-    inodes.collect()
-}
-
-/// Parses an address of /proc/net: the words of the address in the order of this machine's bytes, and the
-/// port.
-fn address(text: &str) -> Option<SocketAddr> {
-    let (address, port) = text.split_once(':')?;
-    let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
-    let address: IpAddr = match address.len() {
-        8 => Ipv4Addr::from(word(0)?).into(),
-        32 => {
-            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
-            Ipv6Addr::from(<[u8; 16]>::try_from(words.concat()).ok()?).to_canonical()
-        }
-        _ => return None,
-    };
-    Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
+/// Returns the sockets of a protocol that are wanted.
+fn internet(protocol: &str, is_wanted: impl Fn(&Socket) -> bool) -> Vec<u64> {
+    let sockets = proc_net::sockets(Path::new(proc_net::DIRECTORY), protocol).unwrap_or_default();
+    sockets.into_iter().filter(is_wanted).map(|socket| socket.inode).collect()
 }
 
 /// Reports whether two sockets cannot listen at both addresses.
@@ -96,7 +70,7 @@ fn exclude(a: SocketAddr, b: SocketAddr) -> bool {
 }
 
 /// Returns the inode of the Unix socket that listens on a path.
-fn unix(path: &Path) -> Vec<String> {
+fn unix(path: &Path) -> Vec<u64> {
     // /var/run is a link on most machines, and the socket may have been made by either name.
     let resolved = path.parent().and_then(|parent| Some(parent.canonicalize().ok()?.join(path.file_name()?)));
     let names = [Some(path), resolved.as_deref()];
@@ -108,7 +82,7 @@ fn unix(path: &Path) -> Vec<String> {
         // A socket keeps the name that it was bound under.
         let bound = Path::new(columns.get(7)?);
         let is_named = names.iter().flatten().any(|name| *name == bound || is_unfinished(bound, name));
-        (flags & ACCEPTS != 0 && is_named).then_some((*columns.get(6)?).to_owned())
+        (flags & ACCEPTS != 0 && is_named).then_some(columns.get(6)?.parse().ok()?)
     };
     table.lines().skip(1).filter_map(inode).collect()
 }

@@ -6,6 +6,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use super::*;
+use crate::OutputFile;
 
 /// Another user.
 const STRANGER: u32 = 54_321;
@@ -65,7 +66,7 @@ fn what_another_user_left_in_a_directory_of_others_is_no_trap() {
             if what != "a hard link" {
                 std::os::unix::fs::lchown(place.path(), Some(STRANGER), None).unwrap();
             }
-            let result = create(&place.path(), 0o600).map(drop).map_err(|error| error.to_string());
+            let result = open(&place.path(), 0o600).map(drop).map_err(|error| error.to_string());
             // In a directory of that user a file is as good as any.
             match what {
                 "a file" if owner == STRANGER => assert_eq!(result, Ok(()), "{what}, {mode:o}"),
@@ -83,17 +84,63 @@ fn what_another_user_left_in_a_directory_of_others_is_no_trap() {
 }
 
 #[test]
-fn own_files_are_written_from_their_start_with_their_mode() {
+fn an_earlier_file_is_whole_until_the_new_one_is() {
     for mode in [0o700, 0o1777] {
         let place = Place::new(mode, geteuid().as_raw());
-        for text in ["a long text", "short"] {
-            create(&place.path(), 0o600).unwrap().write_all(text.as_bytes()).unwrap();
-            assert_eq!(fs::read_to_string(place.path()).unwrap(), text);
-        }
-        assert_eq!(fs::metadata(place.path()).unwrap().mode() & 0o777, 0o600);
+        let entries = || fs::read_dir(place.path().parent().unwrap()).unwrap().count();
         let link = place.path().with_file_name("link");
-        symlink(place.path(), &link).unwrap();
-        create(&link, 0o600).unwrap().write_all(b"by a link").unwrap();
-        assert_eq!(fs::read_to_string(place.path()).unwrap(), "by a link");
+        symlink("out", &link).unwrap();
+        // First there is none.
+        for (path, before) in [(place.path(), None), (place.path(), Some("first")), (link, Some("second"))] {
+            let content = || fs::read_to_string(place.path()).ok();
+            let begin = |text: &str| {
+                let mut file = OutputFile::create(&path, 0o600).unwrap();
+                file.write_all(text.as_bytes()).unwrap();
+                file
+            };
+            assert_eq!(content().as_deref(), before);
+            let unfinished = begin("unfinished");
+            assert_eq!(content().as_deref(), before.or(Some("unfinished")));
+            drop(unfinished);
+            assert_eq!((content().as_deref(), entries()), (before, 1 + usize::from(before.is_some())));
+            begin("kept, if it is new").keep_if_new();
+            assert_eq!(content().as_deref(), before.or(Some("kept, if it is new")));
+            let next = before.map_or("first", |_| "second");
+            begin(next).keep().unwrap();
+            assert_eq!((content().as_deref(), entries()), (Some(next), 2));
+            // It keeps its mode.
+            let mode = if before.is_some() { 0o604 } else { 0o600 };
+            assert_eq!(fs::metadata(place.path()).unwrap().mode() & 0o777, mode);
+            fs::set_permissions(place.path(), fs::Permissions::from_mode(0o604)).unwrap();
+        }
+        assert!(fs::symlink_metadata(place.path().with_file_name("link")).unwrap().is_symlink());
     }
+}
+
+#[test]
+fn what_cannot_be_replaced_is_written_as_it_is_and_not_emptied_before() {
+    let place = Place::new(0o700, geteuid().as_raw());
+    fs::write(place.path(), "a long text").unwrap();
+    fs::hard_link(place.path(), place.path().with_file_name("other")).unwrap();
+    drop(OutputFile::create(&place.path(), 0o600).unwrap());
+    assert_eq!(fs::read_to_string(place.path()).unwrap(), "a long text");
+    OutputFile::write_whole(&place.path(), 0o600, b"short").unwrap();
+    assert_eq!(fs::read_to_string(place.path().with_file_name("other")).unwrap(), "short");
+
+    let fifo = place.path().with_file_name("fifo");
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || fs::read_to_string(fifo)
+    });
+    OutputFile::write_whole(&fifo, 0o600, b"to a reader").unwrap();
+    assert_eq!(reader.join().unwrap().unwrap(), "to a reader");
+    OutputFile::write_whole(Path::new("/dev/null"), 0o600, b"nothing").unwrap();
+
+    // As with `> FILE`: what is written goes behind what the program has written.
+    let mut open = File::create(place.path().with_file_name("open")).unwrap();
+    open.write_all(b"before ").unwrap();
+    let name = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
+    OutputFile::write_whole(Path::new(&name), 0o600, b"and after").unwrap();
+    assert_eq!(fs::read_to_string(place.path().with_file_name("open")).unwrap(), "before and after");
 }

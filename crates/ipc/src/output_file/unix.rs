@@ -1,62 +1,83 @@
-//! Files that a command writes where its user says, perhaps as root below a directory in which other users
-//! may make entries.
+//! Files in directories that other users may write to.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
+use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
+
+use super::End;
+use crate::holder::unfinished_at_random;
 
 /// Permission bits that let other users make entries in a directory.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// The bit that lets users remove their own entries alone.
 const STICKY: u32 = 0o1000;
-/// How often an entry may change while it is looked at.
-const ATTEMPTS: u32 = 8;
+/// How often an entry may change while it is looked at, and how many links lead from one to the next.
+const ATTEMPTS: u32 = 32;
 
-/// Opens a file to write it from its start, and makes it with this mode if it is missing.
-///
-/// In a directory of another user, or one that others may write to, such as /tmp, an entry that is there may
-/// be a trap: a link to a file of this user, a file that another user reads along, or a FIFO. There the entry
-/// has to be this user's or that of the directory's owner, a regular file with one name or a FIFO, and this
-/// user's if it is a link.
-///
-/// # Errors
-/// Those of open(2), and one that names what is in the way.
-pub fn create(path: &Path, mode: u32) -> io::Result<File> {
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    let place = fs::metadata(directory.unwrap_or(Path::new(".")))?;
-    let mut options = OpenOptions::new();
-    options.write(true).mode(mode);
-    if is_ours(place.uid()) && place.mode() & WRITABLE_BY_OTHERS == 0 {
-        return options.create(true).truncate(true).open(path);
-    }
+pub(super) fn open(path: &Path, mode: u32) -> io::Result<(File, End)> {
+    let mut path = path.to_owned();
     for _ in 0..ATTEMPTS {
-        match options.clone().create_new(true).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made,
+        if weft_config::is_descriptor(&path) {
+            return Ok((OpenOptions::new().append(true).open(path)?, End::InPlace));
         }
-        let entry = match fs::symlink_metadata(path) {
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        let place = fs::metadata(directory)?;
+        match OpenOptions::new().write(true).create_new(true).mode(mode).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return Ok((made?, End::New(path))),
+        }
+        let entry = match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             entry => entry?,
         };
-        refuse(&entry, &place)?;
-        if entry.is_symlink() {
-            // None but this user and the directory's can have made it; it is followed as it is.
-            return options.create(true).truncate(true).open(path);
+        if !is_ours(place.uid()) || place.mode() & WRITABLE_BY_OTHERS != 0 {
+            refuse(&entry, &place)?;
         }
-        let file = options.clone().custom_flags(libc::O_NOFOLLOW | libc::O_NOCTTY).open(path)?;
+        if entry.is_symlink() {
+            // What it leads to is looked at in the same way.
+            path = directory.join(fs::read_link(&path)?);
+            continue;
+        }
+        let mut options = OpenOptions::new();
+        let file = options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NOCTTY).open(&path)?;
         let opened = file.metadata()?;
         if (opened.dev(), opened.ino()) != (entry.dev(), entry.ino()) {
             continue;
         }
-        if opened.is_file() {
-            file.set_len(0)?;
-        }
-        return Ok(file);
+        return Ok(match replacement(&path, &opened) {
+            _ if !opened.is_file() => (file, End::InPlace),
+            Some((file, unfinished)) => (file, End::Beside { unfinished, earlier: path }),
+            None => (file, End::ToEmpty),
+        });
     }
-    Err(io::Error::other("another process replaces it again and again"))
+    Err(io::Error::other("links lead in a circle, or another process replaces it again and again"))
+}
+
+/// Makes a file beside an earlier one, with its owner and mode; `None` if it cannot take its place.
+fn replacement(path: &Path, earlier: &Metadata) -> Option<(File, PathBuf)> {
+    if !earlier.is_file() || earlier.nlink() > 1 {
+        return None;
+    }
+    let unfinished = unfinished_at_random(path);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).ok()?;
+    let adopt = || {
+        let made = file.metadata()?;
+        if (made.uid(), made.gid()) != (earlier.uid(), earlier.gid()) {
+            fchown(&file, Some(earlier.uid()), Some(earlier.gid()))?;
+        }
+        file.set_permissions(earlier.permissions())
+    };
+    match adopt() {
+        Ok(()) => Some((file, unfinished)),
+        Err(_) => {
+            let _ = fs::remove_file(unfinished);
+            None
+        }
+    }
 }
 
 fn is_ours(user: u32) -> bool {

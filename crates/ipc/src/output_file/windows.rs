@@ -1,13 +1,19 @@
-//! Files that a command writes where its user says.
+//! Files where access is inherited from the folder.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// Opens a file to write it from its start. A new file inherits the access rights of its folder.
-///
-/// # Errors
-/// Those of the system.
-pub fn create(path: &Path, _mode: u32) -> io::Result<File> {
-    File::create(path)
+use super::End;
+use crate::holder::unfinished_at_random;
+
+pub(super) fn open(path: &Path, _mode: u32) -> io::Result<(File, End)> {
+    if !fs::metadata(path).is_ok_and(|entry| entry.is_file()) {
+        return Ok((File::create(path)?, End::InPlace));
+    }
+    let unfinished = unfinished_at_random(path);
+    match File::create_new(&unfinished) {
+        Ok(file) => Ok((file, End::Beside { unfinished, earlier: path.to_owned() })),
+        Err(_) => Ok((File::options().write(true).open(path)?, End::ToEmpty)),
+    }
 }

@@ -22,7 +22,8 @@ use super::{Manage, capture};
 const CLIENTS: usize = 8;
 /// Time limit for a client to complete a request that it began, and to read its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Time limit for a client to read what failed at the end of the interface.
+/// Time limit for all clients to read what failed at the end of the interface. The thread has a bit longer
+/// to end.
 const OUTCOME_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a client may be silent between requests, unless another client needs its place. `weft top` is
 /// silent for less.
@@ -96,8 +97,10 @@ impl Waiting {
         }
         // Serialization of this type cannot fail.
         let line = ok(&Incomplete { failures }).unwrap_or_default();
+        let end = Instant::now() + OUTCOME_PATIENCE;
         for mut client in clients {
-            let _gone = timeout(OUTCOME_PATIENCE, client.write_all(&line)).await;
+            // After the end this still writes what fits at once: a slow reader keeps it from no other.
+            let _gone = timeout_at(end, client.write_all(&line)).await;
         }
     }
 }
