@@ -12,8 +12,9 @@ use crate::interrupt::Interrupt;
 use crate::report::Report;
 use crate::topology::Wire;
 
+mod bench;
 pub(crate) mod case;
-pub(crate) mod cold_start;
+mod cold_start;
 mod connections;
 mod iperf;
 mod measure;

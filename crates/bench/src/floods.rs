@@ -9,7 +9,6 @@
 //! Every measurement starts its daemons, so that the aftermath of a flood, above all used-up credit, does not
 //! affect the next one.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::Result;
@@ -22,6 +21,7 @@ use crate::implementation::{self, Implementation};
 use crate::interrupt::Interrupt;
 use crate::peers::priority;
 use crate::report::{PING_P99, Report, Wanted};
+use crate::worker::Worker;
 use crate::{tools, topology};
 
 mod attack;
@@ -48,8 +48,8 @@ const FULL_RATE: f64 = 0.9;
 pub(crate) struct FloodsArgs {
     #[command(flatten)]
     pub(crate) sides: SideArgs,
-    /// What to flood with; several, with commas. See the list below. A flood lasts until all strangers are in,
-    /// or 17 s, of which TCP and pings are measured for `--secs`.
+    /// What to flood with; several, with commas. See the list below. A flood lasts until all strangers are
+    /// in, or 17 s, of which TCP and pings are measured for `--secs`.
     #[arg(long = "attack", value_name = "NAME", value_delimiter = ',')]
     attacks: Vec<Attack>,
     /// Threads of a busy loop beside everything.
@@ -86,7 +86,12 @@ pub(crate) fn run(args: &FloodsArgs, json: bool) -> Result<()> {
         ("busy loops", &args.busy),
     ])?;
     priority::refusal().into_iter().for_each(|note| report.note(note));
-    let _busy = Busy::start(args.busy);
+    let spin = |stop: &AtomicBool| {
+        while !stop.load(Relaxed) {
+            std::hint::spin_loop();
+        }
+    };
+    let _busy = (0..args.busy).map(|_| Worker::start("busy", spin)).collect::<Result<Vec<_>, _>>()?;
     let mut rounds = || -> Result<()> {
         for round in 0..times.rounds as usize {
             for attack in &attacks {
@@ -150,29 +155,5 @@ fn judge(report: &mut Report, attacks: &[Attack], attack: Attack, name: &str) {
     if report.summary(of, TRIES).is_some() {
         // The first initiation and two retries.
         report.require(of, TRIES, Wanted::AtMost(3.0));
-    }
-}
-
-/// Busy loops, each on a thread; dropping this ends them.
-struct Busy(Arc<AtomicBool>);
-
-impl Busy {
-    fn start(count: u32) -> Self {
-        let stop = Arc::<AtomicBool>::default();
-        for _ in 0..count {
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || {
-                while !stop.load(Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
-        Self(stop)
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
     }
 }

@@ -1,6 +1,7 @@
 //! The implementations that are measured, and how an end of a tunnel is brought up with each.
 
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -16,6 +17,7 @@ use weft_tunnel::{PrivateKey, PublicKey};
 
 use crate::interrupt::Interrupt;
 use crate::process::Process;
+use crate::site::{self, PeerSection};
 use crate::usage::Usage;
 
 mod named;
@@ -212,24 +214,17 @@ pub(crate) struct End {
     pub(crate) private_key: PrivateKey,
     pub(crate) peer_public_key: PublicKey,
     pub(crate) port: u16,
-    pub(crate) address: String,
-    pub(crate) peer_address: String,
-    pub(crate) peer_endpoint: String,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) peer_address: Ipv4Addr,
+    pub(crate) peer_endpoint: SocketAddr,
     pub(crate) mtu: u16,
 }
 
 impl End {
     /// Returns the configuration for `wg setconf`, or for `weft up` with more lines in the first section.
     fn text(&self, interface_lines: &str) -> String {
-        format!(
-            "[Interface]\nPrivateKey = {}\nListenPort = {}\n{interface_lines}\
-             [Peer]\nPublicKey = {}\nAllowedIPs = {}/32\nEndpoint = {}\n",
-            *self.private_key.to_base64(),
-            self.port,
-            self.peer_public_key,
-            self.peer_address,
-            self.peer_endpoint
-        )
+        let peer = PeerSection::new(self.peer_public_key, self.peer_address, Some(self.peer_endpoint));
+        site::config(&self.private_key, Some(self.port), interface_lines, [peer])
     }
 }
 
@@ -331,9 +326,9 @@ mod tests {
             private_key,
             peer_public_key: peer_key,
             port: 1,
-            address: "10.0.0.1".into(),
-            peer_address: "10.0.0.2".into(),
-            peer_endpoint: "192.0.2.2:2".into(),
+            address: Ipv4Addr::new(10, 0, 0, 1),
+            peer_address: Ipv4Addr::new(10, 0, 0, 2),
+            peer_endpoint: "192.0.2.2:2".parse().unwrap(),
             mtu: 1420,
         };
         let peer =

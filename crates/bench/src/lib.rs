@@ -19,12 +19,14 @@ mod report;
 mod rootless;
 mod rtt;
 mod shards;
+mod site;
 mod soak;
 mod stages;
 mod stats;
 mod tools;
 mod topology;
 mod usage;
+mod worker;
 
 /// Runs the command of this process's command line.
 pub fn main() -> ExitCode {

@@ -18,8 +18,9 @@ use clap::{Args, ValueEnum};
 
 use self::gateway::Gateway;
 use self::ledger::Ledger;
-use self::measure::{Direction, Load, Shape, Stand};
+use self::measure::{Direction, JAIN, LOST, Load, SLOWEST, Stand};
 use self::roster::Roster;
+use self::shape::Shape;
 use crate::args::{SideArgs, turns};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
@@ -37,6 +38,7 @@ pub(crate) mod packet;
 pub(crate) mod priority;
 pub(crate) mod roster;
 mod round_robin;
+mod shape;
 pub(crate) mod socket;
 mod swarm;
 
@@ -286,7 +288,7 @@ impl Bench<'_> {
                             if load.is_none() {
                                 alone = speed;
                             }
-                            share(sample, equals, speed, other, alone)
+                            share(&sample, equals, speed, other, alone)
                         });
                         let beside = load_name(load.map(|load| (direction, load)));
                         let case = match load {
@@ -341,11 +343,13 @@ impl Bench<'_> {
     }
 }
 
-/// Adds how the speed of equal peers, together and alone, stands beside that of the other.
-fn share(sample: Sample, equals: usize, speed: f64, other: Option<f64>, alone: f64) -> Sample {
+/// Returns how the speed of equal peers, together and alone, stands beside that of the other.
+fn share(sample: &Sample, equals: usize, speed: f64, other: Option<f64>, alone: f64) -> Sample {
     let equals = equals as f64;
     let all = speed + other.unwrap_or(0.0);
     let peers = equals + if other.is_some() { 1.0 } else { 0.0 };
+    let kept = [GBIT, JAIN, SLOWEST, LOST].into_iter().filter_map(|of| Some((of, sample.get(of)?)));
+    let sample = kept.fold(Sample::default(), |sample, (of, value)| sample.with(of, value));
     let sample = sample.with(FAIR, speed / equals / (all / peers));
     match other {
         Some(other) => sample.with(OTHER, other).with(KEPT, speed / (all * equals / peers).min(alone)),
@@ -360,7 +364,7 @@ mod tests {
     #[test]
     fn a_fair_share_counts_the_other_as_one_of_them() {
         let of = |equals, speed, other, alone, figure| {
-            share(Sample::default(), equals, speed, other, alone).get(figure)
+            share(&Sample::default(), equals, speed, other, alone).get(figure)
         };
         assert_eq!(of(4, 2.0, None, 2.0, FAIR), Some(1.0));
         assert_eq!(of(4, 2.0, Some(0.5), 2.0, FAIR), Some(1.0));

@@ -231,6 +231,8 @@ impl Report {
     }
 
     fn new(machine: Machine, settings: Vec<(&'static str, String)>) -> Self {
+        let control = ("congestion control", machine.tcp_congestion_control.clone());
+        let settings = settings.into_iter().chain([control]).collect();
         Self {
             machine,
             settings,
@@ -244,8 +246,9 @@ impl Report {
         }
     }
 
-    /// Adds a condition of the measurements.
+    /// Adds a condition of the measurements, or replaces it.
     pub(crate) fn set(&mut self, name: &'static str, value: impl Display) {
+        self.settings.retain(|(known, _)| *known != name);
         self.settings.push((name, value.to_string()));
     }
 

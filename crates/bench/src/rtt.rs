@@ -20,7 +20,7 @@ use weft_lab::traffic::{self, Amount, Progress, STALL, SentFlow, TcpReceiver, se
 
 use crate::args::{SideArgs, turns};
 use crate::compare::BARE;
-use crate::compare::cold_start::TRANSFER;
+use crate::compare::case::TRANSFER;
 use crate::implementation::{Implementation, check_names};
 use crate::interrupt::Interrupt;
 use crate::report::{CPU, Figure, RETRANSMITS, Report, Sample};
@@ -35,12 +35,13 @@ const GRACE: Duration = Duration::from_secs(30);
 const MBIT: Figure = Figure::new("mbit_per_second", "Mbit/s", 1);
 /// Of what the headers leave: the payload, divided by its share of a full frame.
 const OF_HEADERS: Figure = Figure::new("of_what_headers_leave", "without headers, Mbit/s", 1);
-/// Retransmits from the first packet to the last, slow start included. The figures below cover that span, too.
+/// Retransmits from the first packet to the last, slow start included. The figures below cover that span,
+/// too.
 const ALL_RETRANSMITS: Figure = Figure::new("retransmits_in_all", "with slow start", 0);
 /// How often the sender found its segments reordered: by SACK, by timestamps, without either.
 const REORDERING: Figure = Figure::new("reordering_seen", "reordering seen", 0);
-/// Frames that the link dropped at its queue, there and back, and packets that an interface dropped because its
-/// ring was full.
+/// Frames that the link dropped at its queue, there and back, and packets that an interface dropped because
+/// its ring was full.
 const LINK_DROPS: Figure = Figure::new("dropped_by_link", "link drops", 0);
 const RING_DROPS: Figure = Figure::new("dropped_by_interfaces", "ring drops", 0);
 /// Mean of the sender's smoothed round-trip times.

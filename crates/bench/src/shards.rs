@@ -103,8 +103,8 @@ fn threads_of(count: NonZeroU16) -> String {
 }
 
 impl ShardsArgs {
-    /// Returns all cases, those to be compared next to each other, each with the one that it is compared with:
-    /// the same load on the first number of packet threads.
+    /// Returns all cases, those to be compared next to each other, each with the one that it is compared
+    /// with: the same load on the first number of packet threads.
     fn cases(&self) -> Vec<(Case, Case)> {
         let mut cases: Vec<(Case, Case)> = Vec::new();
         for &load in &self.load {

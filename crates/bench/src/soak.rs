@@ -60,7 +60,8 @@ pub(crate) struct SoakArgs {
     /// Datagrams a second of a flood.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     flood: u32,
-    /// A directory for the figures (soak.jsonl and soak.json), the tables (soak.txt) and the logs of the daemons.
+    /// A directory for the figures (soak.jsonl and soak.json), the tables (soak.txt) and the logs of the
+    /// daemons.
     #[arg(long, value_name = "DIRECTORY", overrides_with = "out")]
     out: Option<PathBuf>,
     /// The weft to load, and more arguments for `weft up`; without it the one beside this program.

@@ -35,8 +35,8 @@ pub(crate) fn ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Summ
     Summary::of(pairs.map(|(ours, theirs)| ours / theirs))
 }
 
-/// Summarizes the middle half of the values: the median, and the quartiles as range. What other work disturbed
-/// is excluded. `None` without values.
+/// Summarizes the middle half of the values: the median, and the quartiles as range. What other work
+/// disturbed is excluded. `None` without values.
 pub(crate) fn middle(values: &[f64]) -> Option<Summary> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

@@ -6,27 +6,16 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::compare::case::Case;
 use crate::implementation::Implementation;
 
 /// A program, and the Debian package that contains it.
-type Tool = (&'static str, &'static str);
+pub(crate) type Tool = (&'static str, &'static str);
 
-const IPERF3: Tool = ("iperf3", "iperf3");
-const PING: Tool = ("ping", "iputils-ping");
+pub(crate) const IPERF3: Tool = ("iperf3", "iperf3");
+pub(crate) const PING: Tool = ("ping", "iputils-ping");
 const WG: Tool = ("wg", "wireguard-tools");
 /// What `rootless` needs.
 pub(crate) const ROOTLESS: [Tool; 3] = [IPERF3, ("setpriv", "util-linux"), ("curl", "curl")];
-
-/// Returns the programs that a case needs.
-pub(crate) fn of(case: Case) -> &'static [Tool] {
-    match case {
-        Case::Idle | Case::Connections { .. } | Case::ColdStart { .. } => &[],
-        Case::Ping => &[PING],
-        Case::PingLoaded => &[IPERF3, PING],
-        _ => &[IPERF3],
-    }
-}
 
 /// Checks that the needed programs are installed.
 ///

@@ -30,6 +30,7 @@ use weft_tunnel::PrivateKey;
 use crate::congestion;
 use crate::implementation::{Daemon, End, Implementation, TRANSFER_PORT};
 use crate::interrupt::Interrupt;
+use crate::site;
 use crate::usage::Usage;
 
 /// The addresses of the link's two ends.
@@ -131,8 +132,7 @@ impl Tunnel {
         let files = tempfile::tempdir()?;
         // An end without root has a directory in it.
         std::fs::set_permissions(files.path(), Permissions::from_mode(0o711))?;
-        let key = || PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"));
-        let (near_key, far_key) = (key()?, key()?);
+        let (near_key, far_key) = (site::key()?, site::key()?);
         let start = |implementation: &Implementation,
                      namespace: &Namespace,
                      key: &PrivateKey,
@@ -144,9 +144,9 @@ impl Tunnel {
                 private_key: key.clone(),
                 peer_public_key: peer.public_key(),
                 port: PORT,
-                address: own.to_string(),
-                peer_address: other.to_string(),
-                peer_endpoint: format!("{link}:{PORT}"),
+                address: own,
+                peer_address: other,
+                peer_endpoint: SocketAddr::from((link, PORT)),
                 mtu,
             };
             implementation.start(namespace, &end, &directory, interrupt)

@@ -3,8 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::measure::PEAK;
 use crate::report::{CPU, Figure, GBIT, IDLE_CPU, PING_P50, PING_P99, PINGS_LOST, Wanted};
+use crate::tools::{self, Tool};
+
+/// Peak resident memory of a daemon; the larger of both ends.
+pub(super) const PEAK: Figure = Figure::new("peak_rss_mib", "peak RSS MiB", 1);
+/// Duration of a transfer from connecting to the confirmation of its last byte.
+pub(crate) const TRANSFER: Figure = Figure::new("transfer_ms", "ms", 1);
+/// Connections that failed, of many.
+pub(super) const FAILED: Figure = Figure::new("failed_connections", "failed", 0);
 
 /// Which way TCP goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +86,7 @@ impl Case {
             Self::Ping | Self::PingLoaded => &[PING_P50, PING_P99],
             Self::Memory => &[PEAK],
             Self::Idle => &[IDLE_CPU],
-            Self::ColdStart { .. } => &[super::cold_start::TRANSFER],
+            Self::ColdStart { .. } => &[TRANSFER],
         }
     }
 
@@ -99,10 +106,20 @@ impl Case {
                 (PING_P99, RatioAtMost(1.0 / 3.0)),
                 (PINGS_LOST, AtMost(0.0)),
             ],
-            Self::Connections { .. } => vec![(super::connections::FAILED, AtMost(0.0))],
+            Self::Connections { .. } => vec![(FAILED, AtMost(0.0))],
             Self::Memory => vec![(PEAK, AtMost(64.0))],
             Self::Idle => vec![(IDLE_CPU, AtMost(0.1))],
             Self::Tcp { .. } | Self::UdpFlood { .. } | Self::ColdStart { .. } => Vec::new(),
+        }
+    }
+
+    /// Returns the programs that the case needs.
+    pub(super) fn tools(self) -> &'static [Tool] {
+        match self {
+            Self::Idle | Self::Connections { .. } | Self::ColdStart { .. } => &[],
+            Self::Ping => &[tools::PING],
+            Self::PingLoaded => &[tools::IPERF3, tools::PING],
+            _ => &[tools::IPERF3],
         }
     }
 

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 use weft_lab::counters::Counters;
 use weft_lab::traffic::{Amount, Progress, send_stream};
 
-use super::measure::{Bench, Outcome};
+use super::bench::{Bench, Outcome};
+use super::case::TRANSFER;
 use crate::implementation::TRANSFER_PORT;
 use crate::report::{Figure, RETRANSMITS, Sample};
 use crate::stats;
@@ -14,8 +15,6 @@ use crate::stats;
 /// Transfers per measurement, one after the other; the median counts.
 const TRANSFERS: u64 = 5;
 
-/// Duration of a transfer from connecting to the confirmation of its last byte.
-pub(crate) const TRANSFER: Figure = Figure::new("transfer_ms", "ms", 1);
 /// How often HyStart (of cubic) ended a slow start, rather than a loss.
 const HYSTART_EXITS: Figure = Figure::new("hystart_exits", "HyStart exits", 0);
 

@@ -6,7 +6,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::traffic::{Amount, ReceivedFlow, STALL, SentFlow, TcpReceiver, TcpSenders};
 
-use super::measure::{Bench, Outcome};
+use super::bench::{Bench, Outcome};
+use super::case::FAILED;
 use crate::report::{Figure, GBIT, RETRANSMITS, Sample};
 
 /// Connections differ in their contents, which are the same in every run.
@@ -14,7 +15,6 @@ const SEED: u64 = 0x5eed;
 
 /// Bytes of the slowest of the connections divided by those of the fastest.
 const FAIRNESS: Figure = Figure::new("fairness", "slowest/fastest", 2);
-pub(super) const FAILED: Figure = Figure::new("failed_connections", "failed", 0);
 
 pub(super) fn measure(bench: &mut Bench<'_>, count: u32) -> Result<Outcome> {
     let any: SocketAddr = (bench.tunnel.target, 0).into();

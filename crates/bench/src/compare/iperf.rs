@@ -1,13 +1,13 @@
-//! iperf3 through a tunnel: TCP and datagrams as fast as possible, and the highest rate of datagrams with almost
-//! no loss. Each run has a new server, so that none waits for an earlier run.
+//! iperf3 through a tunnel: TCP and datagrams as fast as possible, and the highest rate of datagrams with
+//! almost no loss. Each run has a new server, so that none waits for an earlier run.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
+use super::bench::{Bench, Outcome};
 use super::case::{Direction, LARGE};
-use super::measure::{Bench, Outcome};
 use crate::process::Process;
 use crate::report::{Figure, GBIT, RETRANSMITS, Sample};
 

@@ -4,53 +4,18 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::case::{Case, Direction};
+use super::bench::{Bench, Outcome};
+use super::case::{Case, Direction, PEAK};
 use super::window::Window;
 use super::{cold_start, connections, iperf, ping};
-use crate::interrupt::Interrupt;
-use crate::report::{Figure, IDLE_CPU, Sample, WAKE_UPS};
-use crate::topology::Tunnel;
+use crate::report::{IDLE_CPU, Sample, WAKE_UPS};
 use crate::usage;
 
-/// Peak resident memory of a daemon; the larger of both ends.
-pub(crate) const PEAK: Figure = Figure::new("peak_rss_mib", "peak RSS MiB", 1);
 /// Shortest idle measurement: WireGuard's timers are seconds apart.
 const REST: Duration = Duration::from_secs(5);
 /// Wait before an idle measurement: after traffic WireGuard may still send a keepalive within 10 s
 /// (whitepaper, section 6.5).
 const KEEPALIVE: Duration = Duration::from_secs(11);
-
-/// The tunnel, the duration and the means to interrupt a measurement.
-#[derive(Debug)]
-pub(super) struct Bench<'a> {
-    pub(super) tunnel: &'a mut Tunnel,
-    pub(super) secs: u32,
-    pub(super) interrupt: &'a Interrupt,
-}
-
-impl Bench<'_> {
-    pub(super) fn span(&self) -> Duration {
-        Duration::from_secs(self.secs.into())
-    }
-}
-
-/// The result of a case.
-#[derive(Clone, Debug)]
-pub(super) struct Outcome {
-    pub(super) sample: Sample,
-    /// Gigabits carried, by which the cost is divided; zero for a case without cost figures.
-    pub(super) gbit: f64,
-    /// What each Gbit cost the daemons.
-    pub(super) cost: Sample,
-    /// A remark for the report.
-    pub(super) note: Option<String>,
-}
-
-impl Outcome {
-    pub(super) fn new(sample: Sample, gbit: f64) -> Self {
-        Self { sample, gbit, cost: Sample::default(), note: None }
-    }
-}
 
 /// Measures the case.
 pub(super) fn measure(bench: &mut Bench<'_>, case: Case) -> Result<Outcome> {

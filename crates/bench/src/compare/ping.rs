@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::bench::{Bench, Outcome};
 use super::case::Direction;
 use super::iperf::{self, Run};
-use super::measure::{Bench, Outcome};
 use crate::process::Process;
 use crate::report::{Figure, GBIT, PING_P50, PING_P99, PINGS_LOST, Sample};
 use crate::stats;

@@ -5,8 +5,9 @@
 
 use anyhow::{Context as _, Result};
 
+use super::bench::Bench;
 use super::case::Case;
-use super::measure::{Bench, measure};
+use super::measure::measure;
 use crate::args::turns;
 use crate::congestion;
 use crate::implementation::Implementation;
@@ -54,7 +55,7 @@ impl Plan {
             congestion::check(std::slice::from_ref(control), &congestion::available()?)?;
         }
         topology::check_permission()?;
-        let programs = self.cases.iter().flat_map(|case| tools::of(*case)).copied();
+        let programs = self.cases.iter().flat_map(|case| case.tools()).copied();
         tools::check(programs, self.subjects.iter().map(|subject| &subject.implementation))
     }
 
@@ -65,7 +66,8 @@ impl Plan {
     /// note, and tunnels that cannot be brought up again end the rounds.
     pub(crate) fn run(&self, report: &mut Report, interrupt: &Interrupt) -> Result<()> {
         for round in 0..self.rounds as usize {
-            // The daemons of the round before have ended: others beside the measured ones use memory and wake up.
+            // The daemons of the round before have ended: others beside the measured ones use memory and wake
+            // up.
             let mut tunnels = self.bring_up(interrupt)?;
             if round == 0 {
                 let tunnel = tunnels.first().context("there is nothing to measure")?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use weft_lab::counters::Counters;
 
-use super::measure::Outcome;
+use super::bench::Outcome;
 use crate::machine;
 use crate::report::{CPU, Figure, RETRANSMITS, Sample};
 use crate::topology::Tunnel;
@@ -21,8 +21,8 @@ const FAR_CPU: Figure = Figure::new("far_cpu_seconds_per_gbit", "far daemon CPU 
 /// Context switches of both daemons' threads.
 const VOLUNTARY: Figure = Figure::new("voluntary_switches_per_gbit", "voluntary switches", 0);
 const INVOLUNTARY: Figure = Figure::new("involuntary_switches_per_gbit", "involuntary switches", 0);
-/// Packets that the kernel dropped because a TUN's queue was full, and datagrams because a receive buffer was,
-/// of the daemons and of the measured programs.
+/// Packets that the kernel dropped because a TUN's queue was full, and datagrams because a receive buffer
+/// was, of the daemons and of the measured programs.
 const TUN_OVERFLOWS: Figure = Figure::new("queue_overflows_per_gbit", "TUN overflows", 0);
 const UDP_OVERFLOWS: Figure = Figure::new("receive_overflows_per_gbit", "UDP overflows", 0);
 

@@ -32,8 +32,8 @@ pub(crate) enum Kind {
 const ADDRESSES: u32 = 65_536;
 const PORTS: u32 = 60_000;
 
-/// For each kind its name and meaning, its usual number of sources and datagrams a second, and the highest number
-/// of sources: addresses, ports (N in the text), or absent peers.
+/// For each kind its name and meaning, its usual number of sources and datagrams a second, and the highest
+/// number of sources: addresses, ports (N in the text), or absent peers.
 #[rustfmt::skip]
 const KINDS: [(Kind, &str, &str, u32, u32, u32); 20] = [
     (Kind::NoMac1, "no-mac1", "initiations with a wrong first MAC", ADDRESSES, 200_000, ADDRESSES),

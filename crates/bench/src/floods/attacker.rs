@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -11,8 +10,10 @@ use weft_lab::pace::Pace;
 
 use super::attack::{Attack, Kind};
 use super::malicious_peer::MaliciousPeer;
-use super::site::{OUTER, Site, TO_ATTACKER, TO_CLIENT};
+use super::site::{Site, TO_ATTACKER, TO_CLIENT};
 use crate::interrupt::Interrupt;
+use crate::site::OUTER;
+use crate::worker::Worker;
 
 /// Timeout for observing a data message of the client.
 const LOOK: Duration = Duration::from_secs(10);
@@ -27,13 +28,7 @@ pub(super) enum Prepared {
 /// A running attack.
 pub(super) enum Attacking {
     Flood(Running),
-    Peer(RunningPeer),
-}
-
-pub(super) struct RunningPeer {
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    _thread: JoinHandle<Result<()>>,
+    Peer(Arc<AtomicU64>, #[expect(dead_code, reason = "it ends when this is dropped")] Worker<Result<()>>),
 }
 
 impl Prepared {
@@ -94,11 +89,10 @@ impl Prepared {
                 Ok(Attacking::Flood(running.context("the flood does not begin")?))
             }
             Self::Peer(peer, per_second) => {
-                let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-                let (ended, counter) = (Arc::clone(&stop), Arc::clone(&sent));
-                let work = move || attack(*peer, per_second, &ended, &counter);
-                let thread = std::thread::Builder::new().name("peer".to_owned()).spawn(work)?;
-                Ok(Attacking::Peer(RunningPeer { stop, sent, _thread: thread }))
+                let sent = Arc::<AtomicU64>::default();
+                let counter = Arc::clone(&sent);
+                let work = move |stop: &AtomicBool| attack(*peer, per_second, stop, &counter);
+                Ok(Attacking::Peer(sent, Worker::start("peer", work)?))
             }
         }
     }
@@ -109,14 +103,8 @@ impl Attacking {
     pub(super) fn so_far(&self) -> Sent {
         match self {
             Self::Flood(running) => running.so_far(),
-            Self::Peer(peer) => Sent { datagrams: peer.sent.load(Relaxed), ..Sent::default() },
+            Self::Peer(sent, _) => Sent { datagrams: sent.load(Relaxed), ..Sent::default() },
         }
-    }
-}
-
-impl Drop for RunningPeer {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
     }
 }
 

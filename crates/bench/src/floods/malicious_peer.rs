@@ -11,7 +11,7 @@ use super::site::{CLIENT, Site, absent_peer};
 use crate::interrupt::Interrupt;
 use crate::peers::client::{Client, Workbench};
 use crate::peers::packet::{Flow, HEADERS, STAMP, Stamp, checksum, sum_of};
-use crate::peers::roster::GATEWAY;
+use crate::site::GATEWAY;
 
 const HANDSHAKE: Duration = Duration::from_secs(20);
 /// Source and destination port of its packets. No program has the destination.

@@ -14,8 +14,8 @@ use super::site::Site;
 use super::visitors::{LIMIT, Visitors};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
-use crate::peers::roster::GATEWAY;
 use crate::report::Sample;
+use crate::site::GATEWAY;
 use crate::usage::Usage;
 
 /// Excluded start-up time: slow start, and credit that a flood uses up at once.

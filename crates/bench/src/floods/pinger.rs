@@ -3,17 +3,16 @@
 
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use socket2::{Domain, Protocol, Socket, Type};
 use weft_lab::Namespace;
 
 use crate::peers::priority::stepping_forward;
-use crate::peers::roster::GATEWAY;
+use crate::site::GATEWAY;
+use crate::worker::Worker;
 
 /// 200 a second: enough for a 99th percentile in a few seconds, too few to matter beside the stream.
 const INTERVAL: Duration = Duration::from_millis(5);
@@ -36,10 +35,7 @@ pub(crate) struct Ping {
 }
 
 /// A running thread that pings.
-pub(crate) struct Pinger {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<Vec<Ping>>>,
-}
+pub(crate) struct Pinger(Worker<io::Result<Vec<Ping>>>);
 
 impl Pinger {
     /// Starts pinging.
@@ -50,19 +46,13 @@ impl Pinger {
             Ok(socket)
         };
         let socket = client.run(open)?;
-        let stop = Arc::<AtomicBool>::default();
-        let thread = {
-            let stop = Arc::clone(&stop);
-            let work = stepping_forward(move || ping(socket, &stop));
-            std::thread::Builder::new().name("ping".to_owned()).spawn(work)?
-        };
-        Ok(Self { stop, thread })
+        let work = move |stop: &AtomicBool| stepping_forward(move || ping(socket, stop))();
+        Ok(Self(Worker::start("ping", work)?))
     }
 
     /// Stops pinging, and returns the pings once all are answered or lost.
     pub(crate) fn finish(self) -> Result<Vec<Ping>> {
-        self.stop.store(true, Relaxed);
-        Ok(self.thread.join().map_err(|_| anyhow!("the pinging thread panicked"))??)
+        Ok(self.0.finish()??)
     }
 }
 

@@ -1,22 +1,22 @@
 //! The namespaces and the daemons of one measurement.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use ipnet::{IpNet, Ipv4Net};
 use tempfile::TempDir;
 use weft_lab::Namespace;
-use weft_lab::link::{self, LinkOptions};
+use weft_lab::link;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::attack::{Attack, Kind};
 use crate::implementation::{Daemon, Implementation, Setup};
 use crate::interrupt::Interrupt;
 use crate::peers::client::{Client, MTU};
-use crate::peers::roster::{GATEWAY, INNER_PREFIX};
 use crate::peers::socket;
+use crate::site::{self, Net, PeerSection, nth};
+use crate::site::{GATEWAY, INNER_PREFIX};
 use crate::topology;
 
 /// Timeout for a daemon to be configured with all its peers.
@@ -26,13 +26,9 @@ const PORT: u16 = 51_820;
 /// The gateway's interfaces, and the name of the interface at the other ends.
 pub(super) const TO_CLIENT: &str = "to-client";
 pub(super) const TO_ATTACKER: &str = "to-attacker";
-pub(super) const OUTER: &str = "eth0";
-/// Networks of the links: the gateway is host 1 on each, the namespace at the other end host 2. Visitors
-/// share the client's namespace.
-const CLIENT_V4: [u8; 3] = [198, 18, 1];
-const ATTACKER_V4: [u8; 3] = [198, 18, 2];
-const CLIENT_LINK_V6: u16 = 1;
-const ATTACKER_LINK_V6: u16 = 2;
+/// The links. Visitors share the client's namespace.
+const TO_CLIENT_NET: Net = Net(1);
+const TO_ATTACKER_NET: Net = Net(2);
 /// Networks routed to the attacker: its source addresses, and the endpoints of absent peers.
 const BEHIND_V4: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 0);
 const BEHIND_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 1);
@@ -73,19 +69,6 @@ struct Keys {
     awaited: Vec<PrivateKey>,
 }
 
-impl Keys {
-    fn new() -> Result<Self> {
-        let key = || PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"));
-        Ok(Self {
-            gateway: key()?,
-            client: key()?,
-            scanner: key()?,
-            strangers: (0..STRANGERS).map(|_| key()).collect::<Result<_>>()?,
-            awaited: (0..AWAITED).map(|_| key()).collect::<Result<_>>()?,
-        })
-    }
-}
-
 impl Site {
     /// Brings up the namespaces, links and daemons, and waits until a connection has passed the tunnel.
     pub(super) fn start(
@@ -96,20 +79,21 @@ impl Site {
     ) -> Result<Self> {
         let (inside, client) = (topology::namespace("gateway")?, topology::namespace("client")?);
         let attacker = topology::namespace("attacker")?;
-        join(&inside, TO_CLIENT, &client, CLIENT_V4, CLIENT_LINK_V6)?;
-        join(&inside, TO_ATTACKER, &attacker, ATTACKER_V4, ATTACKER_LINK_V6)?;
-        link::add_route(&inside, Ipv4Net::new(BEHIND_V4, 16)?.into(), v4(ATTACKER_V4, 2).into())?;
+        TO_CLIENT_NET.join(&inside, TO_CLIENT, &client, 2, true)?;
+        TO_ATTACKER_NET.join(&inside, TO_ATTACKER, &attacker, 2, true)?;
+        link::add_route(&inside, Ipv4Net::new(BEHIND_V4, 16)?.into(), TO_ATTACKER_NET.v4(2).into())?;
         let behind: IpNet = IpNet::new(BEHIND_V6.into(), 48)?.trunc();
-        link::add_route(&inside, behind, v6(ATTACKER_LINK_V6, 2).into())?;
-        for name in ["all", "default", TO_CLIENT, TO_ATTACKER] {
-            // No reverse-path filter, as on most networks: the gateway cannot tell that a source is spoofed.
-            inside.set_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "0")?;
-            inside.set_sysctl(&format!("net/ipv4/conf/{name}/send_redirects"), "0")?;
-        }
+        link::add_route(&inside, behind, TO_ATTACKER_NET.v6(2).into())?;
         // Forwarding lets peers reach each other through the gateway.
         inside.set_sysctl("net/ipv4/ip_forward", "1")?;
         let files = tempfile::tempdir()?;
-        let keys = Keys::new()?;
+        let keys = Keys {
+            gateway: site::key()?,
+            client: site::key()?,
+            scanner: site::key()?,
+            strangers: site::keys(STRANGERS)?,
+            awaited: site::keys(AWAITED)?,
+        };
         let absent = if attack.kind == Kind::Scan { attack.count as usize } else { 0 };
         let is_v6 = attack.is_v6;
         let address = |address| Ipv4Net::new(address, INNER_PREFIX).map(IpNet::from);
@@ -184,12 +168,7 @@ impl Site {
 
     /// Creates the peer that attacks.
     pub(super) fn scanner(&self) -> Result<Client> {
-        let bind = || {
-            socket::bind(
-                if self.is_v6 { v6(ATTACKER_LINK_V6, 2).into() } else { IpAddr::from(v4(ATTACKER_V4, 2)) },
-                0,
-            )
-        };
+        let bind = || socket::bind(TO_ATTACKER_NET.host(2, self.is_v6), 0);
         Client::over(self.attacker.run(bind)?, self.target(), SCANNER, &self.keys.scanner, self.key())
     }
 
@@ -213,46 +192,33 @@ impl Site {
 
 impl Keys {
     fn gateway_config(&self, is_v6: bool, absent: usize, lines: &str) -> String {
-        let mut text =
-            format!("[Interface]\nPrivateKey = {}\nListenPort = {PORT}\n{lines}", *self.gateway.to_base64());
-        let mut peer = |key: PublicKey, inner: Ipv4Addr, endpoint: Option<SocketAddr>| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "[Peer]\nPublicKey = {key}\nAllowedIPs = {inner}/32\n");
-            if let Some(endpoint) = endpoint {
-                let _ = writeln!(text, "Endpoint = {endpoint}");
-            }
+        let sections = |keys: &[PrivateKey], first, port: Option<u16>| {
+            let section = move |(number, key): (usize, &PrivateKey)| {
+                let port = port.map(|port| port + number as u16);
+                let endpoint = port.map(|port| SocketAddr::new(outer_client(is_v6), port));
+                PeerSection::new(key.public_key(), nth(first, number), endpoint)
+            };
+            keys.iter().enumerate().map(section).collect::<Vec<_>>()
         };
-        peer(self.client.public_key(), CLIENT, None);
-        peer(self.scanner.public_key(), SCANNER, None);
-        for (number, key) in self.strangers.iter().enumerate() {
-            peer(key.public_key(), nth(FIRST_STRANGER, number), None);
-        }
-        for (number, key) in self.awaited.iter().enumerate() {
-            let endpoint = SocketAddr::new(outer_client(is_v6), AWAITED_PORT + number as u16);
-            peer(key.public_key(), nth(FIRST_AWAITED, number), Some(endpoint));
-        }
-        for number in 0..absent {
-            // No private key is needed: any 32 bytes are a public key.
-            let mut key = *self.client.public_key().as_bytes();
-            key[..4].copy_from_slice(&(number as u32).to_le_bytes());
+        let absent = (0..absent).map(|number| {
             let behind = if is_v6 {
                 IpAddr::V6(Ipv6Addr::from_bits(BEHIND_V6.to_bits() + ((number as u128) << 64)))
             } else {
-                IpAddr::V4(Ipv4Addr::from_bits(BEHIND_V4.to_bits() + number as u32))
+                nth(BEHIND_V4, number).into()
             };
-            peer(PublicKey::from_bytes(key), absent_peer(number), Some(SocketAddr::new(behind, PORT)));
-        }
-        text
+            PeerSection::silent(number as u32, absent_peer(number), Some(SocketAddr::new(behind, PORT)))
+        });
+        let mut peers = vec![
+            PeerSection::new(self.client.public_key(), CLIENT, None),
+            PeerSection::new(self.scanner.public_key(), SCANNER, None),
+        ];
+        peers.extend(sections(&self.strangers, FIRST_STRANGER, None));
+        peers.extend(sections(&self.awaited, FIRST_AWAITED, Some(AWAITED_PORT)));
+        site::config(&self.gateway, Some(PORT), lines, peers.into_iter().chain(absent))
     }
 
     fn client_config(&self, is_v6: bool, lines: &str) -> String {
-        format!(
-            "[Interface]\nPrivateKey = {}\n{lines}[Peer]\nPublicKey = {}\nAllowedIPs = 10.0.0.0/{INNER_PREFIX}\n\
-             Endpoint = {}\n",
-            *self.client.to_base64(),
-            self.gateway.public_key(),
-            outer_gateway(is_v6)
-        )
+        site::client_config(&self.client, lines, self.gateway.public_key(), outer_gateway(is_v6))
     }
 }
 
@@ -266,45 +232,10 @@ pub(super) fn awaited_peer(number: usize) -> Ipv4Addr {
     nth(FIRST_AWAITED, number)
 }
 
-fn nth(first: Ipv4Addr, number: usize) -> Ipv4Addr {
-    Ipv4Addr::from_bits(first.to_bits() + number as u32)
-}
-
-fn v4([a, b, c]: [u8; 3], host: u8) -> Ipv4Addr {
-    Ipv4Addr::new(a, b, c, host)
-}
-
-fn v6(net: u16, host: u16) -> Ipv6Addr {
-    Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host)
-}
-
 fn outer_gateway(is_v6: bool) -> SocketAddr {
-    let address = if is_v6 { v6(CLIENT_LINK_V6, 1).into() } else { IpAddr::from(v4(CLIENT_V4, 1)) };
-    SocketAddr::new(address, PORT)
+    SocketAddr::new(TO_CLIENT_NET.host(1, is_v6), PORT)
 }
 
 fn outer_client(is_v6: bool) -> IpAddr {
-    if is_v6 { v6(CLIENT_LINK_V6, 2).into() } else { v4(CLIENT_V4, 2).into() }
-}
-
-/// Joins the gateway, as host 1, with another namespace, as host 2, and routes all of host 2's traffic to the
-/// gateway.
-fn join(gateway: &Namespace, name: &str, other: &Namespace, net_v4: [u8; 3], net_v6: u16) -> Result<()> {
-    let addresses = |host: u8| -> Result<Vec<IpNet>> {
-        Ok(vec![
-            format!("{}/24", v4(net_v4, host)).parse()?,
-            format!("{}/64", v6(net_v6, host.into())).parse()?,
-        ])
-    };
-    let options = LinkOptions {
-        name_a: name.to_owned(),
-        name_b: OUTER.to_owned(),
-        addresses_a: addresses(1)?,
-        addresses_b: addresses(2)?,
-        ..LinkOptions::default()
-    };
-    link::join(gateway, other, &options)?;
-    link::add_route(other, "0.0.0.0/0".parse()?, v4(net_v4, 1).into())?;
-    link::add_route(other, "::/0".parse()?, v6(net_v6, 1).into())?;
-    Ok(())
+    TO_CLIENT_NET.host(2, is_v6)
 }

@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use super::site::{Site, awaited_peer};
 use crate::peers::client::{Client, Workbench};
 use crate::peers::packet::{HEADERS, STAMP, Stamp};
-use crate::peers::roster::GATEWAY;
+use crate::site::GATEWAY;
 
 /// Time for three retries: a handshake is retried after 5 s and up to a third of a second (whitepaper,
 /// section 6.4).

@@ -96,7 +96,7 @@ impl Rootless {
             NearEnd::Netstack(path) => {
                 let forwards = PORTS.map(|port| format!("127.0.0.1:{port}={}:{port}", end.peer_address));
                 let (file, mtu) = (file.to_string_lossy(), end.mtu.to_string());
-                (words(path, &[&file, &end.address, &mtu], &forwards), "serving")
+                (words(path, &[&file, &end.address.to_string(), &mtu], &forwards), "serving")
             }
             NearEnd::Onetun(path) => {
                 let forwards = PORTS.map(|port| format!("127.0.0.1:{port}:{}:{port}", end.peer_address));
@@ -107,9 +107,9 @@ impl Rootless {
                     "--endpoint-public-key",
                     &peer,
                     "--endpoint-addr",
-                    &end.peer_endpoint,
+                    &end.peer_endpoint.to_string(),
                     "--source-peer-ip",
-                    &end.address,
+                    &end.address.to_string(),
                     "--max-transmission-unit",
                     &end.mtu.to_string(),
                 ];

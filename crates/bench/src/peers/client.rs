@@ -11,8 +11,9 @@ use weft_tunnel::{
 };
 
 use super::packet::{self, Flow, Stamp};
-use super::roster::{self, GATEWAY, GATEWAY_LINK, INNER_PREFIX};
+use super::roster::{self, GATEWAY_LINK};
 use super::socket;
+use crate::site::{GATEWAY, INNER_PREFIX};
 
 /// The MTU of the tunnels.
 pub(crate) const MTU: u16 = 1420;

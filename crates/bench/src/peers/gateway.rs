@@ -13,9 +13,10 @@ use weft_lab::{Namespace, counters::Counters};
 use weft_tunnel::PublicKey;
 
 use super::client::MTU;
-use super::roster::{self, GATEWAY, GATEWAY_LINK, INNER_PREFIX, LINK_PREFIX, Roster, SOURCES};
+use super::roster::{self, GATEWAY_LINK, LINK_PREFIX, Roster, SOURCES};
 use crate::implementation::{Daemon, Implementation, Setup, uapi_socket};
 use crate::interrupt::Interrupt;
+use crate::site::{GATEWAY, INNER_PREFIX};
 use crate::topology;
 use crate::usage::{Usage, peak_rss, rss};
 

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::ledger::Ledger;
-use super::measure::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape};
 use super::packet::{STAMP, Stamp};
-use super::roster::GATEWAY;
 use super::round_robin::{PAUSE, RoundRobin};
+use super::shape::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape};
 use super::socket;
+use crate::site::GATEWAY;
 
 /// How long a receive call blocks at most before it checks whether to stop.
 const TICK: Duration = Duration::from_millis(20);

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 use weft_tunnel::PublicKey;
 
-use super::client::MTU;
 use super::gateway::{Carried, Gateway};
 use super::inside::Inside;
 use super::ledger::{Ledger, Totals};
-use super::packet::{HEADERS, STAMP};
 use super::priority::{stepping_back, stepping_forward};
 use super::roster::Roster;
+use super::shape::{HEAVY_SINK, Shape};
 use super::swarm::{Pings, Swarm, drain};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
@@ -29,49 +28,17 @@ const HANDSHAKES: Duration = Duration::from_secs(60);
 const FLOOD_BURST: u64 = 32;
 
 const SENT: Figure = Figure::new("sent", "sent", 0);
-const LOST: Figure = Figure::new("lost", "lost", 0);
+pub(super) const LOST: Figure = Figure::new("lost", "lost", 0);
 /// Packets that arrived after a later one of the same peer.
 const DISPLACED: Figure = Figure::new("displaced", "displaced", 0);
 /// Packets that the kernel dropped: datagrams for the gateway's socket, packets for its TUN.
 const SOCKET_FULL: Figure = Figure::new("socket_overflows", "socket full", 0);
 const TUN_FULL: Figure = Figure::new("tun_overflows", "TUN full", 0);
-const JAIN: Figure = Figure::new("jain", "Jain", 3);
+pub(super) const JAIN: Figure = Figure::new("jain", "Jain", 3);
 /// Packets of the slowest peer divided by those of the fastest.
-const SLOWEST: Figure = Figure::new("slowest_to_fastest", "slowest to fastest", 2);
+pub(super) const SLOWEST: Figure = Figure::new("slowest_to_fastest", "slowest to fastest", 2);
 /// The highest p50 of a single peer.
 const SLOWEST_P50: Figure = Figure::new("slowest_p50_ms", "slowest p50 ms", 3);
-
-/// Ports of the gateway: two sinks, of which the second one is for the flooding peer, and an echo.
-pub(super) const SINK: u16 = 4000;
-pub(super) const HEAVY_SINK: u16 = 4003;
-pub(super) const ECHO: u16 = 4001;
-/// Port of the clients.
-pub(super) const CLIENT: u16 = 4002;
-
-/// The packets that are sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    /// Bytes of an inner packet.
-    bytes: usize,
-    /// Packets of a peer, sent or received, that follow each other.
-    pub(super) burst: u64,
-    /// Upper bound of the packets in flight, all peers together.
-    pub(super) window: u64,
-    /// Destination port of the clients' packets.
-    pub(super) port: u16,
-}
-
-impl Shape {
-    /// Creates a shape with packets of 1,400 bytes, the size of a full TCP segment.
-    pub(super) fn full(burst: u64, window: u64) -> Self {
-        Self { bytes: 1400, burst, window, port: SINK }
-    }
-
-    /// Returns the UDP payload of a packet in bytes.
-    pub(super) fn payload(self) -> usize {
-        self.bytes.clamp(HEADERS + STAMP, MTU.into()) - HEADERS
-    }
-}
 
 /// Which way the packets go, as the peers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::ledger::Ledger;
-use super::measure::Shape;
+use super::shape::Shape;
 
 /// Time without an arrival after which packets in flight count as lost.
 pub(super) const LOST: Duration = Duration::from_millis(300);

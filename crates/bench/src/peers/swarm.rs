@@ -11,10 +11,10 @@ use weft_tunnel::PublicKey;
 
 use super::client::{Client, Workbench};
 use super::ledger::Ledger;
-use super::measure::{CLIENT, ECHO, SINK, Shape};
 use super::packet::{HEADERS, STAMP, Stamp};
 use super::roster::Roster;
 use super::round_robin::{LOST, PAUSE, RoundRobin};
+use super::shape::{CLIENT, ECHO, SINK, Shape};
 use crate::interrupt::Interrupt;
 
 /// Interval at which the timers of all clients are checked.

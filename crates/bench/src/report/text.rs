@@ -9,7 +9,7 @@ use crate::stats::Summary;
 
 /// Number of busy or stolen cores above which figures are doubtful.
 const BUSY: f64 = 0.2;
-/// More figures than this stand below each other, with a column for each row.
+/// More figures than this stand below each other, with a column for each row, if there are fewer rows.
 const WIDE: usize = 9;
 
 impl Report {
@@ -24,11 +24,7 @@ impl Report {
             let _ = write!(text, "{name} {value}; ");
         }
         let machine = &self.machine;
-        let _ = writeln!(
-            text,
-            "{} × {}; Linux {}; {}.",
-            machine.cores, machine.processor, machine.kernel, machine.tcp_congestion_control
-        );
+        let _ = writeln!(text, "{} × {}; Linux {}.", machine.cores, machine.processor, machine.kernel);
         for note in &self.notes {
             let _ = writeln!(text, "note: {note}");
         }
@@ -63,8 +59,11 @@ impl Table {
             None => "–".to_owned(),
         };
         let mut grid;
-        if figures.len() > WIDE {
-            let sides = self.rows.iter().map(|row| format!("{} {}", row.case, row.side).trim().to_owned());
+        if figures.len() > WIDE && self.rows.len() <= figures.len() / 2 + 1 {
+            let sides = self.rows.iter().map(|row| match row.case == self.title {
+                true => row.side.clone(),
+                false => format!("{} {}", row.case, row.side).trim().to_owned(),
+            });
             grid = empty([self.title.clone()].into_iter().chain(sides), 1);
             for figure in &figures {
                 let cells = self.rows.iter().map(|row| cell(row, figure));
@@ -72,12 +71,15 @@ impl Table {
             }
         } else {
             let titles = figures.iter().map(|figure| figure.title.to_owned());
-            grid = empty([self.title.clone(), String::new()].into_iter().chain(titles), 2);
+            let side = self.rows.iter().any(|row| !row.side.is_empty()).then(String::new);
+            let labels = 1 + usize::from(side.is_some());
+            grid = empty([self.title.clone()].into_iter().chain(side).chain(titles), labels);
             let mut before = None;
             for row in &self.rows {
                 let case = if before == Some(&row.case) { String::new() } else { row.case.clone() };
+                let side = (labels > 1).then(|| row.side.clone());
                 let cells = figures.iter().map(|figure| cell(row, figure));
-                grid.add_row([case, row.side.clone()].into_iter().chain(cells));
+                grid.add_row([case].into_iter().chain(side).chain(cells));
                 before = Some(&row.case);
             }
         }
@@ -167,7 +169,7 @@ mod tests {
             "✗ no",
             "≤ 64.000",
             "1 of 2 targets hold.",
-            "rounds 3; 2 × A; Linux 6.1; cubic.",
+            "rounds 3; congestion control cubic; 2 × A; Linux 6.1.",
             "note: udp-64, go: it ended",
             "note: 1.0 cores were busy",
             "gave 0.5 of its cores",

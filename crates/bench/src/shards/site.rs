@@ -26,8 +26,9 @@ use super::pace::PacedSender;
 use crate::interrupt::Interrupt;
 use crate::peers::client::{Client, MTU, Workbench};
 use crate::peers::packet::{Flow, HEADERS, STAMP, Stamp};
-use crate::peers::roster::{self, GATEWAY, INNER_PREFIX};
+use crate::peers::roster;
 use crate::peers::socket;
+use crate::site::{GATEWAY, INNER_PREFIX};
 use crate::topology;
 
 const OUTER_GATEWAY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 51_820);

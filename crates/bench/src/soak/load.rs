@@ -13,7 +13,7 @@ use super::requests::Requests;
 use super::site::{CLIENT, Site};
 use crate::floods::load::PacedStream;
 use crate::floods::pinger::{Ping, Pinger};
-use crate::peers::roster::GATEWAY;
+use crate::site::GATEWAY;
 
 /// The names of flows in faults.
 const TO_GATEWAY: &str = "bulk to the gateway";

@@ -9,7 +9,6 @@ use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
@@ -21,7 +20,9 @@ use super::site::Peers;
 use crate::implementation::uapi_socket;
 use crate::peers::client::{Client, Workbench};
 use crate::peers::packet::{HEADERS, STAMP, Stamp};
-use crate::peers::roster::{self, GATEWAY};
+use crate::peers::roster;
+use crate::site::GATEWAY;
+use crate::worker::Worker;
 
 const ECHO: u16 = 4100;
 const ECHO_BUFFER: usize = 32 << 20;
@@ -52,7 +53,6 @@ pub(super) struct Seen {
     /// How many packets of which peer were lost since they were last asked for.
     losers: Mutex<BTreeMap<usize, u64>>,
     faults: Mutex<Vec<String>>,
-    stop: AtomicBool,
     /// Changes of the interface wait while the daemon is restarted.
     is_down: AtomicBool,
     /// Rises when a restart begins, and when it is over: what was sent before is not accounted for after.
@@ -64,7 +64,7 @@ pub(super) struct Seen {
 /// Running peers. They end when this is dropped.
 pub(super) struct Visitors {
     pub(super) seen: Arc<Seen>,
-    threads: Vec<JoinHandle<Result<()>>>,
+    _workers: [Worker<()>; 2],
 }
 
 struct Visitor {
@@ -104,12 +104,13 @@ impl Visitors {
         // A packet of every peer fits, however late it is read.
         setsockopt(&socket, sockopt::RcvBufForce, &ECHO_BUFFER)?;
         socket.set_read_timeout(Some(LOOK))?;
-        let (peers, told, until) = (peers.clone(), Arc::clone(&seen), Arc::clone(&seen));
-        let visit = move || visit(&peers, ramp, &told).inspect_err(|error| told.fault(format!("{error:#}")));
-        let echo = move || echo(&socket, &until);
-        let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let threads = vec![spawn("visitors").spawn(visit)?, spawn("echo").spawn(echo)?];
-        Ok(Self { seen, threads })
+        let (peers, told) = (peers.clone(), Arc::clone(&seen));
+        let visit = move |stop: &AtomicBool| {
+            let _ = visit(&peers, ramp, &told, stop).inspect_err(|error| told.fault(format!("{error:#}")));
+        };
+        let _workers =
+            [Worker::start("visitors", visit)?, Worker::start("echo", move |stop| echo(&socket, stop))?];
+        Ok(Self { seen, _workers })
     }
 
     /// Notes that the daemon ends, and lets changes wait.
@@ -142,33 +143,23 @@ impl Seen {
     }
 }
 
-impl Drop for Visitors {
-    fn drop(&mut self) {
-        self.seen.stop.store(true, Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
 impl Seen {
     fn fault(&self, text: String) {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 }
 
-fn echo(socket: &UdpSocket, seen: &Seen) -> Result<()> {
+fn echo(socket: &UdpSocket, stop: &AtomicBool) {
     let mut packet = [0; 2048];
-    while !seen.stop.load(Relaxed) {
+    while !stop.load(Relaxed) {
         if let Ok((len, source)) = socket.recv_from(&mut packet) {
             // The kernel refuses it where the interface is gone; the peer counts it as lost.
             let _ = socket.send_to(&packet[..len], source);
         }
     }
-    Ok(())
 }
 
-fn visit(peers: &Peers, ramp: Duration, seen: &Seen) -> Result<()> {
+fn visit(peers: &Peers, ramp: Duration, seen: &Seen, stop: &AtomicBool) -> Result<()> {
     let mut bench = Workbench::new();
     let start = Instant::now();
     let count = peers.keys.len();
@@ -177,7 +168,7 @@ fn visit(peers: &Peers, ramp: Duration, seen: &Seen) -> Result<()> {
         Visitor { number, visits: 0, turn, present: None }
     };
     let mut visitors: Vec<Visitor> = (0..count).map(visitor).collect();
-    while !seen.stop.load(Relaxed) {
+    while !stop.load(Relaxed) {
         for visitor in &mut visitors {
             visitor.step(peers, seen, &mut bench)?;
         }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::worker::Worker;
+
 const TICK: Duration = Duration::from_millis(50);
 
 /// A counter that rises while a flow makes progress.
@@ -15,27 +17,20 @@ type Counter = Box<dyn Fn() -> u64 + Send>;
 /// A thread that watches counters. It ends when this is dropped.
 pub(super) struct Watch {
     longest: Arc<Mutex<BTreeMap<&'static str, Duration>>>,
-    stop: Arc<AtomicBool>,
+    _worker: Worker<()>,
 }
 
 impl Watch {
     pub(super) fn start(counters: Vec<(&'static str, Counter)>) -> Result<Self> {
-        let (longest, stop) = (Arc::<Mutex<_>>::default(), Arc::<AtomicBool>::default());
-        let (told, until) = (Arc::clone(&longest), Arc::clone(&stop));
-        let watch = move || watch(&counters, &told, &until);
-        std::thread::Builder::new().name("watch".to_owned()).spawn(watch)?;
-        Ok(Self { longest, stop })
+        let longest = Arc::<Mutex<_>>::default();
+        let told = Arc::clone(&longest);
+        let _worker = Worker::start("watch", move |stop| watch(&counters, &told, stop))?;
+        Ok(Self { longest, _worker })
     }
 
     /// Returns the longest pause of each flow since the last call, pauses that still last included.
     pub(super) fn take(&self) -> BTreeMap<&'static str, Duration> {
         std::mem::take(&mut *self.longest.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
     }
 }
 

@@ -3,8 +3,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -13,7 +12,8 @@ use weft_lab::content::Content;
 use weft_lab::pace::Pace;
 
 use super::STALL;
-use crate::peers::roster::GATEWAY;
+use crate::site::GATEWAY;
+use crate::worker::Worker;
 
 const PER_SECOND: u32 = 20;
 const ANSWER: usize = 32 * 1024;
@@ -31,8 +31,7 @@ pub(super) struct Answers {
 /// Running requests. They end when this is dropped.
 pub(super) struct Requests {
     answers: Arc<Mutex<Answers>>,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    _workers: [Worker<()>; 2],
 }
 
 impl Requests {
@@ -42,36 +41,32 @@ impl Requests {
         // A receive timeout bounds accept(2) too (socket(7)).
         socket2::SockRef::from(&listener).set_read_timeout(Some(TICK))?;
         let address = listener.local_addr()?;
-        let (answers, stop) = (Arc::<Mutex<Answers>>::default(), Arc::<AtomicBool>::default());
-        let (told, until) = (Arc::clone(&answers), Arc::clone(&stop));
-        let asking = client.spawn("requests", move || ask(address, &told, &until))?;
-        let until = Arc::clone(&stop);
-        let serve = move || {
-            while !until.load(Relaxed) {
+        let answers = Arc::<Mutex<Answers>>::default();
+        let (told, client) = (Arc::clone(&answers), client.clone());
+        let ask = move |stop: &AtomicBool| match client.enter() {
+            Ok(()) => ask(address, &told, stop),
+            Err(error) => lock(&told).failures.push(format!("no requests: {error}")),
+        };
+        let serve = move |stop: &AtomicBool| {
+            while !stop.load(Relaxed) {
                 if let Ok((stream, _)) = listener.accept() {
                     // Its client notices what fails.
                     let _ = answer(stream);
                 }
             }
-            Ok(())
         };
-        let serving = std::thread::Builder::new().name("answers".to_owned()).spawn(serve)?;
-        Ok(Self { answers, stop, threads: vec![asking, serving] })
+        let _workers = [Worker::start("requests", ask)?, Worker::start("answers", serve)?];
+        Ok(Self { answers, _workers })
     }
 
     /// Returns the answers since the last call.
     pub(super) fn take(&self) -> Answers {
-        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.answers))
     }
 }
 
-impl Drop for Requests {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
+fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+    answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn ask(address: SocketAddr, answers: &Mutex<Answers>, stop: &AtomicBool) {
@@ -82,7 +77,7 @@ fn ask(address: SocketAddr, answers: &Mutex<Answers>, stop: &AtomicBool) {
         }
         let start = Instant::now();
         let answer = request(address, number);
-        let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = lock(answers);
         match answer {
             Ok(()) => answers.millis.push(start.elapsed().as_secs_f64() * 1000.0),
             Err(error) => answers.failures.push(format!("request {number}: {error}")),

@@ -6,15 +6,14 @@
 //!     pings, numbered flows
 //! ```
 
-use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::Ipv4Net;
 use weft_lab::flood::{self, Flood, Running};
-use weft_lab::link::{self, LinkOptions};
+use weft_lab::link;
 use weft_lab::{Namespace, counters::Counters};
 use weft_tunnel::{PrivateKey, PublicKey};
 
@@ -24,18 +23,19 @@ use super::service::Service;
 use crate::implementation::{Daemon, Implementation, Setup};
 use crate::interrupt::Interrupt;
 use crate::peers::client::{Client, MTU};
-use crate::peers::roster::{self, GATEWAY, INNER_PREFIX};
+use crate::peers::roster;
 use crate::peers::socket;
+use crate::site::{self, Net, OUTER, PeerSection};
+use crate::site::{GATEWAY, INNER_PREFIX};
 use crate::topology;
 
 const START: Duration = Duration::from_secs(60);
 const PORT: u16 = 51_820;
-const OUTER: &str = "eth0";
 const TO_ATTACKER: &str = "to-attacker";
-/// The networks of the links; the gateway is host 1 on each, the other end host 2, the peers 2 and more.
-const CLIENT_NET: [u8; 3] = [198, 18, 1];
-const ATTACKER_NET: [u8; 3] = [198, 18, 2];
-const PEERS_NET: [u8; 3] = [198, 18, 3];
+/// The links.
+const TO_CLIENT_NET: Net = Net(1);
+const TO_ATTACKER_NET: Net = Net(2);
+const TO_PEERS_NET: Net = Net(3);
 const PEER_ADDRESSES: u8 = 250;
 /// The network routed to the attacker.
 const BEHIND: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 0);
@@ -86,14 +86,13 @@ impl Site {
         let [gateway, client, attacker, outside] =
             ["gateway", "client", "attacker", "peers"].map(topology::namespace);
         let (gateway, client, attacker, outside) = (gateway?, client?, attacker?, outside?);
-        join(&gateway, "to-client", &client, CLIENT_NET, 2)?;
-        join(&gateway, TO_ATTACKER, &attacker, ATTACKER_NET, 2)?;
-        join(&gateway, "to-peers", &outside, PEERS_NET, 1 + PEER_ADDRESSES)?;
-        link::add_route(&gateway, Ipv4Net::new(BEHIND, 16)?.into(), host(ATTACKER_NET, 2).into())?;
-        let key = || PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"));
-        let keys = (0..args.peers).map(|_| key()).collect::<Result<Vec<_>>>()?;
+        TO_CLIENT_NET.join(&gateway, "to-client", &client, 2, false)?;
+        TO_ATTACKER_NET.join(&gateway, TO_ATTACKER, &attacker, 2, false)?;
+        TO_PEERS_NET.join(&gateway, "to-peers", &outside, 1 + PEER_ADDRESSES, false)?;
+        link::add_route(&gateway, Ipv4Net::new(BEHIND, 16)?.into(), TO_ATTACKER_NET.v4(2).into())?;
+        let keys = site::keys(args.peers as usize)?;
         let public = keys.iter().map(PrivateKey::public_key).collect();
-        let own = Keys { gateway: key()?, client: key()?, peers: public };
+        let own = Keys { gateway: site::key()?, client: site::key()?, peers: public };
         let interface = format!("ws{:x}", std::process::id());
         let file = directory.join(format!("{interface}.conf"));
         weft_lab::write_private(&file, &own.gateway_config(0))?;
@@ -130,7 +129,7 @@ impl Site {
             Sources::Addresses(count) => flood::Sources::addresses(first, count),
             Sources::Ports(count) => flood::Sources::ports(first, count),
         };
-        let target = SocketAddr::from((host(ATTACKER_NET, 1), PORT));
+        let target = SocketAddr::from((TO_ATTACKER_NET.v4(1), PORT));
         let key = self.keys.gateway.public_key();
         let flood = Flood { kind: attack.kind, target, key, sources, per_second, time };
         flood.start(&self.attacker, OUTER, &self.gateway, TO_ATTACKER).context("the flood does not begin")
@@ -151,7 +150,7 @@ impl Site {
 impl Peers {
     /// Creates a peer on one of the addresses of the link.
     pub(super) fn client(&self, number: usize, place: usize) -> Result<Client> {
-        let gateway = SocketAddrV4::new(host(PEERS_NET, 1), PORT);
+        let gateway = SocketAddrV4::new(TO_PEERS_NET.v4(1), PORT);
         Client::over(
             self.socket(place)?,
             gateway.into(),
@@ -163,7 +162,7 @@ impl Peers {
 
     /// Opens a socket on one of the addresses of the link.
     pub(super) fn socket(&self, place: usize) -> Result<UdpSocket> {
-        let address = host(PEERS_NET, 2 + (place % usize::from(PEER_ADDRESSES)) as u8);
+        let address = TO_PEERS_NET.v4(2 + (place % usize::from(PEER_ADDRESSES)) as u8);
         Ok(self.namespace.run(|| socket::bind(address, 0))?)
     }
 }
@@ -172,59 +171,22 @@ impl Keys {
     /// Returns the configuration of the gateway. Two that follow each other differ in peers and settings.
     fn gateway_config(&self, variant: u8) -> String {
         let is_odd = variant % 2 == 1;
-        let mut text = format!(
-            "[Interface]\nPrivateKey = {}\nListenPort = {PORT}\nAddress = {GATEWAY}/{INNER_PREFIX}\nMTU = {MTU}\n",
-            *self.gateway.to_base64()
-        );
-        let mut peer = |key: PublicKey, inner: Ipv4Addr, line: &str| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "[Peer]\nPublicKey = {key}\nAllowedIPs = {inner}/32\n{line}");
-        };
+        let lines = format!("Address = {GATEWAY}/{INNER_PREFIX}\nMTU = {MTU}\n");
+        let client = PeerSection::new(self.client.public_key(), CLIENT, None);
+        let peers = self.peers.iter().enumerate();
+        let peers = peers.map(|(number, key)| PeerSection::new(*key, roster::inner(number), None));
+        let changing = (0..if is_odd { CHANGING } else { 0 }).map(|number| {
+            let id = u32::from_be_bytes([0x10, 0, variant, number]);
+            PeerSection::silent(id, Ipv4Addr::new(10, 200, variant, number), None)
+        });
+        // A setting of the last peer.
         let keepalive = if is_odd { "PersistentKeepalive = 25\n" } else { "" };
-        peer(self.client.public_key(), CLIENT, keepalive);
-        for (number, key) in self.peers.iter().enumerate() {
-            peer(*key, roster::inner(number), "");
-        }
-        for number in 0..if is_odd { CHANGING } else { 0 } {
-            // No private key is needed: any 32 bytes are a public key.
-            let mut key = *self.client.public_key().as_bytes();
-            key[..2].copy_from_slice(&[variant, number]);
-            peer(PublicKey::from_bytes(key), Ipv4Addr::new(10, 200, variant, number), "");
-        }
-        text
+        let peers = peers.chain(changing).chain([client]);
+        site::config(&self.gateway, Some(PORT), &lines, peers) + keepalive
     }
 
     fn client_config(&self, lines: &str) -> String {
-        format!(
-            "[Interface]\nPrivateKey = {}\n{lines}[Peer]\nPublicKey = {}\nAllowedIPs = 10.0.0.0/{INNER_PREFIX}\n\
-             Endpoint = {}:{PORT}\n",
-            *self.client.to_base64(),
-            self.gateway.public_key(),
-            host(CLIENT_NET, 1)
-        )
+        let endpoint = SocketAddr::from((TO_CLIENT_NET.v4(1), PORT));
+        site::client_config(&self.client, lines, self.gateway.public_key(), endpoint)
     }
-}
-
-fn host(net: [u8; 3], host: u8) -> Ipv4Addr {
-    Ipv4Addr::new(net[0], net[1], net[2], host)
-}
-
-/// Joins the gateway, as host 1, with another namespace, as hosts 2 to `last`, and routes all of its traffic
-/// to the gateway.
-fn join(gateway: &Namespace, name: &str, other: &Namespace, net: [u8; 3], last: u8) -> Result<()> {
-    let address = |number| Ipv4Net::new(host(net, number), 24).map(IpNet::from);
-    let options = LinkOptions {
-        name_a: name.to_owned(),
-        name_b: OUTER.to_owned(),
-        addresses_a: vec![address(1)?],
-        addresses_b: (2..=last).map(address).collect::<Result<_, _>>()?,
-        ..LinkOptions::default()
-    };
-    link::join_in_order(gateway, other, &options)?;
-    link::add_route(other, "0.0.0.0/0".parse()?, host(net, 1).into())?;
-    for conf in ["all", name] {
-        // The attacker's sources are spoofed, as on most networks.
-        gateway.set_sysctl(&format!("net/ipv4/conf/{conf}/rp_filter"), "0")?;
-    }
-    Ok(())
 }
