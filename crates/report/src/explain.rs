@@ -13,7 +13,8 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
         // Separate checks report these, with more figures.
         UdpSendFailed | DatagramTooLong | NoEndpoint | ReplayedHandshake => return None,
         CookieRequired | HandshakeRateLimited => return None,
-        // What waits for a peer that does not answer: a finding about that peer says so, unless it may be silent.
+        // What waits for a peer that does not answer: a finding about that peer says so, unless it may be
+        // silent.
         StagingFull | HandshakeTimeout => return None,
         // A few tell TCP to slow down, or a sender of the path's MTU: all works as it should. A packet thread
         // that is full is found by its load.

@@ -1,5 +1,5 @@
-//! Finds the peer that a user names: by its public key, by the beginning of it that `weft status` shows, or by
-//! what the configuration calls it. One rule for all commands.
+//! Finds the peer that a user names: by its public key, by the beginning of it that `weft status` shows, or
+//! by what the configuration calls it. One rule for all commands.
 
 use weft_config::near;
 
