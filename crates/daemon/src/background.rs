@@ -16,6 +16,9 @@ pub use unix::{Notifier, begin};
 pub enum Output {
     /// They stay as they are, to show the log.
     Kept,
+    /// They stay if they are files, where the log may be read later, and else go to /dev/null: a pipe that
+    /// stays open keeps its reader waiting.
+    Files,
     /// They go to /dev/null.
     Discarded,
 }

@@ -155,9 +155,7 @@ fn start(
         supervisor.keep_for_the_next(kept, began);
     }
     if let Some(notifier) = notifier {
-        // In a file the log may be read later; an open pipe would keep its reader waiting.
-        let is_file = std::fs::metadata("/dev/stderr").is_ok_and(|stderr| stderr.is_file());
-        notifier.ready(if is_file { Output::Kept } else { Output::Discarded })?;
+        notifier.ready(Output::Files)?;
     }
     supervisor.ready();
     Ok((supervisor, messages))

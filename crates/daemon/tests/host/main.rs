@@ -16,6 +16,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 
+mod background;
 mod beside;
 mod beside_wg_quick;
 mod blocklist;
@@ -39,3 +40,4 @@ mod support;
 mod undone;
 mod untrusted;
 mod waiting;
+mod zones;

@@ -9,17 +9,22 @@ use crate::beside::weft;
 use crate::support::{End, NAME, Network, peer};
 
 /// A command that hangs, with a process below its shell of which it writes down the number.
-fn hanging(network: &Network, phase: &str, rest: &str) -> String {
+pub(crate) fn hanging(network: &Network, phase: &str, rest: &str) -> String {
     let path = network.directory.path().join("process");
     let lines = format!("{phase} = sleep 1000 & echo $! > {}; wait; true\n{rest}", path.display());
     End::new(1).interface(&lines) + &peer(End::new(2).public(), "AllowedIPs = 10.88.0.0/16")
 }
 
+/// Returns the number of the process below the shell, once it is written down.
+pub(crate) fn process_of(network: &Network) -> Option<i32> {
+    let path = network.directory.path().join("process");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
 /// Waits until the process below the shell has ended.
 #[track_caller]
-fn assert_is_gone(network: &Network) {
-    let path = network.directory.path().join("process");
-    let process = std::fs::read_to_string(path).unwrap().trim().parse().unwrap();
+pub(crate) fn assert_is_gone(network: &Network, process: i32) {
+    std::fs::remove_file(network.directory.path().join("process")).unwrap();
     wait_until("the process of the command ends", || {
         let is_zombie = || {
             let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -56,7 +61,7 @@ fn a_command_of_a_start_that_hangs_is_named_and_ends_with_the_start() {
         }
         assert_eq!(daemon.wait().code(), Some(1), "{}", daemon.log());
         assert!(daemon.log().contains("because weft was told to end"), "{}", daemon.log());
-        assert_is_gone(&network);
+        assert_is_gone(&network, process_of(&network).unwrap());
         network.assert_as(&before);
     }
 }
@@ -82,7 +87,7 @@ fn a_command_of_an_end_that_hangs_is_named_and_another_signal_ends_it() {
         assert_eq!(down.wait().code(), Some(1), "{}", down.log());
         assert!(down.log().contains("because weft was told to end"), "{}", down.log());
         assert!(daemon.wait().success(), "{}", daemon.log());
-        assert_is_gone(&network);
+        assert_is_gone(&network, process_of(&network).unwrap());
         assert_eq!(std::fs::read_to_string(&log).unwrap(), "down\n");
         std::fs::remove_file(&log).unwrap();
         network.assert_as(&before);
