@@ -12,13 +12,26 @@ mod scope;
 
 /// Formats an endpoint as UAPI and wg(8) write it.
 pub fn text(endpoint: &SocketAddr) -> String {
-    if let SocketAddr::V6(v6) = endpoint
-        && v6.scope_id() != 0
-        && let Some(name) = scope::name_of(v6.scope_id())
-    {
-        return format!("[{}%{name}]:{}", v6.ip(), v6.port());
+    match link(endpoint) {
+        Some(name) => format!("[{}%{name}]:{}", endpoint.ip(), endpoint.port()),
+        None => endpoint.to_string(),
     }
-    endpoint.to_string()
+}
+
+/// Formats the address of an endpoint, with the name of its interface if it is link-local.
+pub fn host(endpoint: &SocketAddr) -> String {
+    match link(endpoint) {
+        Some(name) => format!("{}%{name}", endpoint.ip()),
+        None => endpoint.ip().to_string(),
+    }
+}
+
+/// Returns the name of the interface that a link-local endpoint has as its scope.
+pub fn link(endpoint: &SocketAddr) -> Option<String> {
+    match endpoint {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => scope::name_of(v6.scope_id()),
+        _ => None,
+    }
 }
 
 /// Parses an endpoint as a daemon writes it; `None` if the text is not valid.
@@ -59,6 +72,7 @@ mod tests {
     fn scopes_are_named() {
         assert_eq!(text(&"[fe80::1%1]:7".parse().unwrap()), "[fe80::1%lo]:7");
         assert_eq!(parse("[fe80::1%lo]:7"), Some("[fe80::1%1]:7".parse().unwrap()));
+        assert_eq!(host(&"[fe80::1%1]:7".parse().unwrap()), "fe80::1%lo");
         for (host, missing) in [("fe80::1%nope", Some("nope")), ("fe80::1%lo", None), ("vpn.example", None)] {
             assert_eq!(missing_scope(host), missing, "{host}");
         }

@@ -4,7 +4,7 @@
 //! Every request ends. Its result is what the kernel sent, or the kernel's error.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Mutex;
 
@@ -283,7 +283,7 @@ impl World<'_> {
     }
 
     fn ask_for_an_mtu(&self, input: &mut Input<'_>) {
-        let towards = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+        let towards = SocketAddr::from(([192, 0, 2, 1], 1));
         let mut route = Route::new(true, input);
         route.mtu = u32::from(input.u16() & 0x3ff);
         let mut is_whole = self.answers(vec![route.message(0, input)], input);

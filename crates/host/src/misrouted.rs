@@ -15,7 +15,7 @@ use crate::dns::System;
 use crate::firewall;
 use crate::record::Record;
 use crate::restore::{DnsPast, dns_past};
-use crate::routes::{Family, MAIN_TABLE};
+use crate::routes::{Family, MAIN_TABLE, link_of};
 
 mod describe;
 #[cfg(target_os = "linux")]
@@ -341,6 +341,10 @@ impl<R: Routes> Meant<'_, R> {
             !self.is_routed_by_weft() || inside.iter().any(|net| net.contains(&endpoint.ip()))
         };
         let is_inside = |endpoint: &&SocketAddr| {
+            // A link-local address goes through its link, whatever the routes.
+            if link_of(**endpoint).is_some() {
+                return false;
+            }
             let address = endpoint.ip();
             self.is_own_device(&self.routes.hop(address, true)) || self.goes_within(address, true)
         };

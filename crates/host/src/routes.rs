@@ -47,7 +47,7 @@ pub use platform::Netlink;
 pub type Netlink = tables::Configurator<windows::IpHelper<windows::System>>;
 
 pub use endpoint::{FoundRoute, Routing, Via};
-pub(crate) use endpoint::{endpoint_routes, halves};
+pub(crate) use endpoint::{endpoint_routes, halves, link_of};
 #[cfg(target_os = "linux")]
 pub use platform::{MainRoute, RouteAnswer, VethEnd};
 

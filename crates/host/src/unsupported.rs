@@ -98,7 +98,7 @@ pub(crate) mod routes {
         }
 
         /// Returns the MTU of the route to an address.
-        pub fn mtu_towards(&self, _: IpAddr, _: u32) -> Result<u32, RouteError> {
+        pub fn mtu_towards(&self, _: SocketAddr, _: u32) -> Result<u32, RouteError> {
             match self.never {}
         }
 

@@ -1,7 +1,9 @@
 //! Derives findings from the state of a machine.
 
+use std::net::SocketAddr;
+
 use Level::{Note, Ok, Problem, Warning};
-use weft_config::OVERHEAD;
+use weft_config::{OVERHEAD, endpoint};
 use weft_host::Obstacle;
 use weft_report::bytes;
 use weft_report::finding::{Finding, Level};
@@ -416,11 +418,12 @@ fn route(way: &Way, target: &DoctorTarget) -> Finding {
                 .advise("see that name servers can be reached without the tunnel");
         }
     };
+    let request = route_request(address);
+    let address = endpoint::text(address);
     let mtu = match &way.mtu {
         None => return found(Ok, format!("is at {address}")),
         Some(Err(reason)) => {
-            return found(Problem, format!("there is no route to {address}: {reason}"))
-                .advise(format!("ip route get {}", address.ip()));
+            return found(Problem, format!("there is no route to {address}: {reason}")).advise(request);
         }
         Some(Result::Ok(mtu)) => *mtu,
     };
@@ -453,6 +456,12 @@ fn route(way: &Way, target: &DoctorTarget) -> Finding {
         ),
         _ => found(Ok, format!("the route to {address} carries {mtu} bytes")),
     }
+}
+
+/// Returns the command that shows the route to an address.
+fn route_request(address: &SocketAddr) -> String {
+    let of_link = endpoint::link(address).map(|name| format!(" oif {name}")).unwrap_or_default();
+    format!("ip route get {}{of_link}", address.ip())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 
 use weft_config::Endpoint;
-use weft_host::resolve::{Cancel, LookUp, Resolver, Retries, Watched, resolve};
+use weft_host::resolve::{Cancel, LookUp, Resolver, Retries, Tunnel, Watched, resolve};
 use weft_lab::{Namespace, PATIENCE, here, mounts};
 use weft_tunnel::PublicKey;
 
@@ -72,6 +72,21 @@ fn a_name_that_changes_is_followed_once_its_peer_falls_silent() {
         set(&records, &[3]);
         resolver.network_changed();
         assert_eq!(changes.recv_timeout(PATIENCE).unwrap(), (peer, at(3)));
+    });
+}
+
+#[test]
+fn an_address_with_a_zone_is_no_name() {
+    let records = Records::default();
+    // The answer to every question.
+    set(&records, &[1]);
+    with_name_server(&records, || {
+        let interface = "wg0".parse().unwrap();
+        let tunnel = Tunnel { interface, index: None, mark: 0, carries_look_ups: true };
+        for look_up in [LookUp::by_system(), LookUp::past(Some(tunnel))] {
+            let found = look_up.addresses("fe80::1%lo", 7).unwrap();
+            assert_eq!(found, ["[fe80::1%1]:7".parse().unwrap()]);
+        }
     });
 }
 

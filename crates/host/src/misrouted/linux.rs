@@ -112,7 +112,7 @@ struct InForce<'a> {
 
 impl InForce<'_> {
     fn hop_with(&self, destination: IpAddr, mark: u32) -> Hop {
-        match self.netlink.route_to(destination, mark) {
+        match self.netlink.route_to(SocketAddr::new(destination, 0), mark) {
             Ok(answer) if answer.is_local => Hop::Here,
             Ok(RouteAnswer { device: Some(device), .. }) => Hop::Through(device),
             _ => Hop::Nowhere,
@@ -130,7 +130,7 @@ impl Routes for InForce<'_> {
     }
 
     fn hop_of_outer(&self, destination: IpAddr, is_own: bool) -> Option<Hop> {
-        let table = self.netlink.route_to(destination, self.mark(is_own)).ok()?.table;
+        let table = self.netlink.route_to(SocketAddr::new(destination, 0), self.mark(is_own)).ok()?.table;
         let family = Family::of(destination.into());
         let rules = self.rules.get_or_init(|| self.netlink.rules().unwrap_or_default());
         let is_its = |rule: &&FoundRule| rule.family == family && rule.is_inverted && rule.table == table;
@@ -196,7 +196,7 @@ impl Routes for Predicted<'_> {
             return Hop::Here;
         }
         let mark = if is_own { self.plan.mark } else { 0 };
-        let now = self.netlink.route_to(destination, mark).ok();
+        let now = self.netlink.route_to(SocketAddr::new(destination, 0), mark).ok();
         let now = now.filter(|now| now.device.as_deref() != Some(self.own().as_str()));
         if now.as_ref().is_some_and(|now| now.is_local) {
             return Hop::Here;

@@ -89,7 +89,7 @@ impl Follower {
         paths: &Netlink,
     ) -> Reaction {
         let fw_mark = self.fw_mark;
-        let mtu_towards = |endpoint: SocketAddr| paths.mtu_towards(endpoint.ip(), fw_mark).ok();
+        let mtu_towards = |endpoint: SocketAddr| paths.mtu_towards(endpoint, fw_mark).ok();
         self.react_with(change, peers, |endpoint| way_to(endpoint, fw_mark), mtu_towards)
     }
 

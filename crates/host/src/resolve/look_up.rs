@@ -62,6 +62,10 @@ impl LookUp {
     /// # Errors
     /// The name has no address, or no name server answers.
     pub fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        // The system reads the zone of an address; no name server knows it.
+        if host.contains('%') {
+            return by_system(host, port);
+        }
         let past = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(Past { tunnel, outside }) = past else { return by_system(host, port) };
         let Some(query) = outside.prepare(&tunnel, host) else { return by_system(host, port) };

@@ -148,7 +148,7 @@ fn prepare(tunnel: &Tunnel, name: &str) -> Option<Client> {
     for address in std::mem::take(&mut upstream.servers) {
         let goes_through = |mark| netlink.as_ref().filter(|netlink| netlink.goes_through(own, address, mark));
         is_in_the_way |= goes_through(0).is_some();
-        let device = match goes_through(tunnel.mark).map(|netlink| netlink.device_beside(own, address.ip())) {
+        let device = match goes_through(tunnel.mark).map(|netlink| netlink.device_beside(own, address)) {
             // It is a server of the tunnel.
             Some(None) => continue,
             other => other.flatten(),

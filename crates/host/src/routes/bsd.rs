@@ -30,6 +30,9 @@ pub trait Machine {
 
     /// Returns the index of an interface.
     fn index(&self, name: &str) -> Option<u32>;
+
+    /// Returns the name of the interface that has an index.
+    fn name(&self, index: u32) -> Option<String>;
 }
 
 /// The tables of a machine.
@@ -43,6 +46,10 @@ impl<M: Machine> Tables for Programs<M> {
         let index = self.machine.index(name).ok_or_else(|| RouteError::NoLink(name.to_owned()))?;
         let mtu = self.show(name)?.mtu.unwrap_or(USUAL_MTU);
         Ok(Link { name: name.to_owned(), index, mtu })
+    }
+
+    fn name(&self, index: u32) -> Option<String> {
+        self.machine.name(index)
     }
 
     fn mtu(&self, interface: &str) -> Option<u32> {

@@ -87,6 +87,17 @@ impl fmt::Display for Via {
     }
 }
 
+/// Returns the index of the link that an address is one of: a link-local address has a zone, which decides
+/// where its packets go, and not a route.
+pub(crate) fn link_of(address: SocketAddr) -> Option<u32> {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            Some(v6.scope_id()).filter(|link| *link != 0)
+        }
+        _ => None,
+    }
+}
+
 /// Returns the two halves of a default route; any other prefix as it is.
 pub(crate) fn halves(prefix: IpNet) -> Vec<IpNet> {
     if prefix.prefix_len() > 0 {
@@ -96,8 +107,8 @@ pub(crate) fn halves(prefix: IpNet) -> Vec<IpNet> {
 }
 
 /// Returns the host routes that keep packets to these endpoints out of the tunnel, to which `tunnel` is
-/// routed. An endpoint that a more specific route leads past the tunnel already needs none. Without another
-/// route the packets go nowhere: in the tunnel they would be encrypted again.
+/// routed. An endpoint that a more specific route leads past the tunnel already needs none, nor does one of a
+/// link. Without another route the packets go nowhere: in the tunnel they would be encrypted again.
 pub(crate) fn endpoint_routes(
     device: &str,
     tunnel: impl IntoIterator<Item = IpNet>,
@@ -111,7 +122,7 @@ pub(crate) fn endpoint_routes(
         .map(|route| (route.prefix, &route.via))
         .collect();
     let mut routes = BTreeMap::new();
-    for endpoint in endpoints {
+    for endpoint in endpoints.into_iter().filter(|endpoint| link_of(*endpoint).is_none()) {
         let host = IpNet::from(endpoint.ip());
         let containing = || successors(Some(host), IpNet::supernet);
         let Some(covering) = containing().find(|prefix| tunnel.contains(prefix)) else { continue };
@@ -188,6 +199,8 @@ mod tests {
     #[test]
     fn without_a_way_an_endpoint_goes_nowhere_rather_than_into_the_tunnel() {
         let own = [found("::/1", Via::Interface("utun7".to_owned()))];
-        assert_eq!(routes(&["::/1", "8000::/1"], "[2001:db8::1]:1", &own), Some(Via::Blackhole));
+        let to = |endpoint: &str| routes(&["::/1", "8000::/1"], endpoint, &own);
+        assert_eq!(to("[2001:db8::1]:1"), Some(Via::Blackhole));
+        assert_eq!(to("[fe80::1%4]:1"), None, "its zone is its way");
     }
 }

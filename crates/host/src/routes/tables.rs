@@ -12,13 +12,16 @@ use weft_config::{Config, InterfaceName, tunnel_mtu};
 
 use super::{
     DeviceState, FoundRoute, FoundRule, Link, MAIN_TABLE, QueueLimits, RouteError, Routing, Rule, USUAL_MTU,
-    Via,
+    Via, link_of,
 };
 
 /// The tables of a system.
 pub trait Tables {
     /// Finds a device.
     fn link(&self, name: &str) -> Result<Link, RouteError>;
+
+    /// Returns the name of the interface that has an index.
+    fn name(&self, index: u32) -> Option<String>;
 
     /// Returns the MTU of an interface, if it is known.
     fn mtu(&self, interface: &str) -> Option<u32>;
@@ -235,14 +238,13 @@ impl<T: Tables> Configurator<T> {
     /// Returns the MTU of the interface that leads to an address; the mark does not matter. A program on this
     /// machine, such as a relay, sends packets on by routes that are not known: the MTU is that of the
     /// default route then, or 1500.
-    pub fn mtu_towards(&self, destination: IpAddr, _: u32) -> Result<u32, RouteError> {
+    pub fn mtu_towards(&self, destination: SocketAddr, _: u32) -> Result<u32, RouteError> {
         let routes = self.tables.routes(MAIN_TABLE)?;
-        let way = best(&routes, destination).and_then(Via::interface);
-        let way = match way {
-            Some(name) if !is_loopback(name) && !destination.is_loopback() => Some(name),
-            _ => uplinks(&routes).next(),
+        let way = match self.way(&routes, destination) {
+            Some(name) if !is_loopback(&name) && !destination.ip().is_loopback() => Some(name),
+            _ => uplinks(&routes).next().map(str::to_owned),
         };
-        Ok(way.and_then(|name| self.tables.mtu(name)).unwrap_or(USUAL_MTU))
+        Ok(way.and_then(|name| self.tables.mtu(&name)).unwrap_or(USUAL_MTU))
     }
 
     /// Returns the MTU for the device when none is configured: the smallest MTU of the interfaces that lead
@@ -252,19 +254,27 @@ impl<T: Tables> Configurator<T> {
     pub fn default_mtu(&self, config: &Config, endpoints: &[SocketAddr], _: u32) -> u16 {
         let mut routes = self.tables.routes(MAIN_TABLE).unwrap_or_default();
         routes.retain(|route| route.is_up && route.via.interface() != Some(config.interface.name.as_str()));
-        let ways: BTreeSet<&str> =
-            endpoints.iter().filter_map(|endpoint| best(&routes, endpoint.ip())?.interface()).collect();
+        let ways: BTreeSet<String> =
+            endpoints.iter().filter_map(|endpoint| self.way(&routes, *endpoint)).collect();
         let is_here = |endpoint: &SocketAddr| endpoint.ip().is_loopback();
         let has_relay = endpoints.iter().any(is_here) || ways.iter().any(|name| is_loopback(name));
-        let mtu_of = |name: &&str| self.tables.mtu(name);
-        let towards = ways.iter().filter(|name| !is_loopback(name)).filter_map(mtu_of).min();
-        let default = || uplinks(&routes).filter_map(|name| mtu_of(&name)).min();
+        let mtu_of = |name: &str| self.tables.mtu(name);
+        let towards = ways.iter().filter(|name| !is_loopback(name)).filter_map(|name| mtu_of(name)).min();
+        let default = || uplinks(&routes).filter_map(mtu_of).min();
         let outer = match towards {
             Some(towards) if has_relay => towards.min(default().unwrap_or(USUAL_MTU)),
             Some(towards) => towards,
             None => default().unwrap_or(USUAL_MTU),
         };
         tunnel_mtu(outer, config.carries_ipv6())
+    }
+
+    /// Returns the interface that packets to an address leave by.
+    fn way(&self, routes: &[FoundRoute], destination: SocketAddr) -> Option<String> {
+        if let Some(link) = link_of(destination) {
+            return self.tables.name(link);
+        }
+        Some(best(routes, destination.ip())?.interface()?.to_owned())
     }
 
     fn routes_of(&self, link: &Link, table: u32) -> Result<HashSet<IpNet>, RouteError> {

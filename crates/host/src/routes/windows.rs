@@ -107,6 +107,11 @@ impl<M: Machine> Tables for IpHelper<M> {
         Ok(Link { name: name.to_owned(), index: adapter.index, mtu: self.mtu_of(&adapter) })
     }
 
+    fn name(&self, index: u32) -> Option<String> {
+        let adapters = self.machine.adapters().ok()?;
+        adapters.into_iter().find(|adapter| adapter.index == index).map(|adapter| adapter.name)
+    }
+
     fn mtu(&self, interface: &str) -> Option<u32> {
         let adapters = self.machine.adapters().ok()?;
         let adapter = adapters.iter().find(|adapter| adapter.name == interface)?;

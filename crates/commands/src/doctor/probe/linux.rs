@@ -280,10 +280,10 @@ fn ways(facts: &mut MachineState, fw_mark: u32) {
     let netlink = Netlink::open();
     for way in &mut facts.ways {
         let Ok(address) = way.address else { continue };
-        let answer = netlink.as_ref().ok().and_then(|netlink| netlink.route_to(address.ip(), fw_mark).ok());
+        let answer = netlink.as_ref().ok().and_then(|netlink| netlink.route_to(address, fw_mark).ok());
         way.is_here = answer.is_some_and(|answer| answer.is_local);
         way.mtu = Some(match &netlink {
-            Ok(netlink) => netlink.mtu_towards(address.ip(), fw_mark).map_err(|error| match error {
+            Ok(netlink) => netlink.mtu_towards(address, fw_mark).map_err(|error| match error {
                 // The finding adds the request and the advice.
                 RouteError::Refused { error, .. } => error.to_string(),
                 other => other.to_string(),

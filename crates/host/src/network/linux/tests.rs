@@ -120,7 +120,37 @@ fn a_router_of_the_link_may_set_the_mtu_of_ipv6_alone() {
     let Some((a, _b)) = joined() else { return };
     a.set_sysctl("net/ipv6/conf/eth0/mtu", "1400").unwrap();
     let netlink = a.run(|| crate::routes::Netlink::open().unwrap());
-    for (address, mtu) in [("192.0.2.2", 1500), ("2001:db8::2", 1400)] {
+    for (address, mtu) in [("192.0.2.2:1", 1500), ("[2001:db8::2]:1", 1400)] {
         assert_eq!(netlink.mtu_towards(address.parse().unwrap(), 0).unwrap(), mtu, "{address}");
     }
+}
+
+#[test]
+fn the_zone_of_a_link_local_address_chooses_its_way() {
+    let Some((a, b)) = joined() else { return };
+    let second =
+        LinkOptions { name_a: "eth1".into(), name_b: "eth1".into(), mtu: 1400, ..LinkOptions::default() };
+    link::join(&a, &b, &second).unwrap();
+    let config = weft_config::parse(
+        "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n",
+        "wg0.conf".as_ref(),
+        "wg0".parse().unwrap(),
+    );
+    let config = config.unwrap().config;
+    a.run(|| {
+        let netlink = crate::routes::Netlink::open().unwrap();
+        for (name, other, mtu) in [("eth0", "eth1", 1500), ("eth1", "eth0", 1400)] {
+            let endpoint = weft_config::endpoint::parse(&format!("[fe80::9%{name}]:1")).unwrap();
+            assert_eq!(netlink.route_to(endpoint, 0).unwrap().device.as_deref(), Some(name));
+            assert_eq!(netlink.mtu_towards(endpoint, 0).unwrap(), mtu, "{name}");
+            assert_eq!(u32::from(netlink.default_mtu(&config, &[endpoint], 0)), mtu - 80, "{name}");
+            for device in [name, other] {
+                let is_its = device == name;
+                assert_eq!(netlink.goes_through(device, endpoint, 0), is_its, "{device} to {name}");
+                // A name server of the tunnel is not reached beside it.
+                let beside = netlink.device_beside(device, endpoint);
+                assert_eq!(beside.as_deref(), Some(name).filter(|_| !is_its), "{name} beside {device}");
+            }
+        }
+    });
 }

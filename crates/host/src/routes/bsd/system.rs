@@ -49,6 +49,10 @@ impl Machine for System {
         Ok(found.into_iter().filter_map(found_route).collect())
     }
 
+    fn name(&self, index: u32) -> Option<String> {
+        nix::net::if_::if_indextoname(index).ok()?.into_string().ok()
+    }
+
     fn index(&self, name: &str) -> Option<u32> {
         nix::net::if_::if_nametoindex(name).ok()
     }

@@ -72,6 +72,10 @@ impl super::Machine for Simulated {
     fn index(&self, name: &str) -> Option<u32> {
         (name == DEVICE).then_some(9)
     }
+
+    fn name(&self, index: u32) -> Option<String> {
+        (index == 9).then(|| DEVICE.to_owned())
+    }
 }
 
 impl State {
@@ -252,5 +256,5 @@ fn the_mtu_is_that_of_the_ways_to_the_endpoints_less_80() {
     config.interface.mtu = None;
     // The interfaces of this machine show no MTU.
     assert_eq!(machine.default_mtu(&config, &endpoints(), 0), 1420);
-    assert_eq!(machine.mtu_towards("192.0.2.1".parse().unwrap(), 0).unwrap(), 1500);
+    assert_eq!(machine.mtu_towards("192.0.2.1:1".parse().unwrap(), 0).unwrap(), 1500);
 }

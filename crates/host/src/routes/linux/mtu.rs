@@ -1,12 +1,13 @@
 //! Finds the MTU towards an endpoint from the kernel's routes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{
     AfSpecInet6, AfSpecUnspec, InfoKind, LinkAttribute, LinkFlags, LinkInfo,
 };
 use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType};
+use weft_config::endpoint::host;
 use weft_config::{Config, tunnel_mtu};
 
 use super::{Failure, Netlink, RouteError, device_of, table_of};
@@ -27,11 +28,12 @@ impl Netlink {
     /// of a path from ICMP does not count: any host can forge it. `fw_mark` is the mark of the packets that
     /// go there. A program on this machine, such as a relay, sends packets on by routes that are not known:
     /// the route to it counts for no more than the uplinks, or 1500 without any.
-    pub fn mtu_towards(&self, destination: IpAddr, fw_mark: u32) -> Result<u32, RouteError> {
+    pub fn mtu_towards(&self, destination: SocketAddr, fw_mark: u32) -> Result<u32, RouteError> {
         let mtu = self.ask_for_route(destination, fw_mark, RouteFlags::FibMatch).and_then(|route| {
             route.map_or(Ok(RouteMtu { bytes: USUAL_MTU, leaves: true }), |route| self.mtu_of(&route))
         });
-        let mtu = mtu.map_err(|failure| failure.because(|| format!("look up the route to {destination}")))?;
+        let looking_up = || format!("look up the route to {}", host(&destination));
+        let mtu = mtu.map_err(|failure| failure.because(looking_up))?;
         if mtu.leaves {
             return Ok(mtu.bytes);
         }
@@ -44,7 +46,7 @@ impl Netlink {
     /// 1280 with IPv6 in the tunnel. `fw_mark` is the mark of the packets to the endpoints: without the mark
     /// of a full tunnel, the route leads into the tunnel.
     pub fn default_mtu(&self, config: &Config, endpoints: &[SocketAddr], fw_mark: u32) -> u16 {
-        let towards = |endpoint: &SocketAddr| match self.mtu_towards(endpoint.ip(), fw_mark) {
+        let towards = |endpoint: &SocketAddr| match self.mtu_towards(*endpoint, fw_mark) {
             Ok(mtu) => Some(mtu),
             Err(error) => {
                 tracing::debug!("{error}");

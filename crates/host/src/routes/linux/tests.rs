@@ -208,7 +208,7 @@ fn the_mtu_follows_the_routes_to_the_endpoints() {
         netlink.set_mtu(&link, 1380).unwrap();
         netlink.set_up(&link).unwrap();
         netlink.add_address(&link, "192.0.2.2/24".parse().unwrap()).unwrap();
-        assert_eq!(netlink.mtu_towards("192.0.2.1".parse().unwrap(), 0).unwrap(), 1380);
+        assert_eq!(netlink.mtu_towards("192.0.2.1:1".parse().unwrap(), 0).unwrap(), 1380);
         assert_eq!(netlink.default_mtu(&interface, &["192.0.2.1:1".parse().unwrap()], 0), 1300);
 
         let mut route = route_message(&link, "198.51.100.0/24".parse().unwrap(), MAIN_TABLE);

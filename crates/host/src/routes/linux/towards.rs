@@ -1,14 +1,15 @@
 //! Asks the kernel where packets to an address go.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::link::LinkAttribute;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType};
+use weft_config::endpoint::host;
 
 use super::mtu::{devices_of, priority_of};
 use super::{Failure, Netlink, RouteError, device_of, family, net_of, table_of};
-use crate::routes::MAIN_TABLE;
+use crate::routes::{MAIN_TABLE, link_of};
 
 /// The kernel's answer to where packets go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,14 +34,15 @@ pub struct MainRoute {
 
 impl Netlink {
     /// Returns the route that packets with this mark (0: none) to an address take.
-    pub fn route_to(&self, destination: IpAddr, fw_mark: u32) -> Result<RouteAnswer, RouteError> {
+    /// The port does not matter, the zone of a link-local address does.
+    pub fn route_to(&self, destination: SocketAddr, fw_mark: u32) -> Result<RouteAnswer, RouteError> {
         let answer = self.ask_for_route(destination, fw_mark, RouteFlags::empty()).and_then(|route| {
             let Some(route) = route else { return Err(Failure::Kernel(std::io::ErrorKind::NotFound.into())) };
             let device = device_of(&route).map(|index| self.name_of(index)).transpose()?.flatten();
             let is_local = route.header.kind == RouteType::Local;
             Ok(RouteAnswer { device, is_local, table: table_of(&route) })
         });
-        answer.map_err(|failure| failure.because(|| format!("look up the route to {destination}")))
+        answer.map_err(|failure| failure.because(|| format!("look up the route to {}", host(&destination))))
     }
 
     /// Returns the routes of the main table.
@@ -68,12 +70,12 @@ impl Netlink {
     /// was set. Before Linux 4.13 the answer is the path in any case.
     pub(super) fn ask_for_route(
         &self,
-        destination: IpAddr,
+        destination: SocketAddr,
         fw_mark: u32,
         flags: RouteFlags,
     ) -> Result<Option<RouteMessage>, Failure> {
         let mut query = RouteMessage::default();
-        query.header.address_family = family(destination);
+        query.header.address_family = family(destination.ip());
         query.header.destination_prefix_length = if destination.is_ipv4() { 32 } else { 128 };
         query.header.flags = flags;
         if destination.is_ipv4() {
@@ -81,7 +83,10 @@ impl Netlink {
             // is refused.
             query.header.flags |= RouteFlags::LookupTable;
         }
-        query.attributes.push(RouteAttribute::Destination(RouteAddress::from(destination)));
+        query.attributes.push(RouteAttribute::Destination(RouteAddress::from(destination.ip())));
+        if let Some(link) = link_of(destination) {
+            query.attributes.push(RouteAttribute::Oif(link));
+        }
         if fw_mark != 0 {
             query.attributes.push(RouteAttribute::Mark(fw_mark));
         }

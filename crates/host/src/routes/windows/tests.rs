@@ -203,7 +203,14 @@ fn the_mtu_is_that_of_the_ways_to_the_endpoints_less_80() {
     assert_eq!(machine.default_mtu(&config, &endpoints(), 0), 1420, "no way leads there");
     set(ETHERNET, 1400);
     assert_eq!(machine.default_mtu(&config, &endpoints(), 0), 1320);
-    assert_eq!(machine.mtu_towards("192.0.2.1".parse().unwrap(), 0).unwrap(), 1400);
+    let towards = |endpoint: &str| machine.mtu_towards(endpoint.parse().unwrap(), 0).unwrap();
+    assert_eq!(towards("192.0.2.1:1"), 1400);
+    // IPv6 in the tunnel needs 1280.
+    for (luid, mtu, inner) in [(ETHERNET, 1400, 1320), (WIFI, 1300, 1280)] {
+        let endpoint = format!("[fe80::1%{}]:1", luid + 10);
+        assert_eq!(towards(&endpoint), mtu, "{endpoint}");
+        assert_eq!(machine.default_mtu(&config, &[endpoint.parse().unwrap()], 0), inner, "{endpoint}");
+    }
     machine.tables.disconnect();
     assert_eq!(machine.default_mtu(&config, &endpoints(), 0), 1420, "nothing is known");
 }
