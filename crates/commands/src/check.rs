@@ -45,7 +45,10 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     for (level, finding) in &elsewhere {
         if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
     }
-    let obstacles = loaded.as_ref().map(|parsed| obstacles(target, parsed)).unwrap_or_default();
+    let (obstacles, lacks) = loaded.as_ref().map(|parsed| obstacles(target, parsed)).unwrap_or_default();
+    for finding in &lacks {
+        output::warning(finding);
+    }
     // As the start ends.
     let code = match refused {
         Some(Misrouted::NoDns { is_wrong: true, .. }) => Code::Configuration,
@@ -56,7 +59,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     let told: Vec<String> = problems.iter().map(Finding::to_string).collect();
     if args.json {
         let mut report = Report::new(&args.target, &loaded);
-        report.warnings.extend(elsewhere.into_iter().map(|(_, finding)| finding));
+        report.warnings.extend(elsewhere.into_iter().map(|(_, finding)| finding).chain(lacks));
         report.ok &= problems.is_empty();
         report.errors.extend(problems);
         output::print_json(&report)?;
@@ -84,8 +87,8 @@ fn here(target: &str, misrouted: &Misrouted) -> Finding {
     }
 }
 
-/// Returns what keeps the interface from being brought up on this machine now.
-fn obstacles(target: &str, parsed: &Parsed) -> Vec<Finding> {
+/// Returns what keeps the interface from being brought up on this machine now, and what it will lack.
+fn obstacles(target: &str, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>) {
     let finding = |problem: weft_report::finding::Finding| Finding {
         file: Some(config::path_of(target).display().to_string()),
         line: None,
@@ -94,7 +97,9 @@ fn obstacles(target: &str, parsed: &Parsed) -> Vec<Finding> {
             "metrics" => Some("Metrics"),
             "route" => Some("AllowedIPs"),
             "scope" => Some("Endpoint"),
-            "nft" => Some("KillSwitch"),
+            "nft" if parsed.config.interface.host.kill_switch != KillSwitch::Off => Some("KillSwitch"),
+            "nft" if parsed.config.interface.host.mss_clamp => Some("MssClamp"),
+            "nft" => Some("AllowedIPs"),
             _ => None,
         }
         .map(str::to_owned),
@@ -103,7 +108,9 @@ fn obstacles(target: &str, parsed: &Parsed) -> Vec<Finding> {
             None => problem.says,
         },
     };
-    doctor::problems_of_start(&parsed.config).into_iter().map(finding).collect()
+    let findings = doctor::findings_of_start(&parsed.config).into_iter();
+    let (problems, lacks): (Vec<_>, Vec<_>) = findings.partition(|finding| finding.level == Level::Problem);
+    (problems.into_iter().map(finding).collect(), lacks.into_iter().map(finding).collect())
 }
 
 /// Returns what would not go where the file means it to go if it was brought up on this machine now. Names of

@@ -45,16 +45,20 @@ pub fn run(args: &DoctorArgs) -> Result<(), Error> {
     }
 }
 
-/// Returns what keeps a configuration from being brought up on this machine now, as far as every user can
-/// know it.
-pub(crate) fn problems_of_start(config: &Config) -> Vec<Finding> {
+/// Returns what keeps a configuration from being brought up on this machine now, and what it will lack, as far
+/// as every user can know it.
+pub(crate) fn findings_of_start(config: &Config) -> Vec<Finding> {
     let target = DoctorTarget::of(config);
     let (facts, _) = probe::state_for_start(&target);
     let mut findings = evaluate(&facts, &target);
     // The device and the sockets are there before PreUp; IPv6 may be switched on by it.
     let has_pre_up = config.interface.host.hooks_of(HookPhase::PreUp).next().is_some();
-    let counts = |finding: &Finding| !has_pre_up || finding.check != "ipv6";
-    findings.retain(|finding| finding.level == Level::Problem && counts(finding));
+    let counts = |finding: &Finding| match finding.level {
+        Level::Problem => !has_pre_up || finding.check != "ipv6",
+        Level::Warning => finding.check == "nft",
+        _ => false,
+    };
+    findings.retain(counts);
     findings
 }
 

@@ -92,7 +92,7 @@ pub use hooks::{
 };
 pub use namespace::keep_what_counts_in_a_namespace;
 pub use obstacles::{Obstacle, obstacles};
-pub use outside::{remove_unrecorded_firewall, repair_dns};
+pub use outside::{remove_unrecorded_firewall, repair_dns, without_rules};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;
 pub use predecessor::{wait_for_predecessor, wait_for_release};

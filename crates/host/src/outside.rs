@@ -69,14 +69,22 @@ pub(super) fn apply_firewall(interface: &InterfaceName, wanted: &Firewall) -> Re
     match firewall::apply(&rules(interface, wanted, firewall::RECOGNISES)) {
         Ok(()) => Ok(true),
         Err(error) if wanted.kill_switch == KillSwitch::Off && error.is_lack() => {
-            tracing::warn!(
-                "{error}; without it hosts of the local network can send to the tunnel's addresses, and where the \
-                 reverse-path filter is strict what the peers send is dropped"
-            );
+            tracing::warn!("{error}; {}", without_rules(wanted.full_tunnel.is_some(), wanted.mss_clamp));
             Ok(false)
         }
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Says what a tunnel lacks without its firewall rules: those of a full tunnel, and the clamp of segments.
+pub fn without_rules(full_tunnel: bool, mss_clamp: bool) -> String {
+    let full_tunnel = full_tunnel.then_some(
+        "hosts of the local network can send to the tunnel's addresses, and where the reverse-path filter is strict \
+         what the peers send is dropped",
+    );
+    let mss_clamp = mss_clamp.then_some("connections of TCP through the tunnel may stall (MssClamp)");
+    let lacks: Vec<&str> = full_tunnel.into_iter().chain(mss_clamp).collect();
+    format!("without it {}", lacks.join(", and "))
 }
 
 /// Returns what the packet filter has of the rules that were just set. What cannot be read is not compared.

@@ -181,9 +181,10 @@ fn answer(channel: &Channel, request: Request, look_ups: &mut Option<LookUps>) -
 /// Returns ENODEV if there is no driver that this user may open.
 fn errno_of(error: &OpenError) -> i32 {
     match error {
-        OpenError::NoTunDriver | OpenError::DriverForbidden { .. } | OpenError::PermissionDenied { .. } => {
-            libc::ENODEV
-        }
+        OpenError::NoTunDriver
+        | OpenError::NotTheDriver
+        | OpenError::DriverForbidden { .. }
+        | OpenError::PermissionDenied { .. } => libc::ENODEV,
         _ => 0,
     }
 }

@@ -107,6 +107,12 @@ pub enum OpenError {
          (--device /dev/net/tun)"
     )]
     NoTunDriver,
+    /// Something else has the place of the TUN driver.
+    #[error(
+        "/dev/net/tun is not the TUN driver, but a file or another device: remove it, and make it \
+         (mknod /dev/net/tun c 10 200)"
+    )]
+    NotTheDriver,
     /// The process may not create network adapters of Windows.
     #[error("not allowed to create interface {name}: run weft as an administrator")]
     NotAdministrator {
@@ -239,7 +245,7 @@ impl OpenError {
                 io::ErrorKind::PermissionDenied
             }
             Self::WrongWintun { .. } | Self::IncompleteWintun { .. } => io::ErrorKind::InvalidData,
-            Self::NoTunDriver | Self::NoWintun { .. } => io::ErrorKind::NotFound,
+            Self::NoTunDriver | Self::NotTheDriver | Self::NoWintun { .. } => io::ErrorKind::NotFound,
             Self::Unsupported { .. } => io::ErrorKind::Unsupported,
             Self::TooFewQueues { source, .. } | Self::Io { source, .. } => source.kind(),
         }

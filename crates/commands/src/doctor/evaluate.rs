@@ -51,7 +51,9 @@ fn tun_device(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
         TunDevice::Missing => found(Problem, "/dev/net/tun is missing").advise(
             "modprobe tun; in a container: --device /dev/net/tun, or mkdir -p /dev/net && mknod /dev/net/tun c 10 200",
         ),
-        TunDevice::Forbidden => found(Problem, "this user may not open /dev/net/tun")
+        TunDevice::Other => found(Problem, "/dev/net/tun is not the TUN driver, but a file or another device")
+            .advise("remove it, and make it (mknod /dev/net/tun c 10 200)"),
+        TunDevice::Forbidden => found(Problem, "not allowed to open /dev/net/tun")
             .advise("run as root, or chmod 0666 /dev/net/tun; in a container: --device /dev/net/tun"),
         TunDevice::Failed(reason) => found(Problem, &format!("/dev/net/tun cannot be opened: {reason}"))
             .advise("see that the kernel has CONFIG_TUN (modprobe tun)"),
@@ -342,16 +344,15 @@ fn nft(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
             (format!("nft does not work ({reason})"), "see what `nft --version` and `nft list tables` say")
         }
     };
+    let is_full = target.full_tunnel_v4 || target.full_tunnel_v6;
     Some(match target.needs_nft() {
+        true if target.kill_switch => {
+            Finding::new("nft", Problem, format!("{is}, and the kill switch needs it")).advise(advice)
+        }
+        // The start warns in these words.
         true => {
-            let what = match target {
-                DoctorTarget { kill_switch: true, .. } => "the kill switch",
-                DoctorTarget { full_tunnel_v4: true, .. } | DoctorTarget { full_tunnel_v6: true, .. } => {
-                    "a full tunnel"
-                }
-                _ => "the MSS clamp",
-            };
-            Finding::new("nft", Problem, format!("{is}, and {what} needs it")).advise(advice)
+            let lacks = weft_host::without_rules(is_full, target.mss_clamp);
+            Finding::new("nft", Warning, format!("{is}; {lacks}")).advise(advice)
         }
         false => Finding::new(
             "nft",

@@ -67,6 +67,8 @@ pub enum TunDevice {
     Usable,
     /// The system has no TUN driver.
     Missing,
+    /// Something else has its place.
+    Other,
     /// This process may not open the device.
     Forbidden,
     /// The device cannot be opened for another reason.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::support::{End, NAME, Network, peer};
+use crate::support::{End, Ended, NAME, Network, peer};
 
 struct Machine {
     network: Network,
@@ -27,14 +27,42 @@ impl Machine {
 
     /// Compares what `check` and `doctor` say with how the start ends.
     #[track_caller]
-    fn compare(&self, (name, lines, peer_lines, expected): (&str, &str, &str, &str)) {
+    fn compare(&self, case: (&str, &str, &str, &str)) {
+        self.compare_where("true", case);
+    }
+
+    /// The same where a script has changed the files that are there.
+    #[track_caller]
+    fn compare_where(&self, script: &str, (name, lines, peer_lines, expected): (&str, &str, &str, &str)) {
         let file = self.file(name, lines, peer_lines);
         let path = file.to_str().unwrap();
-        let case = format!("{name}: {lines} {peer_lines}");
-        let (check, doctor) = (self.network.run(&["check", path]), self.network.run(&["doctor", path]));
-        let json = self.network.run(&["check", path, "--json"]);
-        let mut up = self.network.weft_up(&file);
+        let case = format!("{name}: {lines} {peer_lines} {script}");
+        let weft = |arguments: &[&str]| {
+            let weft = self.network.weft(arguments);
+            let mut command = self.network.client.command("unshare");
+            let script = format!("{script}; exec \"$0\" \"$@\"");
+            command.args(["--mount", "sh", "-ec", &script]).arg(env!("CARGO_BIN_EXE_weft")).args(arguments);
+            command
+                .envs(weft.get_envs().filter_map(|(name, value)| Some((name, value?))))
+                .env_remove("RUST_LOG");
+            command
+        };
+        let run = |arguments: &[&str]| Ended::from(weft(arguments).output().unwrap());
+        let (check, doctor) = (run(&["check", path]), run(&["doctor", path]));
+        let json = run(&["check", path, "--json"]);
+        let mut up = weft(&["up", path]);
         up.env("WG_ENDPOINT_RESOLUTION_RETRIES", "0");
+        if let Some(warned) = expected.strip_prefix("warns: ") {
+            let daemon = self.network.start(up);
+            assert!(daemon.log().contains(warned), "{case}: {}", daemon.log());
+            daemon.stop();
+            assert!(check.code == Some(0) && check.stderr.contains(warned), "{case}: {check:?}");
+            let doctor = doctor.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(doctor.contains(warned) && !doctor.contains("problem nft"), "{case}: {doctor}");
+            let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+            assert!(json["warnings"].to_string().contains(warned), "{case}: {json}");
+            return;
+        }
         if expected.is_empty() {
             assert_eq!(check.code, Some(0), "{case}: {check:?}");
             assert_eq!(json.code, Some(0), "{case}: {json:?}");
@@ -42,7 +70,7 @@ impl Machine {
         } else {
             let up = up.output().unwrap();
             let start = String::from_utf8(up.stderr).unwrap();
-            assert!(up.status.code() == Some(1) && start.contains(expected), "{case}: {start}");
+            assert!(matches!(up.status.code(), Some(1 | 77)) && start.contains(expected), "{case}: {start}");
             assert_eq!(check.code, Some(1), "{case}: {check:?}");
             assert!(check.stderr.contains(expected), "{case}: {check:?}");
             assert!(doctor.stdout.contains(expected) && doctor.code == Some(1), "{case}: {doctor:?}");
@@ -123,4 +151,34 @@ fn what_a_start_fails_of_is_known_to_check_and_doctor() {
     daemon.stop();
     machine.run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
     machine.compare((NAME, "", "AllowedIPs = 10.88.0.0/16", "net.ipv6.conf.default.disable_ipv6"));
+}
+
+#[test]
+fn what_a_start_lacks_of_the_machine_is_known_to_check_and_doctor() {
+    let Some(machine) = Machine::new() else { return };
+    if !weft_lab::here::installed(&["unshare", "mount", "nft"]) {
+        return;
+    }
+    // Each has mounts of its process alone.
+    let gone = "mount -t tmpfs none /dev/net";
+    let without_nft = "for place in /sbin /usr/sbin; do mount -t tmpfs none $place; done";
+    let some = "AllowedIPs = 10.88.0.0/16";
+    let clamp = "TCP through the tunnel may stall (MssClamp)";
+    #[rustfmt::skip]
+    let cases = [
+        (gone.to_owned(), "", some, "/dev/net/tun is missing"),
+        (format!("{gone}; mknod /dev/net/tun c 10 199"), "", some, "/dev/net/tun is missing"),
+        (format!("{gone}; echo > /dev/net/tun"), "", some, "/dev/net/tun is not the TUN driver"),
+        (format!("{gone}; mkdir /dev/net/tun"), "", some, "/dev/net/tun is not the TUN driver"),
+        (format!("{gone}; mkfifo /dev/net/tun"), "", some, "/dev/net/tun is not the TUN driver"),
+        (format!("{gone}; mknod /dev/net/tun c 1 3"), "", some, "/dev/net/tun is not the TUN driver"),
+        (format!("{gone} -o nodev; mknod /dev/net/tun c 10 200"), "", some, "not allowed to open /dev/net/tun"),
+        (without_nft.to_owned(), "", some, ""),
+        (without_nft.to_owned(), "# weft: MssClamp = on", some, &format!("warns: {clamp}")),
+        (without_nft.to_owned(), "", "AllowedIPs = 0.0.0.0/0", "warns: can send to the tunnel's addresses"),
+        (without_nft.to_owned(), "# weft: MssClamp = on", "AllowedIPs = ::/0", &format!("warns: is dropped, and connections of {clamp}")),
+    ];
+    for (script, lines, peer_lines, expected) in cases {
+        machine.compare_where(&script, (NAME, lines, peer_lines, expected));
+    }
 }

@@ -132,6 +132,8 @@ fn reserve(name: &str) -> Result<File, OpenError> {
         Errno::EINVAL if nix::net::if_::if_nametoindex(name).is_ok() => {
             OpenError::Exists { name: name.to_owned() }
         }
+        // The request is one of TUN alone.
+        Errno::ENOTTY => OpenError::NotTheDriver,
         _ => open_error("create the device", name, errno.into()),
     })?;
     Ok(file)
@@ -165,6 +167,7 @@ pub(super) fn attach_to(driver: &File, request: &libc::ifreq) -> Result<(), Errn
 pub(super) fn driver_error(name: &str, error: io::Error) -> OpenError {
     match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
         Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => OpenError::NoTunDriver,
+        Errno::EISDIR => OpenError::NotTheDriver,
         Errno::EACCES | Errno::EPERM => OpenError::DriverForbidden { name: name.to_owned() },
         _ => open_error("open /dev/net/tun", name, error),
     }

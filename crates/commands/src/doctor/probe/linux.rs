@@ -5,9 +5,10 @@ use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use nix::unistd::geteuid;
 use weft_host::dns::{Method, System};
 use weft_host::firewall::{self, FirewallError, FullTunnel, KillSwitch, Local, OwnPackets, Rules};
 use weft_host::misrouted;
@@ -75,10 +76,13 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
     }
 }
 
-/// Observes the devices of this name, whether they have IPv6, and whether the program is there without which
-/// there is no kill switch, and no start.
+/// Observes the TUN driver, the devices of this name, whether they have IPv6, and whether the program is there
+/// that sets the rules of a firewall.
 pub(super) fn observe_devices(facts: &mut MachineState, target: &DoctorTarget) {
-    facts.nft = (target.kill_switch && !is_installed("nft")).then_some(Nft::Missing);
+    facts.nft = (target.needs_nft() && !is_installed("nft")).then_some(Nft::Missing);
+    // Who starts it may open what this user may not, and what runs does not open it again.
+    facts.tun_device = Some(tun_device())
+        .filter(|device| !facts.is_running && (*device != TunDevice::Forbidden || geteuid().is_root()));
     facts.existing_link = name_of(target).and_then(link);
     facts.ipv6_off_by = ipv6_off_by(name_of(target).filter(|_| facts.is_running));
 }
@@ -95,13 +99,21 @@ fn ipv6_off_by(existing: Option<&str>) -> Vec<String> {
 
 fn tun_device() -> TunDevice {
     match OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
-        Ok(_) => TunDevice::Usable,
+        Ok(device) if is_tun(&device) => TunDevice::Usable,
+        Ok(_) => TunDevice::Other,
         Err(error) => match error.raw_os_error() {
+            Some(libc::EISDIR) => TunDevice::Other,
             Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunDevice::Missing,
             Some(libc::EACCES | libc::EPERM) => TunDevice::Forbidden,
             _ => TunDevice::Failed(error.to_string()),
         },
     }
+}
+
+fn is_tun(device: &fs::File) -> bool {
+    // The driver's number (Documentation/networking/tuntap.rst).
+    let number = libc::makedev(10, 200);
+    device.metadata().is_ok_and(|state| state.file_type().is_char_device() && state.rdev() == number)
 }
 
 /// Returns the effective capabilities as a bit mask (proc_pid_status(5)).
