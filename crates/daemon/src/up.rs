@@ -145,7 +145,11 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
         metrics: args.metrics.clone(),
         is_rootless: false,
     };
-    let (config, text) = load(args, &overrides)?;
+    let (config, text) = load(args, &overrides).inspect_err(|_| {
+        if let Ok(interface) = config::name_of(&config::path_of(&args.target)) {
+            host::tell_what_is_left(&runtime_dir(), &interface);
+        }
+    })?;
     let options = Options {
         packet_threads: args.tun.packet_threads,
         peers: Some(config.peers.len()),

@@ -90,6 +90,7 @@ pub use hooks::{
     CommandUnderWay, command_under_way, interrupt_commands, is_within_any_command, is_within_command,
     limit_commands_of_the_end,
 };
+pub use kill_switch::tell_what_is_left;
 pub use namespace::keep_what_counts_in_a_namespace;
 pub use obstacles::{Obstacle, obstacles};
 pub use outside::{remove_unrecorded_firewall, repair_dns, without_rules};

@@ -41,7 +41,12 @@ pub(super) fn run(
 ) -> Result<(), UpError> {
     let _log = logging::queue::start();
     let interruption = Interruption::default();
-    match start(config, text, overrides, file, options, notifier, &interruption) {
+    let interface = config.interface.name.clone();
+    let started = start(config, text, overrides, file, options, notifier, &interruption);
+    if started.is_err() {
+        weft_host::tell_what_is_left(&runtime_dir(), &interface);
+    }
+    match started {
         Ok((supervisor, messages)) => supervisor.work(messages, file),
         // The service manager asked for it, and would call it a failure of the service.
         Err(error) if interruption.is_asked() && service_manager::is_present() => {

@@ -1,6 +1,7 @@
 //! What a daemon that was killed leaves, and what takes that away.
 
 use std::fs::File;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::panic::AssertUnwindSafe;
 use std::process::Stdio;
@@ -130,13 +131,36 @@ fn a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down() {
     let with_switch = tables(&network);
     assert_ne!(with_switch, none);
 
-    let failing = full_tunnel("# weft: KillSwitch = on\nPostUp = false");
-    let file = network.file("weft0.conf", &failing);
-    let ended = network.run(&["up", file.to_str().unwrap()]);
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("the kill switch stays in force"), "{ended:?}");
-    assert_eq!(tables(&network), with_switch);
-    assert_eq!(network.left(), ["weft0/record.json"]);
+    let earlier = "what an earlier daemon had set up is still in force";
+    let stays = "the kill switch stays in force; `weft down weft0` takes it away";
+    let in_use = network.client.run(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    let metrics = format!("# weft: Metrics = {}", in_use.local_addr().unwrap());
+    // Nothing was taken back before the third of them.
+    for (lines, said) in [
+        ("MTU = x", earlier),
+        (&*metrics, earlier),
+        ("PreUp = false", stays),
+        ("PostUp = false", stays),
+        ("PreUp = true\nPrivateKeyFile = gone", stays),
+        ("PreUp = kill $PPID; sleep 1000", stays),
+        ("MTU = x", stays),
+        (&metrics, stays),
+    ] {
+        let failing = full_tunnel(&format!("# weft: KillSwitch = on\n{lines}"));
+        let failing = if lines.contains("PrivateKeyFile") {
+            failing.lines().filter(|line| !line.starts_with("PrivateKey =")).collect::<Vec<_>>().join("\n")
+        } else {
+            failing
+        };
+        let file = network.file("weft0.conf", &failing);
+        for command in [&["up", file.to_str().unwrap()][..], &["up", "-d", file.to_str().unwrap()]] {
+            let ended = network.run(command);
+            assert!(matches!(ended.code, Some(1 | 78)), "{lines}: {ended:?}");
+            assert_eq!(ended.stderr.matches(said).count(), 1, "{lines}: {ended:?}");
+            assert_eq!(tables(&network), with_switch, "{lines}");
+            assert!(network.left().contains(&"weft0/record.json".to_owned()), "{lines}");
+        }
+    }
     let status = network.run(&["status"]);
     assert!(status.stderr.contains("`weft down weft0` takes it back"), "{status:?}");
     let ended = network.run(&["down", "--keep-kill-switch", "weft0"]);
