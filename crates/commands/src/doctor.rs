@@ -45,8 +45,8 @@ pub fn run(args: &DoctorArgs) -> Result<(), Error> {
     }
 }
 
-/// Returns what keeps a configuration from being brought up on this machine now, and what it will lack, as far
-/// as every user can know it.
+/// Returns what keeps a configuration from being brought up on this machine now, and what it will lack, as
+/// far as every user can know it.
 pub(crate) fn findings_of_start(config: &Config) -> Vec<Finding> {
     let target = DoctorTarget::of(config);
     let (facts, _) = probe::state_for_start(&target);

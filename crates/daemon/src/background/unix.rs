@@ -34,8 +34,8 @@ pub struct Notifier {
 /// exit code 0 when the child is [`Notifier::ready`], or with the child's exit code when the child ends
 /// before that.
 ///
-/// Until then the child keeps the terminal and the descriptors of the caller: it prints its errors itself, and
-/// its commands have what they have in the foreground. A signal that ends the parent ends the start: the parent
+/// Until then the child keeps the terminal and the descriptors of the caller: it prints its errors itself,
+/// and its commands have what they have in the foreground. A signal to the parent ends the start: the parent
 /// waits until it is undone. On Linux the start ends as well if the parent is killed.
 ///
 /// # Errors

@@ -76,8 +76,8 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
     }
 }
 
-/// Observes the TUN driver, the devices of this name, whether they have IPv6, and whether the program is there
-/// that sets the rules of a firewall.
+/// Observes the TUN driver, the devices of this name, whether they have IPv6, and whether the program is
+/// there that sets the rules of a firewall.
 pub(super) fn observe_devices(facts: &mut MachineState, target: &DoctorTarget) {
     facts.nft = (target.needs_nft() && !is_installed("nft")).then_some(Nft::Missing);
     // Who starts it may open what this user may not, and what runs does not open it again.
