@@ -70,8 +70,10 @@ impl Kernel {
     fn set_dns(&mut self, wanted: &Dns) -> Result<(), HostError> {
         let record = self.dns_record(wanted)?;
         let set = outside::apply_dns(&self.resolver, self.link()?, &record, self.dns.as_ref());
-        // A failed call leaves no name servers in force, not even the previous ones.
+        // A failed call leaves no name servers in force, not even the previous ones. The same ones would fail
+        // again.
         if let (Err(_), Some(before)) = (&set, &self.dns)
+            && *before != record
             && let Err(again) = outside::apply_dns(&self.resolver, self.link()?, before, None)
         {
             tracing::warn!("cannot put DNS back as it was: {again}");

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use super::{Namespace, wait_until};
+use super::{Namespace, wait_until, wait_until_ok};
 
 /// A process with its output kept in memory. Dropping it kills the process; in a failing test that also
 /// prints the output.
@@ -53,13 +53,13 @@ impl Process {
     /// When the process ends without such a line, or does not print one within [`super::PATIENCE`].
     #[track_caller]
     pub fn wait_for_line(&self, text: &str) -> String {
-        wait_until(text, || {
+        wait_until_ok(|| {
             // Checked before the log is read, so that the last output before the end is still searched.
             let is_running = self.is_running();
             let log = self.log();
             let line = log.lines().find(|line| line.contains(text)).map(ToOwned::to_owned);
             assert!(is_running || line.is_some(), "it ended without saying {text:?}, but:\n{log}");
-            line
+            line.ok_or_else(|| format!("{text:?} in what it said:\n{log}"))
         })
     }
 
