@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn silent() -> Result<u8, ClientError> {
-        Err(ClientError::Timeout { name: name(), seconds: 60 })
+        Err(ClientError::Timeout { name: name(), seconds: 60, process: String::new() })
     }
 
     #[test]

@@ -38,11 +38,11 @@ pub use thread_guard::EndProcessOnPanic;
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Opens the TUN and the UDP sockets, before it or its children move packets. Keeps CAP_NET_ADMIN and
-    /// CAP_NET_BIND_SERVICE.
+    /// Opens the TUN and the UDP sockets, before it or its children move packets. Keeps CAP_NET_ADMIN,
+    /// CAP_NET_BIND_SERVICE and CAP_DAC_OVERRIDE.
     Opening,
-    /// Moves packets, and opens UDP sockets with another port or mark. Keeps the same capabilities, but only
-    /// for its UDP sockets: it can open no other kind. Reads what /proc says of its device, and no other
+    /// Moves packets, and opens UDP sockets with another port or mark. Keeps the first two capabilities, but
+    /// only for its UDP sockets: it can open no other kind. Reads what /proc says of its device, and no other
     /// file.
     Packets,
     /// Reads or writes one queue of the TUN.

@@ -60,8 +60,11 @@ pub(crate) fn thread(role: Role) {
 }
 
 fn of(role: Role) -> CapabilitySet {
+    let network = CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE;
     match role {
-        Role::Opening | Role::Packets => CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE,
+        // root may open a /dev/net/tun that is another user's.
+        Role::Opening => network | CapabilitySet::DAC_OVERRIDE,
+        Role::Packets => network,
         Role::Tun | Role::Service | Role::Member | Role::Names => CapabilitySet::empty(),
     }
 }

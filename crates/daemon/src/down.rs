@@ -1,7 +1,7 @@
 //! `weft down`: takes an interface down from outside.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft_commands::output;
 use weft_config::exit::{Code, Error};
@@ -10,6 +10,7 @@ use weft_host::{
     HostError, Keep, Owner, Process, Record, Unsaved, is_within_any_command, is_within_command, record_path,
     told_backwards,
 };
+use weft_ipc::holder::state_of;
 use weft_ipc::runtime_dir::{runtime_dir, user_dir};
 use weft_report::control_socket::{Client, ClientError, ManageError};
 use weft_report::finding::Level;
@@ -23,6 +24,10 @@ use crate::up::edited;
 /// The time for an end that waits for no command. One that a command waits for has it too: the commands may
 /// wait for each other.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// How long a process may be stopped, and how often it is looked at.
+const STOPPED: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Ends the daemon that runs the interface, or cleans up what a daemon left behind.
 ///
@@ -181,6 +186,7 @@ fn served_by(directory: &Path, interface: &InterfaceName) -> Option<u32> {
 /// Ends a daemon that runs an interface with a configuration, and waits for the end of its process. Returns
 /// what failed at the end.
 fn end_process(process: Process, directory: &Path, interface: &InterfaceName) -> Result<Vec<String>, Error> {
+    refuse_stopped(process)?;
     let failures = match end_over_socket(directory, interface) {
         Ok(failures) => failures,
         // A socket that is not served, or not well, keeps no daemon from ending.
@@ -191,6 +197,7 @@ fn end_process(process: Process, directory: &Path, interface: &InterfaceName) ->
         Err(error) => return Err(error.into()),
     };
     if failures.is_none() {
+        refuse_stopped(process)?;
         if !Process::TAKES_SIGNALS {
             let interface = interface.to_string();
             return Err(HostError::Unreachable { interface, pid: process.id }.into());
@@ -208,8 +215,28 @@ fn end_process(process: Process, directory: &Path, interface: &InterfaceName) ->
     // After an end over the socket the signal has no effect any more, and this only waits.
     match process.end(PATIENCE) {
         Ok(true) => Ok(failures.unwrap_or_default()),
-        Ok(false) => Err(HostError::NotEnding { pid: process.id, seconds: PATIENCE.as_secs() }.into()),
+        Ok(false) => {
+            let state = state_of(process.id).map_or_else(String::new, |state| format!(", state {state}"));
+            Err(HostError::NotEnding { pid: process.id, state, seconds: PATIENCE.as_secs() }.into())
+        }
         Err(error) => Err(HostError::Signal { pid: process.id, error }.into()),
+    }
+}
+
+/// Waits a moment for a process that is stopped, as by Ctrl-Z, SIGSTOP or a debugger, and is not for long.
+///
+/// # Errors
+/// [`HostError::Stopped`]: it neither answers nor takes a signal.
+fn refuse_stopped(process: Process) -> Result<(), HostError> {
+    let begin = Instant::now();
+    loop {
+        match state_of(process.id).filter(|state| state.starts_with(['T', 't'])) {
+            None => return Ok(()),
+            Some(state) if begin.elapsed() >= STOPPED => {
+                return Err(HostError::Stopped { pid: process.id, state });
+            }
+            Some(_) => std::thread::sleep(LOOK),
+        }
     }
 }
 

@@ -84,13 +84,27 @@ pub enum HostError {
     },
     /// The daemon was told to end, and has not ended in time.
     #[error(
-        "weft (process {pid}) was told to end and has not after {seconds} s; see what it waits for, or kill it and try again"
+        "weft (process {pid}{state}) was told to end and has not after {seconds} s; see what it waits for, or kill it and \
+         try again"
     )]
     NotEnding {
         /// Its process id.
         pid: u32,
+        /// Its state, behind a comma; empty if the system does not tell.
+        state: String,
         /// The time waited, in seconds.
         seconds: u64,
+    },
+    /// The daemon is stopped by a signal or a debugger.
+    #[error(
+        "weft (process {pid}, state {state}) is stopped, and cannot end: let it go on (`kill -CONT {pid}`) or kill it, and \
+         try again"
+    )]
+    Stopped {
+        /// Its process id.
+        pid: u32,
+        /// Its state, as the system names it.
+        state: String,
     },
     /// The daemon has no control socket over which it could be told to end, and there is no signal for it.
     #[error(

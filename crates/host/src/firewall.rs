@@ -58,7 +58,8 @@ pub struct Rules {
     /// Whether the MSS of TCP connections that are forwarded through the tunnel is clamped to the MTU of
     /// their route.
     pub mss_clamp: bool,
-    /// The MTU of the device, in bytes, where the packet filter cannot ask for the MTU of a route.
+    /// The MTU of the device, in bytes, where the packet filter cannot ask for the MTU of a route, or the
+    /// device has less than 1280.
     pub mtu: Option<u16>,
 }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
 use ipnet::IpNet;
-use weft_config::{Config, Dns, Hook, HookPhase, InterfaceName, KillSwitch, Table};
+use weft_config::{Config, Dns, Hook, HookPhase, InterfaceName, KillSwitch, MIN_MTU_IPV6, Table};
 
 use super::step::{Firewall, FullTunnel, Step};
 use crate::routes::{
@@ -100,8 +100,10 @@ impl Plan {
             Routing::Halves(found) => with_halves(config, endpoints, found),
         });
         let firewall = firewall(config, &default_routes, mark, endpoints).map(|firewall| Firewall {
-            // Where routes have no MTU, the packet filter cannot ask them for one.
-            mtu: (firewall.mss_clamp && matches!(facts.routing, Routing::Halves(_))).then_some(mtu),
+            // Where routes have no MTU, the packet filter cannot ask them for one. Elsewhere it believes no
+            // route that says less than what every device can be expected to carry.
+            mtu: (firewall.mss_clamp && (matches!(facts.routing, Routing::Halves(_)) || mtu < MIN_MTU_IPV6))
+                .then_some(mtu),
             ..firewall
         });
         steps.extend(firewall.map(Step::Firewall));

@@ -178,6 +178,7 @@ fn a_clamp_has_the_mtu_of_the_device_where_routes_have_none() {
     assert_eq!(mtu("# weft: MssClamp = on", &halves), Some(1390));
     assert_eq!(mtu("# weft: KillSwitch = on", &halves), None);
     assert_eq!(mtu("# weft: MssClamp = on", &facts()), None);
+    assert_eq!(mtu("MTU = 1200\n# weft: MssClamp = on", &facts()), Some(1200));
 }
 
 #[test]

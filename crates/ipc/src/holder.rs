@@ -60,6 +60,13 @@ impl fmt::Display for Holder {
     }
 }
 
+/// Returns the state of a process, such as `T (stopped)` (proc_pid_status(5)); `None` if the system does not
+/// tell.
+pub fn state_of(id: u32) -> Option<String> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    status.lines().find_map(|line| Some(line.strip_prefix("State:")?.trim().to_owned()))
+}
+
 /// Ends the name of a socket until it listens. Clients ignore names that do not end in `.sock`.
 const UNFINISHED: &str = ".new";
 

@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use weft_ipc::proc_net::{DIRECTORY, Socket, sockets};
 
@@ -26,6 +28,30 @@ pub(crate) fn of_datagrams(at: SocketAddr, user: u32) -> Owner {
     owner_of_datagrams(Path::new(DIRECTORY), at, user)
 }
 
+/// The UDP sockets of this machine, as they were a moment ago: many associations need them again and again.
+#[derive(Default)]
+pub(crate) struct Senders(Mutex<Option<(Instant, Vec<Socket>)>>);
+
+impl Senders {
+    /// How old the list may be.
+    pub(crate) const AGE: Duration = Duration::from_secs(1);
+
+    /// Reports, as [`of_datagrams`], whose the socket is, from a list that is newer than `after`, and when
+    /// that was read.
+    pub(crate) fn look(&self, at: SocketAddr, user: u32, after: Instant) -> (Owner, Instant) {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((read, sockets)) = list.as_ref()
+            && *read > after
+            && read.elapsed() < Self::AGE
+        {
+            return (owner_in(sockets, at, user), *read);
+        }
+        let now = Instant::now();
+        let (_, sockets) = list.insert((now, sockets(Path::new(DIRECTORY), "udp").unwrap_or_default()));
+        (owner_in(sockets, at, user), now)
+    }
+}
+
 fn user_of_connection(directory: &Path, at: SocketAddr, to: SocketAddr) -> Option<u32> {
     let ends = [at, to].map(end);
     let is_it = |socket: &Socket| [end(socket.local), end(socket.remote)] == ends;
@@ -33,12 +59,15 @@ fn user_of_connection(directory: &Path, at: SocketAddr, to: SocketAddr) -> Optio
 }
 
 fn owner_of_datagrams(directory: &Path, at: SocketAddr, user: u32) -> Owner {
+    sockets(directory, "udp").map_or(Owner::Unknown, |sockets| owner_in(&sockets, at, user))
+}
+
+fn owner_in(sockets: &[Socket], at: SocketAddr, user: u32) -> Owner {
     let (address, port) = end(at);
     let sends = |socket: &&Socket| {
         let (local, local_port) = end(socket.local);
         local_port == port && (local == address || local.is_unspecified())
     };
-    let Ok(sockets) = sockets(directory, "udp") else { return Owner::Unknown };
     let users: Vec<u32> = sockets.iter().filter(sends).map(|socket| socket.user).collect();
     // Several sockets may share a port: each of them may have sent it.
     match users[..] {

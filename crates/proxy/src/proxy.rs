@@ -8,6 +8,7 @@ use weft_ipc::Refusals;
 use crate::access::Users;
 use crate::budget::{Account, Budget};
 use crate::network::Network;
+use crate::owner::Senders;
 use crate::reach::Reach;
 
 /// Where clients may go, and who they have to be.
@@ -24,4 +25,5 @@ pub(crate) struct Proxy {
     pub(crate) udp_sockets: Arc<Budget>,
     /// Those of all associations.
     pub(crate) associations: Arc<Account>,
+    pub(crate) senders: Arc<Senders>,
 }

@@ -237,6 +237,7 @@ impl Server {
         let budget = Budget::new(options.waiting_bytes);
         let udp_sockets = Budget::new(options.udp_sockets);
         let proxy = Arc::new(Proxy {
+            senders: Arc::default(),
             reach,
             host: Arc::clone(host),
             users,

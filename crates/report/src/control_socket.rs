@@ -162,11 +162,15 @@ pub enum ClientError {
     #[error(transparent)]
     Untrusted(#[from] UntrustedError),
     /// The daemon did not answer in time.
-    #[error("{name} does not answer within {seconds} s: its daemon hangs, or the machine is overloaded")]
+    #[error(
+        "{name} does not answer within {seconds} s: its daemon{process} hangs, or the machine is overloaded"
+    )]
     Timeout {
         name: String,
         /// The time limit, in seconds.
         seconds: u64,
+        /// The process that listens and its state, in parentheses; empty if the system does not tell.
+        process: String,
     },
     /// The answer is invalid, or of another version.
     #[error(

@@ -26,6 +26,8 @@ use crate::{MAX_STREAMS, PORT};
 
 /// Maximum number of connections: those of a test, and some that are refused meanwhile.
 const CONNECTIONS: usize = MAX_STREAMS as usize + 16;
+/// How long a test whose connections have not arrived keeps out another one.
+const HELD: Duration = Duration::from_secs(1);
 const BACKLOG: i32 = 64;
 
 /// Reads the state of the daemon.
@@ -117,6 +119,9 @@ struct Site {
 /// The test that has been accepted.
 struct Running {
     token: String,
+    claimed: Instant,
+    /// Its connections have arrived.
+    has_begun: bool,
     ends: Instant,
     streams: mpsc::Sender<TcpStream>,
 }
@@ -126,17 +131,18 @@ impl Site {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes this the only test, until the claim is dropped.
+    /// Makes this the only test, until the claim is dropped. One whose connections do not arrive gives way.
     fn claim(self: &Arc<Self>, request: &Request) -> Result<Claim, Refusal> {
         let mut running = self.lock();
         let now = Instant::now();
-        if let Some(running) = &*running {
+        let stands = |running: &&Running| running.has_begun || now - running.claimed < HELD;
+        if let Some(running) = running.as_ref().filter(stands) {
             return Err(Refusal::Busy { seconds: running.ends.saturating_duration_since(now).as_secs() + 1 });
         }
         let (streams, received) = mpsc::channel(usize::from(request.streams));
         let token = format!("{:032x}", rand::random::<u128>());
         let ends = now + Duration::from_millis(request.milliseconds) + SETTLE + 2 * PATIENCE;
-        *running = Some(Running { token: token.clone(), ends, streams });
+        *running = Some(Running { token: token.clone(), claimed: now, has_begun: false, ends, streams });
         Ok(Claim { site: Arc::clone(self), token, ends, streams: received })
     }
 
@@ -162,9 +168,21 @@ struct Claim {
     streams: mpsc::Receiver<TcpStream>,
 }
 
+impl Claim {
+    /// Keeps the right to its end, if no other test has it by now.
+    fn begin(&self) -> Result<(), Refusal> {
+        let mut running = self.site.lock();
+        let own = running.as_mut().filter(|running| running.token == self.token);
+        own.map(|running| running.has_begun = true).ok_or(Refusal::Busy { seconds: 1 })
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
-        *self.site.lock() = None;
+        let mut running = self.site.lock();
+        if running.as_ref().is_some_and(|running| running.token == self.token) {
+            *running = None;
+        }
     }
 }
 
@@ -232,6 +250,7 @@ async fn test(
             Lanes::Tcp(streams)
         }
     };
+    claim.begin()?;
     if let Some(left_out) = site.begun.admit() {
         let (peer, direction, streams) = (&peer.public_key, request.direction, request.streams);
         tracing::info!(%peer, ?direction, streams, left_out, "speed test");

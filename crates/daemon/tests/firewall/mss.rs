@@ -72,3 +72,23 @@ fn what_goes_past_the_tunnel_is_left_alone() {
     Attempt::tcp(&to.ip().to_string(), to.port()).make(&world.client);
     assert_eq!(mss(&world.ports.internet.wait_for("tcp 203.0.113.9 80")), Some(1460));
 }
+
+#[test]
+fn a_forged_message_about_the_mtu_of_a_path_lowers_no_mss_below_what_every_device_carries() {
+    let Some(world) = World::new() else { return };
+    world.apply(&clamp());
+    let (machine, far) = ("10.77.0.1".parse().unwrap(), "10.77.0.9".parse().unwrap());
+    // "Fragmentation needed, MTU 68", which quotes an answer to an echo request.
+    let mut message = vec![3, 4, 0, 0, 0, 0, 0, 68];
+    message.extend(ipv4(1, machine, far, &[0; 8]));
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    weft_lab::until("the machine believes it", || {
+        world.tun.as_ref().unwrap().write(&ipv4(1, far, machine, &message));
+        let route = world.machine.command("ip").args(["route", "get", "10.77.0.9"]).output().unwrap();
+        String::from_utf8(route.stdout).unwrap().contains("mtu lock 552")
+    });
+    assert_eq!(into_the_tunnel(&world, "10.77.0.9"), 1220);
+    assert_eq!(out_of_the_tunnel(&world, 1460), 1220);
+    assert_eq!(out_of_the_tunnel(&world, 1000), 1000);
+}

@@ -355,3 +355,25 @@ fn in_the_background_a_start_that_fails_is_told_beside_a_command_that_stays() {
     std::fs::remove_file(&gate).unwrap();
     drop(held);
 }
+
+#[test]
+fn a_daemon_that_is_stopped_is_named_with_its_state_and_goes_down_once_it_goes_on() {
+    let Some(network) = Network::new() else { return };
+    let daemon = network.up(&network.file("weft0.conf", &full_tunnel("PostDown = sleep 5")));
+    daemon.signal(Signal::SIGSTOP);
+    let says = format!("process {}, state T (stopped)", daemon.pid());
+    for command in ["down", "status"] {
+        let mut asked = network.weft(&[command, NAME]);
+        let mut asked = asked.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // Longer than a command that is stuck is waited for.
+        let status = wait_until("the command to end", || asked.try_wait().unwrap());
+        let mut told = String::new();
+        std::io::Read::read_to_string(&mut asked.stderr.take().unwrap(), &mut told).unwrap();
+        assert_eq!(status.code(), Some(1), "{command}: {told}");
+        assert!(told.contains(&says), "{command}: {told}");
+    }
+    daemon.signal(Signal::SIGCONT);
+    // A slow command is not cut.
+    let down = network.run(&["down", NAME]);
+    assert_eq!(down.code, Some(0), "{down:?}");
+}

@@ -320,6 +320,22 @@ pub(crate) fn separate_mounts(command: &mut Command) {
     unsafe { command.pre_exec(mounts::separate) };
 }
 
+/// Runs the command with a /dev/net/tun that belongs to another user, and is closed to others.
+pub(crate) fn close_tun_device(command: &mut Command) {
+    use std::os::unix::process::CommandExt as _;
+
+    use nix::mount::{MsFlags, mount};
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    let close = || {
+        mounts::separate()?;
+        mount(Some("tmpfs"), "/dev/net", Some("tmpfs"), MsFlags::empty(), None::<&Path>)?;
+        mknod("/dev/net/tun", SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, makedev(10, 200))?;
+        Ok(nix::unistd::chown("/dev/net/tun", Some(65_534.into()), None)?)
+    };
+    // SAFETY: between fork and exec the closure only makes system calls; short paths are put on the stack.
+    unsafe { command.pre_exec(close) };
+}
+
 /// Runs the command where /proc/sys can be read only, as in most containers.
 pub(crate) fn make_proc_sys_read_only(command: &mut Command) {
     use std::os::unix::process::CommandExt as _;

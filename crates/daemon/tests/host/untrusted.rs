@@ -6,9 +6,9 @@ use std::process::Stdio;
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use weft_lab::wait_until;
+use weft_lab::{Process, here, wait_until};
 
-use crate::support::{End, Ended, NAME, Network};
+use crate::support::{End, Ended, NAME, Network, close_tun_device};
 
 /// The directory of an interface that does not run.
 fn instance(network: &Network, name: &str) -> PathBuf {
@@ -72,5 +72,21 @@ fn a_record_under_the_name_of_another_interface_takes_nothing_back() {
     );
     assert!(!ended.stderr.contains("PostDown"), "{ended:?}");
     assert!(daemon.is_running(), "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
+fn root_uses_a_tun_device_that_is_another_users_and_closed_to_others() {
+    let Some(network) = Network::new() else { return };
+    let file = network.file("weft0.conf", &End::new(1).interface(""));
+    let mut command = network.weft(&["up", file.to_str().unwrap()]);
+    close_tun_device(&mut command);
+    let daemon = match Process::start(&network.client, command) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return here::not_run("no device can be made here");
+        }
+        started => started.unwrap(),
+    };
+    daemon.wait_for_line("interface is up");
     daemon.stop();
 }

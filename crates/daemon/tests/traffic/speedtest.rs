@@ -426,6 +426,29 @@ fn a_plot_and_a_capture_of_the_test_are_written() {
     let path = |name: &str| bed.a.directory().join(name);
     let (plot, pcap) = (path("test.svg"), path("test.pcapng"));
     let [plot_text, pcap_text] = [&plot, &pcap].map(|path| path.to_str().unwrap());
+    for file in [&plot, &pcap] {
+        std::fs::write(file, "earlier").unwrap();
+    }
+    let stays = |file| assert_eq!(std::fs::read_to_string(file).unwrap(), "earlier");
+    let no_other_is_left = || {
+        let unfinished = std::fs::read_dir(bed.a.directory()).unwrap().flatten();
+        let mut unfinished = unfinished.filter(|entry| entry.file_name().to_string_lossy().ends_with(".new"));
+        assert!(unfinished.next().is_none());
+    };
+    bed.assert_refused(&["10.77.0.1", "--plot", plot_text, "--pcap", pcap_text], 1, "this machine");
+    [&plot, &pcap].into_iter().for_each(stays);
+    no_other_is_left();
+    // The capture is of use without the end of the test.
+    let mut interrupted =
+        bed.command(&[NAME, "10.77.0.2", "-t", "60s", "--plot", plot_text, "--pcap", pcap_text]);
+    let mut interrupted = interrupted.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    interrupted.stdout.as_mut().unwrap().read_exact(&mut [0; 64]).unwrap();
+    [&plot, &pcap].into_iter().for_each(stays);
+    kill(Pid::from_raw(i32::try_from(interrupted.id()).unwrap()), Signal::SIGINT).unwrap();
+    assert_eq!(interrupted.wait().unwrap().code(), Some(130));
+    stays(&plot);
+    assert_ne!(std::fs::read(&pcap).unwrap(), b"earlier");
+    no_other_is_left();
     let test =
         bed.test("up", &["-t", "2s", "--congestion", "reno", "--plot", plot_text, "--pcap", pcap_text]);
     let svg = std::fs::read_to_string(&plot).unwrap();
@@ -496,10 +519,17 @@ fn a_responder_answers_peers_alone_one_at_a_time_and_only_when_it_is_on() {
     for (rate, bytes) in [(u64::MAX, 1000), (100_000_000_001, 1000), (0, 1000), (1000, 7), (1000, 65_535)] {
         assert!(bed.say(&datagrams(rate, bytes)).1.contains("out_of_bounds"), "{rate} {bytes}");
     }
-    // A client that never opens its connections keeps the place for seconds only.
+    // One test at a time.
+    let mut long = bed.command(&[&inner, "-t", "60s"]).stdout(Stdio::piped()).spawn().unwrap();
+    let rows = BufReader::new(long.stdout.take().unwrap()).lines();
+    assert_eq!(rows.take(3).filter_map(Result::ok).count(), 3, "the heading, the header and a row");
+    bed.assert_refused(&short, 1, "another speed test is running there");
+    long.kill().unwrap();
+    long.wait().unwrap();
+    // A client that never opens its connections keeps the place for a moment only.
+    wait_until("the place is free", || bed.run(&short).status.success().then_some(()));
     let (_silent, line) = bed.say(&request(1000, 1));
     assert!(line.contains("accepted"), "{line}");
-    bed.assert_refused(&short, 1, "another speed test is running there");
     wait_until("the place is free again", || bed.run(&short).status.success().then_some(()));
 
     assert_eq!(bed.b.reload(&bed.conf_b, &[]), ["refuse speed tests of peers"]);

@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use weft_config::InterfaceName;
+use weft_config::{InterfaceName, MIN_MTU_IPV6};
 
 use super::{Family, FirewallError, Present, Recognises, Rules, Table, full_tunnel_table, table_name};
 
@@ -215,7 +215,7 @@ fn script(rules: &Rules, unwanted: &[Table]) -> Script {
         kill_switch::add(&mut script, &own, &rules.interface, kill_switch);
     }
     if rules.mss_clamp {
-        mss_clamp::add(&mut script, &own, &rules.interface);
+        mss_clamp::add(&mut script, &own, &rules.interface, rules.mtu.unwrap_or(MIN_MTU_IPV6));
     }
     script
 }

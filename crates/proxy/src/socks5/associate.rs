@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::{AbortHandle, JoinSet};
@@ -16,7 +16,7 @@ use crate::datagram;
 use crate::destination::{Destination, Host};
 use crate::mapping::Peers;
 use crate::network::{Connection, Datagrams, Network};
-use crate::owner::{self, Owner};
+use crate::owner::{self, Owner, Senders};
 use crate::proxy::Proxy;
 
 /// Datagrams whose names are being looked up; further ones to names are dropped meanwhile.
@@ -37,6 +37,9 @@ struct Inside {
     port: OnceLock<u16>,
     /// The port that it has announced.
     announced: Option<u16>,
+    senders: Arc<Senders>,
+    /// When the socket on that port was seen to be the user's.
+    checked: Mutex<Instant>,
     /// Ports of other users, for a while: their datagrams are not looked at again.
     of_others: Mutex<HashSet<u16>>,
     /// Orders the tasks that send to the client: a socket wakes only one that waits for room.
@@ -106,6 +109,8 @@ pub(super) async fn serve(
         client: peer,
         user,
         port: OnceLock::new(),
+        senders: Arc::clone(&proxy.senders),
+        checked: Mutex::new(Instant::now()),
         announced: is_known.then_some(port),
         of_others: Mutex::default(),
         sending: tokio::sync::Mutex::new(()),
@@ -251,13 +256,13 @@ impl Association<'_> {
 
 impl Inside {
     /// Reports whether a datagram comes from the client of the association; its first one settles its port.
-    /// On this machine that one has to come from a socket of the same user: others have the same address.
+    /// On this machine it has to come from a socket of the same user: others have the same address.
     fn is_from_client(&self, from: SocketAddr) -> bool {
         if with_port(from, self.client.port()) != self.client {
             return false;
         }
         if let Some(port) = self.port.get() {
-            return *port == from.port();
+            return *port == from.port() && self.is_still_of_user(from);
         }
         let is_announced = self.announced.is_none_or(|port| port == from.port());
         is_announced && self.is_of_user(from) && self.port.set(from.port()).is_ok()
@@ -278,6 +283,20 @@ impl Inside {
         is_of_user
     }
 
+    /// Looks again from time to time: the client may have closed its socket, and another user have its port.
+    fn is_still_of_user(&self, from: SocketAddr) -> bool {
+        let Some(user) = self.user else { return true };
+        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        if checked.elapsed() < Senders::AGE {
+            return true;
+        }
+        let (owner, at) = self.senders.look(from, user, *checked);
+        if owner == Owner::Same {
+            *checked = at;
+        }
+        owner == Owner::Same
+    }
+
     fn of_others(&self) -> MutexGuard<'_, HashSet<u16>> {
         self.of_others.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -288,12 +307,11 @@ async fn return_replies(outside: Arc<Outside>, inside: Arc<Inside>) {
     loop {
         match datagram::receive(&*outside.socket, DATAGRAM_HEADER).await {
             Ok((mut datagram, from)) => {
-                let Some(port) = inside.port.get().filter(|_| outside.peers().refresh(from)) else {
-                    continue;
-                };
+                let port = inside.port.get().filter(|_| outside.peers().refresh(from));
+                let to = port.map(|port| with_port(inside.client, *port));
+                let Some(to) = to.filter(|to| inside.is_still_of_user(*to)) else { continue };
                 let start = prepend_header(&mut datagram, from);
                 let _turn = inside.sending.lock().await;
-                let to = with_port(inside.client, *port);
                 let sent = datagram::send(&*inside.socket, &datagram[start..], to).await;
                 if let Err(error) = sent {
                     tracing::debug!("cannot send a datagram to a SOCKS5 client: {error}");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use weft_proxy::{LocalAddress, Options};
 
 use crate::support::*;
@@ -397,6 +398,19 @@ fn another_user_of_the_machine_does_not_take_an_association() {
                 let mut buffer = [0; 64];
                 let len = socket.recv(&mut buffer).await.unwrap();
                 assert_eq!(buffer[..len], sent);
+                // As if the client had closed its socket, and another user had the port now.
+                std::os::unix::fs::fchown(&socket, Some(OTHER), None).unwrap();
+                let mut is_answered = true;
+                for _ in 0..60 {
+                    socket.send_to(&sent, relay).await.unwrap();
+                    let answer = timeout(Duration::from_secs(1), socket.recv(&mut buffer)).await;
+                    is_answered = answer.is_ok();
+                    if !is_answered {
+                        break;
+                    }
+                    sleep(Duration::from_millis(100)).await;
+                }
+                assert!(!is_answered, "another user has the association");
             }
         }
     });

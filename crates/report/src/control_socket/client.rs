@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use weft_config::{self as config, InterfaceName};
 use weft_ipc::Connection;
+use weft_ipc::holder::state_of;
 use weft_ipc::runtime_dir::{self, Users, control_socket, runtime_dir, user_dir};
 use zeroize::Zeroizing;
 
@@ -16,8 +17,11 @@ use super::line::{
 use super::{CaptureRequest, ClientError, Received, Reload, ReloadReport, VERSION};
 use crate::StatusReport;
 
-/// How long the client waits for an answer: a reload resolves names and configures the kernel.
+/// How long the client waits for a whole answer that takes work: a reload resolves names and configures the
+/// kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it waits for other whole answers, however many parts they come in.
+const SHORT_PATIENCE: Duration = Duration::from_secs(10);
 /// The time between two looks at an end that is waited for.
 const INTERVAL: Duration = Duration::from_secs(4);
 /// How long the daemon may take to accept the byte that ends a capture.
@@ -100,7 +104,7 @@ impl Client {
     /// # Errors
     /// Those of [`Self::connect`].
     pub fn connect_to(name: &InterfaceName, path: PathBuf) -> Result<Self, ClientError> {
-        match Connection::connect(&path, Instant::now() + PATIENCE) {
+        match Connection::connect(&path, Instant::now() + SHORT_PATIENCE) {
             Ok(connection) => {
                 check_server(name, &path, &connection)?;
                 Ok(Self { name: name.clone(), path, connection, is_used: false })
@@ -110,7 +114,7 @@ impl Client {
                     ClientError::NotRunning { name: name.to_string(), path }
                 }
                 io::ErrorKind::PermissionDenied => ClientError::Forbidden { name: name.to_string(), path },
-                io::ErrorKind::TimedOut => timed_out(name, PATIENCE),
+                io::ErrorKind::TimedOut => timed_out(name, SHORT_PATIENCE, None),
                 _ => ClientError::Io { name: name.to_string(), path, source },
             }),
         }
@@ -151,12 +155,12 @@ impl Client {
     /// Requests the state of the interface. Reconnects once if the daemon closed an idle connection.
     pub fn status(&mut self) -> Result<StatusReport, ClientError> {
         let request = Request::of(Kind::Status);
-        let line = match self.ask(&request, 0, PATIENCE) {
+        let line = match self.ask(&request, 0, SHORT_PATIENCE) {
             // The daemon may have closed the connection since the last answer, to free its place for another
             // client.
             Err(ClientError::Io { .. }) if self.is_used => {
                 *self = Self::connect_to(&self.name, self.path.clone())?;
-                self.ask(&request, 0, PATIENCE)?
+                self.ask(&request, 0, SHORT_PATIENCE)?
             }
             asked => asked?,
         };
@@ -193,14 +197,19 @@ impl Client {
     ) -> Result<Vec<String>, ClientError> {
         let begin = Instant::now();
         let request = Request { within_command, ..Request::of(Kind::Stop) };
-        let (line, mut rest) = self.ask_for_more(&request, 0, PATIENCE)?;
+        let (line, mut rest) = self.ask_for_more(&request, 0, SHORT_PATIENCE)?;
         let Done {} = self.understand(&line)?;
         let mut outcome = rest.next(MAX_ANSWER).map_err(|_| self.garbled("the line does not end"))?;
         let mut bytes = [0; 4096];
+        let mut look = begin + INTERVAL;
         loop {
-            let count = match self.connection.read(&mut bytes, Instant::now() + INTERVAL) {
+            // Also looks between the parts of a line that does not end.
+            let count = match self.connection.read(&mut bytes, look) {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-                Err(error) if error.kind() == io::ErrorKind::TimedOut && goes_on(begin.elapsed()) => continue,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && goes_on(begin.elapsed()) => {
+                    look = Instant::now() + INTERVAL;
+                    continue;
+                }
                 other => other.map_err(|error| self.failed(error, begin.elapsed()))?,
             };
             if count == 0 {
@@ -220,7 +229,7 @@ impl Client {
             snap_bytes: request.snap_bytes,
             ..Request::of(Kind::Capture)
         };
-        let (line, rest) = self.ask_for_more(&request, 0, PATIENCE)?;
+        let (line, rest) = self.ask_for_more(&request, 0, SHORT_PATIENCE)?;
         let Done {} = self.understand(&line)?;
         Ok(PacketStream { rest: rest.into_rest().to_vec(), client: self })
     }
@@ -280,7 +289,7 @@ impl Client {
 
     fn failed(&self, source: io::Error, patience: Duration) -> ClientError {
         match source.kind() {
-            io::ErrorKind::TimedOut => timed_out(&self.name, patience),
+            io::ErrorKind::TimedOut => timed_out(&self.name, patience, self.server_process()),
             _ => ClientError::Io { name: self.name.to_string(), path: self.path.clone(), source },
         }
     }
@@ -366,6 +375,14 @@ fn end(connection: &Connection) {
     let _ = connection.write_all(b"\n", Instant::now() + END_PATIENCE);
 }
 
-fn timed_out(name: &InterfaceName, patience: Duration) -> ClientError {
-    ClientError::Timeout { name: name.to_string(), seconds: patience.as_secs() }
+fn timed_out(name: &InterfaceName, patience: Duration, process: Option<u32>) -> ClientError {
+    let process = process.map(|id| match state_of(id) {
+        Some(state) => format!(" (process {id}, state {state})"),
+        None => format!(" (process {id})"),
+    });
+    ClientError::Timeout {
+        name: name.to_string(),
+        seconds: patience.as_secs(),
+        process: process.unwrap_or_default(),
+    }
 }

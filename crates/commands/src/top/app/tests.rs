@@ -111,7 +111,7 @@ fn the_histories_follow_the_peers() {
 #[test]
 fn a_daemon_that_went_away_leaves_its_last_report_until_it_is_back() {
     let mut app = three();
-    app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60 }));
+    app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60, process: String::new() }));
     assert!(app.trouble.as_ref().unwrap().contains("does not answer"));
     assert_eq!(shown(&app).len(), 3);
     // The interface was restarted: its report cannot be compared with the last.

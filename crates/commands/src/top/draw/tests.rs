@@ -263,7 +263,7 @@ fn no_size_of_the_screen_is_too_small() {
         }
     }
     let mut app = busy();
-    app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60 }));
+    app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60, process: String::new() }));
     let mut limited = limited();
     for width in [1, 2, 5, 19, 28, 54, 80, 106, 200] {
         for height in 1..30 {
@@ -279,7 +279,7 @@ fn no_size_of_the_screen_is_too_small() {
 #[test]
 fn what_is_wrong_is_said_at_the_bottom() {
     let mut app = busy();
-    app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60 }));
+    app.take(Err(ClientError::Timeout { name: "wg0".to_owned(), seconds: 60, process: String::new() }));
     let screen = screen(&mut app, 100, 26);
     assert!(
         screen[24].starts_with("problem: wg0 does not answer within 60 s")

@@ -92,3 +92,44 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
     let error = Client::connect_to(&name, path).unwrap_err();
     assert!(matches!(error, ClientError::Untrusted(_)), "{error}");
 }
+
+/// Answers with these words, and then with one byte at a time, without an end.
+fn drip(listener: &std::os::unix::net::UnixListener, words: &str) {
+    use std::io::{BufRead as _, BufReader, Write as _};
+
+    let (mut client, _) = listener.accept().unwrap();
+    BufReader::new(&client).read_until(b'\n', &mut Vec::new()).unwrap();
+    let mut said = client.write_all(words.as_bytes());
+    while said.is_ok() {
+        std::thread::sleep(Duration::from_millis(50));
+        said = client.write_all(b" ");
+    }
+}
+
+#[test]
+fn an_answer_that_comes_byte_by_byte_without_an_end_holds_no_command_up() {
+    type Ask = fn(Client) -> Result<(), ClientError>;
+    let asked: [(&str, Ask); 2] = [
+        ("", |mut client| client.status().map(drop)),
+        ("{\"version\":1,\"ok\":{}}\n", |client| {
+            client.stop(false, |passed| passed < Duration::from_secs(5)).map(drop)
+        }),
+    ];
+    std::thread::scope(|scope| {
+        for (words, ask) in asked {
+            scope.spawn(move || {
+                let directory = tempfile::tempdir().unwrap();
+                let name: InterfaceName = "wg0".parse().unwrap();
+                let path = control_socket(directory.path(), &name);
+                weft_ipc::runtime_dir::make(path.parent().unwrap()).unwrap();
+                let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+                let (ended, has_ended) = mpsc::channel();
+                std::thread::spawn(move || ended.send(ask(Client::connect_to(&name, path).unwrap())));
+                std::thread::spawn(move || drip(&listener, words));
+                let result = has_ended.recv_timeout(PATIENCE).expect("the command is held up");
+                let error = result.unwrap_err();
+                assert!(matches!(&error, ClientError::Timeout { .. }), "{words:?}: {error}");
+            });
+        }
+    });
+}
