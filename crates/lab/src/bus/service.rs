@@ -36,20 +36,23 @@ impl Service {
             };
             let mut messages = MessageStream::from(&connection);
             let _ = ready.send(Ok(()));
-            while let Some(Ok(message)) = messages.next().await {
-                if message.header().message_type() == Type::MethodCall {
-                    answer(&connection, &message).await;
+            let answers = async {
+                while let Some(Ok(message)) = messages.next().await {
+                    if message.header().message_type() == Type::MethodCall {
+                        answer(&connection, &message).await;
+                    }
                 }
+            };
+            tokio::select! {
+                () = answers => {}
+                _ = stopped => {}
             }
+            // The bus learns of the end of a connection later.
+            let _ = connection.release_name(name).await;
         };
-        let thread = std::thread::Builder::new().name("bus-service".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = serve() => {}
-                    _ = stopped => {}
-                }
-            });
-        })?;
+        let thread = std::thread::Builder::new()
+            .name("bus-service".to_owned())
+            .spawn(move || runtime.block_on(serve()))?;
         is_ready.recv().map_err(|_| io::Error::other("the thread of a bus service ended"))??;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
