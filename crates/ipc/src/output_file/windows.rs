@@ -8,6 +8,10 @@ use super::End;
 use crate::holder::unfinished_at_random;
 
 pub(super) fn open(path: &Path, _mode: u32) -> io::Result<(File, End)> {
+    if let Ok(file) = File::create_new(path) {
+        return Ok((file, End::New(path.to_owned())));
+    }
+    // A device, or what cannot be written, which opening it tells.
     if !fs::metadata(path).is_ok_and(|entry| entry.is_file()) {
         return Ok((File::create(path)?, End::InPlace));
     }
