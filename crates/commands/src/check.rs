@@ -9,8 +9,8 @@ use serde::Serialize;
 use weft_config::Interface;
 use weft_config::exit::{Code, Error};
 use weft_config::{
-    self as config, Config, ConfigErrors, Hook, HookPhase, KillSwitch, LoadError, Location, Parsed, Peer,
-    Table as RouteTable, Warning,
+    self as config, Config, ConfigErrors, Dns, Domain, Hook, HookPhase, KillSwitch, LoadError, Location,
+    Parsed, Peer, Table as RouteTable, Warning,
 };
 use weft_host::misrouted::Misrouted;
 use weft_host::routes::{self, Routing};
@@ -195,6 +195,16 @@ fn add_host_rows(table: &mut Table, config: &Config) {
     if host.speed_test {
         table.add_row(["speed tests of peers", "on"]);
     }
+    let clients = &host.clients;
+    if let Some(endpoint) = &clients.endpoint {
+        table.add_row(["new peers reach it at", &endpoint.to_string()]);
+    }
+    if !clients.dns.is_empty() {
+        table.add_row(["DNS of new peers", &clients.dns.to_string()]);
+    }
+    if !clients.allowed_ips.is_empty() {
+        table.add_row(["allowed ips of new peers", &texts(&clients.allowed_ips).join(", ")]);
+    }
 }
 
 fn public_key(interface: &Interface) -> Option<String> {
@@ -313,6 +323,9 @@ struct InterfaceReport {
     metrics: Option<String>,
     metrics_hosts: Vec<String>,
     speed_test: bool,
+    peer_endpoint: Option<String>,
+    peer_dns: DnsReport,
+    peer_allowed_ips: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -410,11 +423,7 @@ impl InterfaceReport {
             addresses: texts(&interface.addresses),
             mtu: interface.mtu,
             table: interface.table.to_string(),
-            dns: DnsReport {
-                servers: host.dns.servers.iter().map(ToString::to_string).collect(),
-                search: host.dns.search.iter().map(ToString::to_string).collect(),
-                routing: host.dns.routing.iter().map(ToString::to_string).collect(),
-            },
+            dns: DnsReport::from(&host.dns),
             hooks: host.hooks.iter().map(HookReport::new).collect(),
             save_config: host.save_config,
             kill_switch: host.kill_switch.to_string(),
@@ -423,6 +432,20 @@ impl InterfaceReport {
             metrics: host.metrics.address.as_ref().map(ToString::to_string),
             metrics_hosts: host.metrics.hosts.iter().map(|name| name.as_str().to_owned()).collect(),
             speed_test: host.speed_test,
+            peer_endpoint: host.clients.endpoint.as_ref().map(ToString::to_string),
+            peer_dns: DnsReport::from(&host.clients.dns),
+            peer_allowed_ips: texts(&host.clients.allowed_ips),
+        }
+    }
+}
+
+impl From<&Dns> for DnsReport {
+    fn from(dns: &Dns) -> Self {
+        let texts = |domains: &[Domain]| domains.iter().map(ToString::to_string).collect();
+        Self {
+            servers: dns.servers.iter().map(ToString::to_string).collect(),
+            search: texts(&dns.search),
+            routing: texts(&dns.routing),
         }
     }
 }

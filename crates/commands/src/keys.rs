@@ -46,7 +46,7 @@ pub fn genpsk() -> Result<(), Error> {
 }
 
 /// Warns if standard output is a file that every user can read or change: a key in it is not secret.
-fn warn_of_readers() {
+pub(crate) fn warn_of_readers() {
     if let Some(mode) = stdout::open_to_all() {
         output::warning(&format!(
             "everybody can read or change the file that this key is written into (mode {mode:04o}); take that away with \

@@ -1,5 +1,5 @@
 //! The commands that inspect or change an interface, but do not run one: those of wg(8), `status`, `top`,
-//! `doctor`, `check`, `capture`, `speedtest`, `reload`, `save`, and those that generate keys.
+//! `doctor`, `check`, `capture`, `speedtest`, `reload`, `save`, `peer`, and those that generate keys.
 
 pub mod args;
 pub mod axis;
@@ -12,6 +12,7 @@ pub mod keys;
 pub mod misrouted;
 pub mod output;
 mod own_file;
+pub mod peer;
 pub mod reload;
 mod running;
 pub mod save;

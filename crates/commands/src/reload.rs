@@ -2,6 +2,8 @@
 //!
 //! This process reads the file and its key files, because an unprivileged daemon may not be able to.
 
+use std::path::Path;
+
 use weft_config::exit::{Code, Error};
 use weft_config::{self as config, LoadError};
 use weft_report::control_socket::{Client, Reload, ReloadReport};
@@ -25,18 +27,12 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
         Err(errors) if !errors.lacks_only_keys() => return Err(LoadError::from(errors).into()),
         _ => {}
     }
-    let text = config::with_keys_in_place(&text, &file);
-    let failed = |error: weft_report::control_socket::ClientError| Error::new(error.exit_code(), error);
-    let mut client = Client::connect(&name).map_err(failed)?;
-    if client.is_of_runtime_directory() {
-        weft_host::refuse_elsewhere(&name, client.server_process())?;
-    }
-    let file = std::path::absolute(&file).unwrap_or(file);
-    let own = client.status().map_err(failed)?.file;
-    let another = own.and_then(|own| own_file::warning_of_another(&name, own.as_ref(), &file));
-    let within_command = weft_host::is_within_command(&name);
-    let reload = Reload { text, file, dry_run: args.dry_run, within_command };
-    let mut report = client.reload(&reload).map_err(failed)?;
+    let mut client = Client::connect(&name)?;
+    refuse_elsewhere(&client)?;
+    let own = client.status()?.file;
+    let absolute = std::path::absolute(&file).unwrap_or(file);
+    let another = own.and_then(|own| own_file::warning_of_another(&name, own.as_ref(), &absolute));
+    let mut report = send(&mut client, &absolute, &text, args.dry_run)?;
     report.warnings.splice(..0, another);
     if args.json {
         output::print_json(&report)?;
@@ -50,6 +46,27 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::new(Code::Permission, report.refused.join("\n")))
+}
+
+/// Refuses an interface of the same name in another network namespace.
+pub(crate) fn refuse_elsewhere(client: &Client) -> Result<(), Error> {
+    if client.is_of_runtime_directory() {
+        weft_host::refuse_elsewhere(client.name(), client.server_process())?;
+    }
+    Ok(())
+}
+
+/// Asks the daemon to apply the text of a file.
+pub(crate) fn send(
+    client: &mut Client,
+    file: &Path,
+    text: &str,
+    dry_run: bool,
+) -> Result<ReloadReport, Error> {
+    let text = config::with_keys_in_place(text, file);
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let within_command = weft_host::is_within_command(client.name());
+    Ok(client.reload(&Reload { text, file, dry_run, within_command })?)
 }
 
 fn told(report: &ReloadReport) -> String {

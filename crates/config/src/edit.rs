@@ -47,7 +47,7 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
             let known = section.public_key().and_then(|key| peers.remove(&key));
             known.inspect(|peer| section.update_peer(peer, saved.file)).is_some()
         }
-        Kind::Other => true,
+        Kind::Disabled | Kind::Other => true,
     });
     for peer in saved.device.peers.iter().filter(|peer| peers.contains_key(&peer.public_key)) {
         sections.push(Section::of_peer(peer, saved.file));
@@ -63,9 +63,11 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+pub(super) enum Kind {
     Interface,
     Peer,
+    /// A peer, each line of which has the mark of one that is disabled.
+    Disabled,
     /// Lines above the first section, or in an unknown section.
     Other,
 }
@@ -74,7 +76,7 @@ fn is_link_local(net: &IpNet) -> bool {
     matches!(net.addr(), std::net::IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-enum Line<'a> {
+pub(super) enum Line<'a> {
     Kept(&'a str),
     New(Zeroizing<String>),
 }
@@ -91,16 +93,29 @@ impl Line<'_> {
         self.text().trim().is_empty()
     }
 
-    /// Reports whether it is a plain comment: neither a setting of weft nor a friendly name.
+    /// Reports whether it is a plain comment: neither a setting of weft nor a friendly name, nor a part of a
+    /// peer that is disabled.
     fn is_comment(&self) -> bool {
         let line = lexer::Line::new(0, self.text());
         self.text().trim_start().starts_with('#')
+            && !self.is_disabled()
             && line.weft_setting().is_none()
             && line.friendly_name().is_none()
     }
 
     fn header(&self) -> Option<Header<'_>> {
         lexer::Line::new(0, self.text()).header()
+    }
+
+    fn is_disabled(&self) -> bool {
+        lexer::Line::new(0, self.text()).disabled().is_some()
+    }
+
+    /// Reports whether it is the header of a peer that is disabled.
+    fn opens_disabled(&self) -> bool {
+        let header =
+            lexer::Line::new(0, self.text()).disabled().map(|line| lexer::Line::new(0, line).header());
+        header == Some(Some(Header::Known(lexer::Section::Peer)))
     }
 
     /// Returns the value, if the line has this key.
@@ -110,13 +125,13 @@ impl Line<'_> {
     }
 }
 
-struct Section<'a> {
-    kind: Kind,
-    lines: Vec<Line<'a>>,
+pub(super) struct Section<'a> {
+    pub(super) kind: Kind,
+    pub(super) lines: Vec<Line<'a>>,
 }
 
 /// Splits the text into sections. Comments above a section belong to it.
-fn split(text: &str) -> Vec<Section<'_>> {
+pub(super) fn split(text: &str) -> Vec<Section<'_>> {
     let mut sections = vec![Section { kind: Kind::Other, lines: Vec::new() }];
     // A carriage return without a newline would be the end of a line for the next save.
     for line in text.lines().map(|line| line.trim_end_matches('\r')) {
@@ -126,6 +141,13 @@ fn split(text: &str) -> Vec<Section<'_>> {
             Header::Known(lexer::Section::Peer) => Kind::Peer,
             Header::Unknown(_) | Header::Unclosed => Kind::Other,
         });
+        let is_loose = line.is_empty() || line.is_comment() || line.is_disabled();
+        let kind = match sections.last() {
+            _ if line.opens_disabled() => Some(Kind::Disabled),
+            // To the parser this line belongs to the section above.
+            Some(above) if above.kind == Kind::Disabled && !is_loose => kind.or(Some(Kind::Other)),
+            _ => kind,
+        };
         let (Some(kind), Some(above)) = (kind, sections.last_mut()) else {
             if let Some(section) = sections.last_mut() {
                 section.lines.push(line);
@@ -187,7 +209,7 @@ impl Section<'_> {
         section
     }
 
-    fn public_key(&self) -> Option<PublicKey> {
+    pub(super) fn public_key(&self) -> Option<PublicKey> {
         self.value("PublicKey").and_then(|value| PublicKey::from_str(&compact(value)).ok())
     }
 
@@ -197,7 +219,7 @@ impl Section<'_> {
     }
 
     /// Returns every item of AllowedIPs, host bits cleared.
-    fn allowed_ips(&self) -> BTreeSet<IpNet> {
+    pub(super) fn allowed_ips(&self) -> BTreeSet<IpNet> {
         let values = self.lines.iter().filter_map(|line| line.value_of("AllowedIPs"));
         values
             .flat_map(|value| value.split(','))

@@ -248,3 +248,26 @@ fn a_key_in_a_file_of_its_own_stays_there_until_it_is_another_one() {
     std::fs::remove_file(directory.path().join("peer.psk")).unwrap();
     assert_eq!(*edited(&device), text, "what cannot be read stays as it is");
 }
+
+#[test]
+fn a_disabled_peer_stays_where_it_is() {
+    let marked: String = TEXT
+        .split_inclusive('\n')
+        .skip_while(|line| *line != "# The office.\n")
+        .skip(1)
+        .take_while(|line| *line != "\n")
+        .map(|line| format!("{}{line}", lexer::DISABLED))
+        .collect();
+    let (above, below) = TEXT.split_once("# The office.\n").unwrap();
+    let (_, below) = below.split_once("\n\n").unwrap();
+    let text = format!("{above}# The office.\n{marked}\n{below}");
+    let config = parsed(&text);
+    let mut state = state_of(&config);
+    assert_eq!(state.peers.len(), 1);
+    assert_eq!(*edit(&text, &saved(&state, &config.interface.addresses)), text);
+    // The peer below it goes, and its comment with it.
+    state.peers.clear();
+    let gone = edit(&text, &saved(&state, &config.interface.addresses));
+    assert!(gone.contains(&marked) && !gone.contains("At home"), "{}", *gone);
+    assert!(gone.contains("# The office.\n"), "{}", *gone);
+}

@@ -9,7 +9,8 @@ use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::HookPhase;
 use super::problem::{ConfigErrors, Location, Notice, Problem};
-use super::wg_quick::{self, Drafts, Format, InterfaceDraft, PeerDraft, Reports};
+use super::reports::Reports;
+use super::wg_quick::{self, Drafts, Format, InterfaceDraft, PeerDraft};
 use super::{Config, Interface, InterfaceName, KeyToCome, MIN_MTU_IPV6, Parsed, Peer, Table};
 use crate::device::AllowedIpChange;
 
@@ -19,25 +20,45 @@ use crate::device::AllowedIpChange;
 /// order mark and CRLF are accepted. A comment line `# weft: KEY = VALUE` is a setting of weft, which other
 /// programs ignore. All errors are collected; no error ends the parsing.
 pub fn parse(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
-    parse_with(text, source, interface, false)
+    parse_with(text, source, interface, KeyFiles::Needed)
 }
 
 /// Parses the text as [`parse`] does, for a start, which runs PreUp first: a key file that is missing or has
 /// no key is only warned of if the file has a PreUp, which may write it.
 pub fn parse_to_start(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
-    parse_with(text, source, interface, true)
+    parse_with(text, source, interface, KeyFiles::WrittenByPreUp)
+}
+
+/// Parses the text as [`parse`] does, for an edit of its peers: a key file that cannot be used is only warned
+/// of, because the service may have the key as a credential.
+pub fn parse_to_edit(text: &str, source: &Path, interface: InterfaceName) -> Result<Parsed, ConfigErrors> {
+    parse_with(text, source, interface, KeyFiles::MayBeElsewhere)
+}
+
+/// Whether key files have to be usable.
+#[derive(Clone, Copy)]
+enum KeyFiles {
+    Needed,
+    /// Not if there is a PreUp.
+    WrittenByPreUp,
+    MayBeElsewhere,
 }
 
 fn parse_with(
     text: &str,
     source: &Path,
     interface: InterfaceName,
-    runs_pre_up: bool,
+    key_files: KeyFiles,
 ) -> Result<Parsed, ConfigErrors> {
     let mut reports = Reports::new(source.into());
     let drafts = wg_quick::read(text, Format::WgQuick, &mut reports);
     let has_pre_up = drafts.interface.as_ref().is_some_and(|draft| draft.host.has_hook(HookPhase::PreUp));
-    let keys_to_come = keys_to_come(&drafts, &reports.settle_key_files(runs_pre_up && has_pre_up));
+    let are_to_come = match key_files {
+        KeyFiles::Needed => false,
+        KeyFiles::WrittenByPreUp => has_pre_up,
+        KeyFiles::MayBeElsewhere => true,
+    };
+    let keys_to_come = keys_to_come(&drafts, &reports.settle_key_files(are_to_come));
     let config = finish(interface, drafts, &mut reports);
     let config = config.map(|mut config| {
         config.interface.host.keys_to_come = keys_to_come;

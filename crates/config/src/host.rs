@@ -4,10 +4,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weft_tunnel::PublicKey;
 
-use super::{Domain, InterfaceName};
+use super::{Domain, Endpoint, InterfaceName};
 use crate::metrics::MetricsConfig;
 use crate::printable::is_unprintable;
 
@@ -30,10 +31,24 @@ pub struct HostConfig {
     pub metrics: MetricsConfig,
     /// Whether peers may run speed tests with this machine.
     pub speed_test: bool,
+    /// What the files of new peers say of this end.
+    pub clients: ClientSettings,
     /// Keys with a file that could not be used and that PreUp may write; see [`parse_to_start`].
     ///
     /// [`parse_to_start`]: super::parse_to_start
     pub keys_to_come: Vec<KeyToCome>,
+}
+
+/// What the files of new peers say of this end (`# weft: Endpoint`, `PeerDNS`, `PeerAllowedIPs`). It changes
+/// nothing of the interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientSettings {
+    /// Where peers reach this end.
+    pub endpoint: Option<Endpoint>,
+    /// The name servers and search domains of peers.
+    pub dns: Dns,
+    /// What peers send through the tunnel, host bits cleared; empty: everything.
+    pub allowed_ips: Vec<IpNet>,
 }
 
 /// A key with a file that PreUp has to write. The setting is absent until then.

@@ -72,6 +72,9 @@ keys! {
         Metrics = "Metrics",
         MetricsHost = "MetricsHost",
         SpeedTest = "SpeedTest",
+        Endpoint = "Endpoint",
+        PeerDns = "PeerDNS",
+        PeerAllowedIps = "PeerAllowedIPs",
     }
 }
 

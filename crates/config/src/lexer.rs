@@ -5,6 +5,9 @@ use std::borrow::Cow;
 
 use crate::printable::is_unprintable;
 
+/// What stands before each line of a peer that is disabled. To every program that is a comment.
+pub const DISABLED: &str = "#[disabled] ";
+
 /// A section that the format knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
@@ -107,6 +110,11 @@ impl<'a> Line<'a> {
         let (key, name) = self.comment()?.split_once('=')?;
         let shown: String = name.trim().chars().filter(|c| !is_unprintable(*c)).take(LONGEST).collect();
         (key.trim().eq_ignore_ascii_case("friendly_name") && !shown.is_empty()).then_some(shown)
+    }
+
+    /// Returns the line without the mark of a line that `weft peer disable` has switched off.
+    pub fn disabled(self) -> Option<&'a str> {
+        self.whole.strip_prefix(DISABLED)
     }
 
     /// Returns the comment, if there is nothing else in the line.

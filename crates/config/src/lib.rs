@@ -28,13 +28,16 @@ pub mod lexer;
 mod load;
 pub mod mapped;
 pub mod metrics;
+pub mod peers;
 #[cfg(unix)]
 mod permissions;
+mod pool;
 mod printable;
 mod problem;
 #[cfg(test)]
 mod properties;
 mod regular_file;
+mod reports;
 pub mod settings;
 mod shell;
 mod suggest;
@@ -51,14 +54,15 @@ use unsupported as permissions;
 pub use dialect::{Dialect, is_of_amnezia_wg};
 pub use domain::{Domain, InvalidDomain};
 pub use edit::{Saved, edit};
-pub use finish::{parse, parse_to_start};
+pub use finish::{parse, parse_to_edit, parse_to_start};
 pub use host::without_keys;
-pub use host::{Dns, Hook, HookPhase, HostConfig, KeyToCome, KillSwitch};
+pub use host::{ClientSettings, Dns, Hook, HookPhase, HostConfig, KeyToCome, KillSwitch};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{
     LoadError, interface_of, load, load_as_service, load_to_start, name_of, path_of, read_text,
     read_text_as_service,
 };
+pub use pool::{PoolError, next_free};
 pub use printable::{Notation, is_unprintable, printable, printable_bytes};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning, foreign};
 pub use regular_file::{MAX_BYTES, is_descriptor, read_named, read_regular_text};

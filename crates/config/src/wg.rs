@@ -5,8 +5,9 @@ use std::path::Path;
 use super::Endpoint;
 use super::finish::{assign_prefixes, check_keys};
 use super::problem::{ConfigErrors, Notice, Problem, Warning};
+use super::reports::Reports;
 use super::values;
-use super::wg_quick::{self, Drafts, Format, Reports, WgQuickKeys};
+use super::wg_quick::{self, Drafts, Format, WgQuickKeys};
 use crate::device::{DeviceChange, PeerChange};
 
 /// Parses the text of a file of wg(8). `source` is the name of the file in messages. Nothing is required but

@@ -1,20 +1,17 @@
 //! Reads the text of a file in the format of wg-quick or of wg(8): lines to drafts of sections.
 
 use std::collections::HashMap;
-use std::path::Path;
-use std::sync::Arc;
 
 use ipnet::IpNet;
 use weft_tunnel::PublicKey;
-use zeroize::Zeroizing;
 
 use super::dialect;
-use super::key_file::{self, FileKey};
 use super::keys::{InterfaceKey, InterfaceSetting, Origin, PeerKey, PeerSetting};
 use super::lexer::{self, Header, Line, Section, compact};
-use super::problem::{self, ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
+use super::problem::{self, Notice, Problem};
+use super::reports::Reports;
 use super::suggest::{closest, shown_key};
-use super::{Dns, Endpoint, Hook, HookPhase, HostConfig, KillSwitch, Table, values};
+use super::{ClientSettings, Dns, Endpoint, Hook, HookPhase, HostConfig, KillSwitch, Table, values};
 use crate::device::AllowedIpChange;
 use crate::metrics::{Address, HostName, MetricsConfig};
 use crate::settings::{InterfaceSettingsChange, PeerSettingsChange, ReportSettings};
@@ -134,6 +131,9 @@ pub(super) struct HostDraft {
     metrics: Slot<Option<Address>>,
     metrics_hosts: Vec<HostName>,
     speed_test: Slot<bool>,
+    client_endpoint: Slot<Endpoint>,
+    client_dns: Dns,
+    client_allowed_ips: Vec<IpNet>,
 }
 
 impl HostDraft {
@@ -152,6 +152,11 @@ impl HostDraft {
             metrics: MetricsConfig { address: self.metrics.value.flatten(), hosts: self.metrics_hosts },
             keys_to_come: Vec::new(),
             speed_test: self.speed_test.value.unwrap_or_default(),
+            clients: ClientSettings {
+                endpoint: self.client_endpoint.value,
+                dns: self.client_dns,
+                allowed_ips: self.client_allowed_ips,
+            },
         }
     }
 }
@@ -310,6 +315,20 @@ impl HostDraft {
             InterfaceSetting::MetricsHost => {
                 for name in text.split(',') {
                     self.metrics_hosts.extend(reports.ok(line, key, values::metrics_host(name.trim())));
+                }
+            }
+            InterfaceSetting::Endpoint => {
+                self.client_endpoint.set(values::endpoint(&compact(text)), line, key, reports);
+            }
+            InterfaceSetting::PeerDns => {
+                for item in lexer::items(text) {
+                    reports.ok(line, key, values::add_dns(item, &mut self.client_dns));
+                }
+            }
+            InterfaceSetting::PeerAllowedIps => {
+                for item in lexer::items(text) {
+                    let net = reports.ok(line, key, values::allowed_ip(item));
+                    self.client_allowed_ips.extend(net.map(|net| net.trunc()));
                 }
             }
         }
@@ -483,118 +502,4 @@ fn wrong_section(section: Section) -> Problem {
         Section::Peer => Section::Interface,
     };
     Problem::WrongSection { section: title(section), belongs: title(belongs) }
-}
-
-/// Collects errors and warnings.
-pub(super) struct Reports {
-    file: Arc<Path>,
-    /// Set if the file has another format: the other errors follow from that.
-    foreign: Option<ConfigError>,
-    errors: Vec<ConfigError>,
-    more: usize,
-    warnings: Vec<Warning>,
-    /// Key files that cannot be used, which PreUp may write.
-    unusable_key_files: Vec<ConfigError>,
-}
-
-impl Reports {
-    /// Limits the errors that are kept: a file that is not a configuration must not fill the memory.
-    const MAX_ERRORS: usize = 100;
-
-    pub(super) fn new(file: Arc<Path>) -> Self {
-        Self {
-            file,
-            foreign: None,
-            errors: Vec::new(),
-            more: 0,
-            warnings: Vec::new(),
-            unusable_key_files: Vec::new(),
-        }
-    }
-
-    fn at(&self, line: usize, key: Option<&str>) -> Location {
-        Location { file: self.file.clone(), line, key: key.map(str::to_owned) }
-    }
-
-    pub(super) fn error(&mut self, line: usize, key: Option<&str>, problem: Problem) {
-        if self.errors.len() < Self::MAX_ERRORS {
-            let at = self.at(line, key);
-            self.errors.push(ConfigError { at, problem });
-        } else {
-            self.more += 1;
-        }
-    }
-
-    pub(super) fn warning(&mut self, line: usize, key: &str, notice: Notice) {
-        let at = self.at(line, Some(key));
-        self.warnings.push(Warning { at, notice });
-    }
-
-    /// Reads a secret key, which is `text`, or stands in a file of this path.
-    fn secret<T>(
-        &mut self,
-        text: &str,
-        in_file: bool,
-        line: usize,
-        key: &str,
-        read: impl Fn(&str) -> Result<T, Problem>,
-    ) -> Option<T> {
-        if !in_file {
-            let mut compact = Zeroizing::new(String::with_capacity(text.len()));
-            compact.extend(text.split_whitespace());
-            return self.ok(line, key, read(&compact));
-        }
-        let value = match key_file::read(text, &self.file) {
-            // No command mends these.
-            Err(
-                problem @ (Problem::Empty { .. } | Problem::KeyInPlaceOfFile | Problem::KeyFileDenied { .. }),
-            ) => {
-                self.error(line, Some(key), problem);
-                return None;
-            }
-            Err(problem) => Err(problem),
-            Ok(FileKey { text, readable }) => {
-                if let Some(mode) = readable {
-                    self.warning(line, key, Notice::ReadableKey { mode });
-                }
-                read(&text)
-            }
-        };
-        let at = self.at(line, Some(key));
-        value.map_err(|problem| self.unusable_key_files.push(ConfigError { at, problem })).ok()
-    }
-
-    /// Settles what becomes of key files that cannot be used: if PreUp is to write them they are only warned
-    /// of, and returned.
-    pub(super) fn settle_key_files(&mut self, are_to_come: bool) -> Vec<Location> {
-        let unusable = std::mem::take(&mut self.unusable_key_files);
-        if !are_to_come {
-            for ConfigError { at, problem } in unusable {
-                self.error(at.line, at.key.as_deref(), problem);
-            }
-            return Vec::new();
-        }
-        let to_come = unusable.into_iter().map(|ConfigError { at, problem }| {
-            self.warnings.push(Warning { at: at.clone(), notice: Notice::KeyFileToCome { problem } });
-            at
-        });
-        to_come.collect()
-    }
-
-    fn ok<T>(&mut self, line: usize, key: &str, value: Result<T, Problem>) -> Option<T> {
-        value.map_err(|problem| self.error(line, Some(key), problem)).ok()
-    }
-
-    /// Returns what was read and the warnings about it, if there is no error.
-    pub(super) fn conclude<T>(mut self, read: Option<T>) -> Result<(T, Vec<Warning>), ConfigErrors> {
-        if let Some(error) = self.foreign {
-            return Err(ConfigErrors { errors: vec![error], more: 0, warnings: Vec::new() });
-        }
-        self.errors.sort_by_key(|error| error.at.line);
-        self.warnings.sort_by_key(|warning| warning.at.line);
-        match read {
-            Some(read) if self.errors.is_empty() => Ok((read, self.warnings)),
-            _ => Err(ConfigErrors { errors: self.errors, more: self.more, warnings: self.warnings }),
-        }
-    }
 }

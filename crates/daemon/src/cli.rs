@@ -68,6 +68,8 @@ pub enum Command {
     Save(args::SaveArgs),
     /// Make a running interface match its file, and change only what differs: sessions continue.
     Reload(args::ReloadArgs),
+    /// Add peers to an interface and hand out their files, list, rename, disable and remove them.
+    Peer(args::PeerArgs),
     /// Check a configuration file and show what it means; nothing is changed.
     Check(args::CheckArgs),
     /// Print a new private key.

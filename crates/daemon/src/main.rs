@@ -10,7 +10,7 @@ use weft::cli::drop_in::{Caller, command_line, with_suggestion};
 use weft::cli::{Cli, Command};
 use weft::wiping_allocator::{self, WipingAllocator};
 use weft::{assets, demo, down, drop_in, exec, logging, proxy, service, service_manager, threads, up};
-use weft_commands::{capture, check, doctor, keys, output, reload, save, speedtest, status, top, wg};
+use weft_commands::{capture, check, doctor, keys, output, peer, reload, save, speedtest, status, top, wg};
 use weft_config::exit::{Code, Error};
 
 #[global_allocator]
@@ -96,6 +96,7 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Service(args) => service::run(&args),
         Command::Save(args) => save::run(&args),
         Command::Reload(args) => reload::run(&args),
+        Command::Peer(args) => peer::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),

@@ -53,6 +53,7 @@ pub mod ethtool;
 mod execute;
 #[cfg(test)]
 mod fault;
+mod file_edit;
 pub mod firewall;
 mod follow;
 mod hooks;
@@ -85,6 +86,7 @@ mod unsupported;
 pub use clean_up::{Keep, clean_up, remembered};
 pub use error::HostError;
 pub use execute::{Applied, Difference, Outcome, StepChange, System};
+pub use file_edit::{FileEdit, FileEditError};
 pub use follow::FOLLOWS_ENDPOINTS;
 pub use hooks::{
     CommandUnderWay, command_under_way, interrupt_commands, is_within_any_command, is_within_command,

@@ -26,7 +26,8 @@ mod process;
 use crate::unsupported::process;
 
 pub(super) use files::{
-    is_open_to_all, is_same_file, other_owner, sync_directory, try_lock, try_lock_shared, write_private,
+    is_open_to_all, is_same_file, open_for_lock, other_owner, sync_directory, try_lock, try_lock_shared,
+    write_private,
 };
 pub(super) use process::has_lost_its_device;
 

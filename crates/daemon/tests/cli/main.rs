@@ -6,6 +6,7 @@ mod errors;
 mod files;
 mod inspection;
 mod keys;
+mod peers;
 mod services;
 mod shown;
 mod support;

@@ -140,6 +140,7 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
          PostUp = echo up # %i\nPreDown = wg set %i peer {PEER} remove\nPostUp = echo again\n\
          # weft: KillSwitch = allow-local\n#weft:mssclamp=on\n# weft: PathMtuDiscovery = on\n\
          # weft: Metrics = [::1]:9586\n# weft: MetricsHost = GW.example, gw\n# weft: SpeedTest = on\n\
+         # weft: Endpoint = vpn.example:7\n# weft: PeerDNS = 10.9.0.1, lan\n# weft: PeerAllowedIPs = 10.9.0.7/24\n\
          [Peer]\nPublicKey = {PEER}\n#weft: ratetopeer = 50 mbit\n# weft: RateFromPeer = 2Gbit\n\
          # weft: Expected = off\nAllowedIPs = 192.0.2.53\n"
     );
@@ -153,6 +154,9 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
         "wg set %i peer …= remove",
         "allow-local",
         "[::1]:9586",
+        "vpn.example:7",
+        "10.9.0.1, lan",
+        "10.9.0.0/24",
         "50Mbit to it",
         "2Gbit from it",
         "expected",
@@ -172,6 +176,9 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
     assert_eq!(interface["kill_switch"], "allow-local");
     assert_eq!(interface["metrics"], "[::1]:9586");
     assert_eq!(interface["metrics_hosts"], serde_json::json!(["gw.example", "gw"]));
+    assert_eq!(interface["peer_endpoint"], "vpn.example:7");
+    assert_eq!(interface["peer_dns"]["search"][0], "lan");
+    assert_eq!(interface["peer_allowed_ips"][0], "10.9.0.0/24");
     let peer = &report["peers"][0];
     assert_eq!(peer["limit_to_peer_bits_per_second"], 50_000_000);
     assert_eq!(peer["limit_from_peer_bits_per_second"], 2_000_000_000_u64);

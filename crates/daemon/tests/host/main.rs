@@ -32,6 +32,7 @@ mod misrouted;
 mod namespaces;
 mod obstacles;
 mod own_file;
+mod peer;
 mod pre_up;
 mod reload;
 mod save;

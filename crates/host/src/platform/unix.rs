@@ -23,6 +23,11 @@ pub(crate) fn is_same_file(file: &File, path: &Path) -> bool {
     (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
+/// Opens what is locked while a file is edited: its directory, because each edit replaces the file.
+pub(crate) fn open_for_lock(file: &Path) -> io::Result<File> {
+    File::open(file.parent().unwrap_or(Path::new("/")))
+}
+
 /// Locks a file, unless another process has locked it.
 pub(crate) fn try_lock(file: &File) -> Result<(), TryLockError> {
     file.try_lock()

@@ -1,0 +1,124 @@
+//! `weft peer`: the peers in the file of an interface.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use weft_config::exit::{Code, Error};
+use weft_config::peers::{self, PeerText};
+
+use crate::args::{PeerArgs, PeerCommand, PeerListArgs, PeerNameArgs, PeerRenameArgs};
+use crate::output;
+
+mod add;
+mod gateway;
+mod private_file;
+mod qr;
+
+use gateway::Gateway;
+
+/// Carries the command out.
+///
+/// # Errors
+/// The file cannot be read or replaced, is no configuration, or has no such peer; the daemon refuses the
+/// change. Nothing has changed then.
+pub fn run(args: &PeerArgs) -> Result<(), Error> {
+    match &args.command {
+        PeerCommand::Add(args) => add::run(args),
+        PeerCommand::List(args) => list(args),
+        PeerCommand::Show(args) => show(args),
+        PeerCommand::Rename(args) => rename(args),
+        PeerCommand::Disable(args) => disable(args),
+        PeerCommand::Enable(args) => enable(args),
+        PeerCommand::Remove(args) => remove(args),
+    }
+}
+
+/// A peer of `weft peer list --json`.
+#[derive(Serialize)]
+struct Row {
+    name: Option<String>,
+    public_key: Option<String>,
+    allowed_ips: Vec<String>,
+    disabled: bool,
+}
+
+impl From<PeerText> for Row {
+    fn from(peer: PeerText) -> Self {
+        Self {
+            name: peer.name,
+            public_key: peer.public_key.map(|key| key.to_string()),
+            allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
+            disabled: peer.is_disabled,
+        }
+    }
+}
+
+fn list(args: &PeerListArgs) -> Result<(), Error> {
+    let (_, text) = gateway::read(&args.gateway)?;
+    let rows: Vec<Row> = peers::peers(&text).into_iter().map(Row::from).collect();
+    if args.json {
+        return output::print_json(&rows);
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(["name", "allowed ips", "public key", ""]);
+    for row in rows {
+        let name = row.name.unwrap_or_else(|| "-".to_owned());
+        let state = if row.disabled { "disabled" } else { "" };
+        let ips = row.allowed_ips.join(", ");
+        table.add_row([name.as_str(), &ips, row.public_key.as_deref().unwrap_or("-"), state]);
+    }
+    let lines: Vec<String> = table.lines().map(|line| format!("{}\n", line.trim())).collect();
+    output::print(lines.concat().as_bytes())
+}
+
+fn show(args: &PeerNameArgs) -> Result<(), Error> {
+    let (file, text) = gateway::read(&args.gateway)?;
+    let peer = gateway::find(&text, &file, &args.peer)?;
+    let state = if peer.is_disabled { "# disabled\n" } else { "" };
+    output::print(format!("{state}{}\n", peers::shown(&text, &peer)).as_bytes())
+}
+
+fn rename(args: &PeerRenameArgs) -> Result<(), Error> {
+    check_name(&args.name)?;
+    let mut gateway = Gateway::open(&args.gateway)?;
+    let peer = gateway.find(&args.peer)?;
+    if peer.name.as_deref() == Some(&args.name) {
+        return Ok(());
+    }
+    gateway.refuse_name(&args.name, Some(&peer))?;
+    let text = peers::renamed(gateway.text(), &peer, &args.name);
+    gateway.apply(text)
+}
+
+fn disable(args: &PeerNameArgs) -> Result<(), Error> {
+    let mut gateway = Gateway::open(&args.gateway)?;
+    let peer = gateway.find(&args.peer)?;
+    if peer.is_disabled {
+        output::note(&format!("{} is disabled already", args.peer));
+        return Ok(());
+    }
+    let text = peers::disabled(gateway.text(), &peer);
+    gateway.apply(text)
+}
+
+fn enable(args: &PeerNameArgs) -> Result<(), Error> {
+    let mut gateway = Gateway::open(&args.gateway)?;
+    let peer = gateway.find(&args.peer)?;
+    if !peer.is_disabled {
+        output::note(&format!("{} is not disabled", args.peer));
+        return Ok(());
+    }
+    let text = peers::enabled(gateway.text(), &peer);
+    gateway.apply(text)
+}
+
+fn remove(args: &PeerNameArgs) -> Result<(), Error> {
+    let mut gateway = Gateway::open(&args.gateway)?;
+    let peer = gateway.find(&args.peer)?;
+    let text = peers::without_peer(gateway.text(), &peer);
+    gateway.apply(text)
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    peers::check_name(name).map_err(|error| Error::new(Code::Usage, format!("{name:?}: {error}")))
+}

@@ -1,0 +1,110 @@
+//! `weft peer add`: a section in the gateway's file, and a file for the peer.
+
+use ipnet::IpNet;
+use weft_config::exit::{Code, Error};
+use weft_config::peers::{self, NewPeer};
+use weft_config::{self as config, ClientSettings, Endpoint};
+use weft_tunnel::{PrivateKey, PublicKey};
+use zeroize::Zeroizing;
+
+use super::gateway::Gateway;
+use super::private_file::PrivateFile;
+use super::{check_name, qr};
+use crate::args::PeerAddArgs;
+use crate::{keys, output};
+
+/// Adds the peer, and prints its file. If that cannot be printed, its key is lost, and the peer is removed.
+pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
+    check_name(&args.name)?;
+    let mut gateway = Gateway::open(&args.gateway)?;
+    gateway.refuse_name(&args.name, None)?;
+    let all = peers::peers(gateway.text());
+    if let Some(key) = args.public_key
+        && let Some(other) = all.iter().find(|peer| peer.public_key == Some(key))
+    {
+        let name =
+            other.name.as_deref().map_or_else(|| "without a name".to_owned(), |name| format!("named {name}"));
+        return Err(gateway.failure(&format!("a peer {name} has this public key already")));
+    }
+    let interface = &gateway.config().interface;
+    let clients = interface.host.clients.clone();
+    let taken = all.iter().flat_map(|peer| peer.allowed_ips.iter().copied());
+    let taken: Vec<IpNet> =
+        taken.chain(clients.dns.servers.iter().map(|server| IpNet::from(*server))).collect();
+    let addresses = config::next_free(&interface.addresses, &taken);
+    let addresses = addresses.map_err(|error| gateway.failure(&error.to_string()))?;
+    let endpoint = args.endpoint.clone().or_else(|| clients.endpoint.clone());
+    let endpoint = endpoint.ok_or_else(|| no_endpoint(&gateway))?;
+    let private_key = match args.public_key {
+        Some(_) => None,
+        None => Some(PrivateKey::generate().map_err(|error| {
+            Error::new(Code::Failure, format!("cannot get random numbers from the system: {error}"))
+        })?),
+    };
+    let public_key = args.public_key.or(private_key.as_ref().map(PrivateKey::public_key));
+    let Some(public_key) = public_key else { return Err(gateway.failure("the peer has no key")) };
+    let text = client_file(private_key.as_ref(), &addresses, &clients, &endpoint, gateway.public_key()?);
+    let code = args.qr.then(|| qr::draw(&text)).transpose()?;
+
+    let more = args
+        .rate
+        .iter()
+        .flat_map(|rate| [format!("# weft: RateToPeer = {rate}"), format!("# weft: RateFromPeer = {rate}")]);
+    let peer = NewPeer { name: args.name.clone(), public_key, allowed_ips: addresses, more: more.collect() };
+    let before = Zeroizing::new(gateway.text().to_owned());
+    // It is there before the gateway knows the peer, and is removed if the gateway does not take it.
+    let written = args.out.as_deref().map(|out| PrivateFile::write(out, &text)).transpose()?;
+    gateway.apply(peers::with_peer(&before, &peer))?;
+    let printed = match (&code, &written) {
+        (Some(code), _) => output::print(code.as_bytes()),
+        (None, Some(_)) => Ok(()),
+        (None, None) => {
+            keys::warn_of_readers();
+            output::print(text.as_bytes())
+        }
+    };
+    if let Err(error) = printed {
+        gateway.apply(before)?;
+        return Err(Error::new(error.code(), format!("{error}; {} was not added", args.name)));
+    }
+    if let Some(written) = written {
+        written.keep();
+    }
+    Ok(())
+}
+
+fn no_endpoint(gateway: &Gateway) -> Error {
+    let port = gateway.config().interface.settings.listen_port;
+    let port = if port == 0 { "PORT".to_owned() } else { port.to_string() };
+    let reason = format!(
+        "{}: [Interface] does not say where peers reach this machine; add the line `# weft: Endpoint = HOST:{port}` with \
+         its name or address, or give --endpoint HOST:{port}",
+        gateway.file().display()
+    );
+    Error::new(Code::Configuration, reason)
+}
+
+/// Returns the text of the peer's file. Without a private key it has a comment in its place.
+fn client_file(
+    private_key: Option<&PrivateKey>,
+    addresses: &[IpNet],
+    clients: &ClientSettings,
+    endpoint: &Endpoint,
+    gateway: PublicKey,
+) -> Zeroizing<String> {
+    let list = |nets: &[IpNet]| nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ");
+    let key = private_key.map_or_else(
+        || Zeroizing::new("# PrivateKey = (the private key of this peer)".to_owned()),
+        |key| Zeroizing::new(format!("PrivateKey = {}", *key.to_base64())),
+    );
+    let dns = if clients.dns.is_empty() { String::new() } else { format!("DNS = {}\n", clients.dns) };
+    // Without IPv6 in the tunnel IPv6 is refused there, and does not go past it.
+    let everything = || "0.0.0.0/0, ::/0".to_owned();
+    let allowed = if clients.allowed_ips.is_empty() { everything() } else { list(&clients.allowed_ips) };
+    Zeroizing::new(format!(
+        "[Interface]\n{}\nAddress = {}\n{dns}\n[Peer]\nPublicKey = {gateway}\nEndpoint = {endpoint}\n\
+         AllowedIPs = {allowed}\nPersistentKeepalive = 25\n",
+        *key,
+        list(addresses)
+    ))
+}

@@ -1,0 +1,216 @@
+//! The peers in the text of a file, disabled ones too, and edits of one of them. Every other byte stays.
+
+use std::ops::Range;
+
+use ipnet::IpNet;
+use weft_tunnel::PublicKey;
+use zeroize::Zeroizing;
+
+use super::edit::{self, Kind, Line, Section};
+use super::lexer::{self, DISABLED, Header};
+use super::printable::is_unprintable;
+
+/// Why a text cannot be the name of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidName {
+    /// It is empty, too long, or has characters that are not shown.
+    #[error("a peer's name has 1 to 64 characters that can be printed, and no space at either end")]
+    Characters,
+    /// Commands take a name or a key.
+    #[error("a key cannot be the name of a peer")]
+    Key,
+}
+
+/// Checks that a peer can have this name: a file gives it back as it is.
+pub fn check_name(name: &str) -> Result<(), InvalidName> {
+    if name.parse::<PublicKey>().is_ok() {
+        return Err(InvalidName::Key);
+    }
+    let read = lexer::Line::new(0, &line_of(name)).friendly_name();
+    let is_kept = read.as_deref() == Some(name) && !name.chars().any(is_unprintable);
+    if is_kept { Ok(()) } else { Err(InvalidName::Characters) }
+}
+
+fn line_of(name: &str) -> String {
+    format!("# friendly_name = {name}")
+}
+
+/// A peer in the text of a file.
+#[derive(Clone, Debug)]
+pub struct PeerText {
+    /// The name, if it has one.
+    pub name: Option<String>,
+    /// The public key; `None` only in a disabled section, whose lines are not checked.
+    pub public_key: Option<PublicKey>,
+    /// The allowed-ips, host bits cleared, sorted.
+    pub allowed_ips: Vec<IpNet>,
+    /// Whether each line of the peer is a comment.
+    pub is_disabled: bool,
+    /// Where the section is, with the comments above it that belong to it.
+    range: Range<usize>,
+}
+
+/// Returns the peers of a file in its order.
+pub fn peers(text: &str) -> Vec<PeerText> {
+    let content = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut end = text.len() - content.len();
+    let mut lines = content.split_inclusive('\n');
+    let mut found = Vec::new();
+    for section in edit::split(content) {
+        let begin = end;
+        end += lines.by_ref().take(section.lines.len()).map(str::len).sum::<usize>();
+        if matches!(section.kind, Kind::Peer | Kind::Disabled) {
+            found.push(read(&text[begin..end], section.kind == Kind::Disabled, begin..end));
+        }
+    }
+    found
+}
+
+fn read(text: &str, is_disabled: bool, range: Range<usize>) -> PeerText {
+    let lines = text.lines().map(|line| lexer::Line::new(0, line));
+    let lines = lines.filter_map(|line| if is_disabled { line.disabled() } else { Some(line.whole()) });
+    let section = Section { kind: Kind::Peer, lines: lines.clone().map(Line::Kept).collect() };
+    PeerText {
+        name: lines.filter_map(|line| lexer::Line::new(0, line).friendly_name()).next_back(),
+        public_key: section.public_key(),
+        allowed_ips: section.allowed_ips().into_iter().collect(),
+        is_disabled,
+        range,
+    }
+}
+
+/// A peer that is added to a file.
+#[derive(Clone, Debug)]
+pub struct NewPeer {
+    /// The name, see [`check_name`].
+    pub name: String,
+    /// The public key, which no other peer of the file has.
+    pub public_key: PublicKey,
+    /// The allowed-ips.
+    pub allowed_ips: Vec<IpNet>,
+    /// Further lines of the section, such as settings of weft.
+    pub more: Vec<String>,
+}
+
+/// Returns the text with a further peer behind the last section: above the comments with which the file ends.
+pub fn with_peer(text: &str, peer: &NewPeer) -> Zeroizing<String> {
+    let NewPeer { name, public_key, allowed_ips, more } = peer;
+    let mut added = vec!["[Peer]".to_owned(), line_of(name)];
+    added.extend(more.iter().cloned());
+    added.push(format!("PublicKey = {public_key}"));
+    let list: Vec<String> = allowed_ips.iter().map(IpNet::to_string).collect();
+    added.push(format!("AllowedIPs = {}", list.join(", ")));
+    let line_end = line_end(text);
+    let (above, below) = text.split_at(end_of_sections(text));
+    let mut section = String::new();
+    if !above.is_empty() && !above.ends_with('\n') {
+        section += line_end;
+    }
+    // Above comments at the end there is an empty line.
+    if !above.is_empty() && below.is_empty() {
+        section += line_end;
+    }
+    for line in &added {
+        section.extend([line.as_str(), line_end]);
+    }
+    if !below.is_empty() {
+        section += line_end;
+    }
+    concat(&[above, &section, below])
+}
+
+/// Returns the text without the peer and its comments.
+pub fn without_peer(text: &str, peer: &PeerText) -> Zeroizing<String> {
+    let (mut above, below) = (&text[..peer.range.start], &text[peer.range.end..]);
+    if below.is_empty() {
+        // The empty line between the section and the one above it goes too.
+        above = above.strip_suffix("\r\n\r\n").map_or(above, |rest| &above[..rest.len() + 2]);
+        above = above.strip_suffix("\n\n").map_or(above, |rest| &above[..rest.len() + 1]);
+    }
+    concat(&[above, below])
+}
+
+/// Returns the text with another name of the peer.
+pub fn renamed(text: &str, peer: &PeerText, name: &str) -> Zeroizing<String> {
+    let mark = if peer.is_disabled { DISABLED } else { "" };
+    let lines: Vec<&str> = text[peer.range.clone()].split_inclusive('\n').collect();
+    let inner = lines.iter().map(|line| lexer::Line::new(0, line.strip_prefix(mark).unwrap_or_default()));
+    let inner: Vec<lexer::Line<'_>> = inner.collect();
+    let named = inner.iter().rposition(|line| line.friendly_name().is_some());
+    let header = inner.iter().position(|line| matches!(line.header(), Some(Header::Known(_))));
+    let place = named.or(header.map(|header| header + 1)).unwrap_or_default();
+    let kept = if named.is_some() { place + 1 } else { place };
+    let above = lines[..place].concat();
+    let separator = if above.is_empty() || above.ends_with('\n') { "" } else { line_end(text) };
+    // The last line of a file may have no end.
+    let is_last = named.is_some() && lines.get(place).is_some_and(|line| !line.ends_with('\n'));
+    let end = if is_last { "" } else { line_end(text) };
+    let line = format!("{separator}{mark}{}{end}", line_of(name));
+    let below = lines[kept..].concat();
+    concat(&[&text[..peer.range.start], &above, &line, &below, &text[peer.range.end..]])
+}
+
+/// Returns the text with each line of the peer as a comment that [`enabled`] takes back.
+pub fn disabled(text: &str, peer: &PeerText) -> Zeroizing<String> {
+    let lines: Vec<&str> = text[peer.range.clone()].split_inclusive('\n').collect();
+    let is_header = |line: &&str| lexer::Line::new(0, line).header().is_some();
+    let first = lines.iter().position(is_header).unwrap_or_default();
+    let last = lines.iter().rposition(|line| !line.trim().is_empty()).unwrap_or_default();
+    let marked = lines.iter().enumerate().map(|(place, line)| {
+        if (first..=last).contains(&place) { format!("{DISABLED}{line}") } else { (*line).to_owned() }
+    });
+    // A line may be the preshared key.
+    let marked = Zeroizing::new(marked.collect::<String>());
+    concat(&[&text[..peer.range.start], &marked, &text[peer.range.end..]])
+}
+
+/// Returns the text with the peer in force again.
+pub fn enabled(text: &str, peer: &PeerText) -> Zeroizing<String> {
+    let lines = text[peer.range.clone()].split_inclusive('\n');
+    let lines: Vec<&str> = lines.map(|line| line.strip_prefix(DISABLED).unwrap_or(line)).collect();
+    let section = Zeroizing::new(lines.concat());
+    concat(&[&text[..peer.range.start], &section, &text[peer.range.end..]])
+}
+
+/// Returns the lines of the peer as they would be in force, without its preshared key.
+pub fn shown(text: &str, peer: &PeerText) -> String {
+    let lines = text[peer.range.clone()].lines().map(|line| line.strip_prefix(DISABLED).unwrap_or(line));
+    let is_secret = |line: &str| {
+        let key = lexer::Line::new(0, line).key_value().map(|(key, _)| lexer::compact(key).into_owned());
+        key.is_some_and(|key| key.eq_ignore_ascii_case("PresharedKey"))
+    };
+    let lines = lines.map(|line| if is_secret(line) { "PresharedKey = (hidden)" } else { line });
+    let lines: Vec<&str> = lines.collect();
+    lines.join("\n").trim().to_owned()
+}
+
+/// The end of lines in this file.
+fn line_end(text: &str) -> &'static str {
+    if text.contains("\r\n") { "\r\n" } else { "\n" }
+}
+
+/// Returns where the sections end: comments below them, behind an empty line, belong to none.
+fn end_of_sections(text: &str) -> usize {
+    let content = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let sections = edit::split(content);
+    let Some(last) = sections.last().filter(|last| last.kind == Kind::Other) else { return text.len() };
+    let is_loose = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    let count = last.lines.len();
+    let lines: Vec<&str> = content.split_inclusive('\n').collect();
+    let loose = &lines[lines.len() - count..];
+    let length = loose.iter().map(|line| line.len()).sum::<usize>();
+    if loose.iter().all(|line| is_loose(line)) { text.len() - length } else { text.len() }
+}
+
+/// The capacity is reserved at once: a string that grows leaves copies of the keys in memory.
+fn concat(parts: &[&str]) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::with_capacity(parts.iter().map(|part| part.len()).sum()));
+    for part in parts {
+        text.push_str(part);
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "peers_tests.rs"]
+mod tests;

@@ -1,0 +1,184 @@
+//! Edits of a configuration file by a command: one at a time, whole or not at all, and of nothing but the
+//! text that the command has read.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use weft_config::exit;
+use zeroize::Zeroizing;
+
+use super::platform;
+
+/// How long another edit may take, with the reload that belongs to it.
+const PATIENCE: Duration = Duration::from_secs(30);
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// Why a file could not be edited. It is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum FileEditError {
+    /// The system refused something.
+    #[error("{}: cannot {action} it: {error}; nothing was changed", file.display())]
+    File {
+        /// The action that failed, as a verb.
+        action: &'static str,
+        /// The path of the file.
+        file: PathBuf,
+        /// The error of the system.
+        error: io::Error,
+    },
+    /// Its owner has no permission to write, which says that it is not to be changed.
+    #[error("{}: the file is read-only; nothing was changed: `chmod u+w` lets it be edited", .0.display())]
+    ReadOnly(PathBuf),
+    /// Another command edits a file of this directory for longer than it should.
+    #[error("{}: another command is editing it or its neighbour; nothing was changed: try again", .0.display())]
+    Busy(PathBuf),
+    /// The text is no longer the one that was read.
+    #[error("{}: the file was edited meanwhile; nothing was changed: try again", .0.display())]
+    Changed(PathBuf),
+}
+
+impl From<FileEditError> for exit::Error {
+    fn from(error: FileEditError) -> Self {
+        let code = match &error {
+            FileEditError::File { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
+                exit::Code::Permission
+            }
+            _ => exit::Code::Failure,
+        };
+        Self::new(code, error)
+    }
+}
+
+/// A file that no other edit changes while this value lives.
+#[derive(Debug)]
+pub struct FileEdit {
+    file: PathBuf,
+    text: Zeroizing<String>,
+    _lock: File,
+}
+
+impl FileEdit {
+    /// Waits until no other command edits the file, and reads it.
+    pub fn begin(file: &Path) -> Result<Self, FileEditError> {
+        Self::begin_within(file, PATIENCE)
+    }
+
+    fn begin_within(file: &Path, patience: Duration) -> Result<Self, FileEditError> {
+        let failed = |action| move |error| FileEditError::File { action, file: file.to_owned(), error };
+        // A symbolic link stays, and its target is replaced.
+        let target = file.canonicalize().map_err(failed("find"))?;
+        let lock = platform::open_for_lock(&target).map_err(failed("lock"))?;
+        let deadline = Instant::now() + patience;
+        loop {
+            match platform::try_lock(&lock) {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(INTERVAL),
+                Err(TryLockError::WouldBlock) => return Err(FileEditError::Busy(file.to_owned())),
+                Err(TryLockError::Error(error)) => return Err(failed("lock")(error)),
+            }
+        }
+        let text = weft_config::read_regular_text(&target).map_err(failed("read"))?;
+        Ok(Self { file: target, text, _lock: lock })
+    }
+
+    /// Returns the text of the file.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Replaces the text of the file.
+    ///
+    /// # Errors
+    /// The file is read-only, was changed by another program since it was read, or cannot be replaced.
+    pub fn replace(&mut self, text: Zeroizing<String>) -> Result<(), FileEditError> {
+        let failed = |action| {
+            let file = self.file.clone();
+            move |error| FileEditError::File { action, file, error }
+        };
+        let metadata = std::fs::metadata(&self.file).map_err(failed("read"))?;
+        if is_read_only(&metadata) {
+            return Err(FileEditError::ReadOnly(self.file.clone()));
+        }
+        let now = weft_config::read_regular_text(&self.file).map_err(failed("read"))?;
+        if *now != *self.text {
+            return Err(FileEditError::Changed(self.file.clone()));
+        }
+        platform::replace(&self.file, &text).map_err(failed("replace"))?;
+        self.text = text;
+        Ok(())
+    }
+}
+
+/// Reports whether the owner may not write the file. For root it would be no obstacle.
+fn is_read_only(metadata: &std::fs::Metadata) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        metadata.permissions().mode() & 0o200 == 0
+    }
+    #[cfg(not(unix))]
+    metadata.permissions().readonly()
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn new(text: &str) -> Zeroizing<String> {
+        Zeroizing::new(text.to_owned())
+    }
+
+    #[test]
+    fn a_file_that_may_not_be_changed_or_was_changed_meanwhile_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("wg0.conf");
+        let set = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        std::fs::write(&file, "before").unwrap();
+        set(0o400);
+        let read_only = FileEdit::begin(&file).unwrap().replace(new("after"));
+        assert!(matches!(read_only, Err(FileEditError::ReadOnly(_))), "{read_only:?}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "before");
+        set(0o600);
+        let mut edit = FileEdit::begin(&file).unwrap();
+        std::fs::write(&file, "by hand").unwrap();
+        let changed = edit.replace(new("after"));
+        assert!(matches!(changed, Err(FileEditError::Changed(_))), "{changed:?}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "by hand");
+        drop(edit);
+        let link = directory.path().join("link.conf");
+        symlink("wg0.conf", &link).unwrap();
+        let mut edit = FileEdit::begin(&link).unwrap();
+        edit.replace(new("one")).unwrap();
+        edit.replace(new("two")).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "two");
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn edits_of_one_file_come_one_after_the_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("wg0.conf");
+        std::fs::write(&file, "").unwrap();
+        let mut first = FileEdit::begin(&file).unwrap();
+        first.replace(new("a")).unwrap();
+        // The file is another one now, and still that of the first.
+        let second = FileEdit::begin_within(&file, Duration::ZERO);
+        assert!(matches!(second, Err(FileEditError::Busy(_))), "{second:?}");
+        drop(first);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let mut edit = FileEdit::begin(&file).unwrap();
+                    let text = format!("{}b", edit.text());
+                    edit.replace(new(&text)).unwrap();
+                });
+            }
+        });
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "abbbbbbbb");
+    }
+}
