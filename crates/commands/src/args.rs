@@ -43,8 +43,8 @@ Exit codes:
   77  the file may not be read
   78  the configuration is wrong"))]
 pub struct CheckArgs {
-    /// A wg-quick configuration file, or a name: for the file that the running interface was brought up from,
-    /// else /etc/wireguard/NAME.conf.
+    /// A wg-quick configuration file of any name, `-` for standard input, or a name: for the file that the
+    /// running interface was brought up from, else /etc/wireguard/NAME.conf.
     #[arg(value_name = "FILE|NAME")]
     pub target: String,
     /// Print the result, with errors and warnings, as JSON on standard output.

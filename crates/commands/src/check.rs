@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
+use std::path::Path;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use ipnet::IpNet;
@@ -25,7 +26,9 @@ use crate::{doctor, output, own_file};
 /// Returns the errors; `--json` prints them to standard output as well.
 pub fn run(args: &CheckArgs) -> Result<(), Error> {
     let target = &own_file::file_of(&args.target)?;
-    let mut loaded = config::load_to_start(target);
+    let source = config::Source::read(target);
+    let file = source.as_ref().map_or_else(|_| config::path_of(target), |source| source.file.clone());
+    let mut loaded = source.and_then(|source| source.parse_to_start());
     if let Ok(parsed) = &mut loaded {
         weft_host::warn_of_readers(target, &mut parsed.warnings);
     }
@@ -37,15 +40,18 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     for warning in warnings {
         output::warning(warning);
     }
+    if loaded.is_ok() && config::name_of(&config::path_of(target)).is_err() {
+        output::note(&"the file's name is no interface's: `weft up` needs --name NAME for it");
+    }
     let dns = loaded.as_ref().ok().and_then(|parsed| weft_host::misrouted::dns_predicted(&parsed.config));
     let is_refused =
         loaded.as_ref().is_ok_and(|parsed| dns.as_ref().is_some_and(|dns| refuses(&parsed.config, dns)));
     let (refused, dns) = if is_refused { (dns, None) } else { (None, dns) };
-    let elsewhere = loaded.as_ref().map(|parsed| misrouted(target, &parsed.config, dns)).unwrap_or_default();
+    let elsewhere = loaded.as_ref().map(|parsed| misrouted(&file, &parsed.config, dns)).unwrap_or_default();
     for (level, finding) in &elsewhere {
         if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
     }
-    let (obstacles, lacks) = loaded.as_ref().map(|parsed| obstacles(target, parsed)).unwrap_or_default();
+    let (obstacles, lacks) = loaded.as_ref().map(|parsed| obstacles(&file, parsed)).unwrap_or_default();
     for finding in &lacks {
         output::warning(finding);
     }
@@ -54,7 +60,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
         Some(Misrouted::NoDns { is_wrong: true, .. }) => Code::Configuration,
         _ => Code::Failure,
     };
-    let refused = refused.map(|found| here(target, &found));
+    let refused = refused.map(|found| here(&file, &found));
     let problems: Vec<Finding> = refused.into_iter().chain(obstacles).collect();
     let told: Vec<String> = problems.iter().map(Finding::to_string).collect();
     if args.json {
@@ -78,9 +84,9 @@ fn refuses(config: &Config, dns: &Misrouted) -> bool {
 }
 
 /// Returns the finding about a key of the file.
-fn here(target: &str, misrouted: &Misrouted) -> Finding {
+fn here(file: &Path, misrouted: &Misrouted) -> Finding {
     Finding {
-        file: Some(config::path_of(target).display().to_string()),
+        file: Some(file.display().to_string()),
         line: None,
         key: Some(misrouted.key().to_owned()),
         message: format!("{misrouted}; {}", misrouted.advice()),
@@ -88,9 +94,9 @@ fn here(target: &str, misrouted: &Misrouted) -> Finding {
 }
 
 /// Returns what keeps the interface from being brought up on this machine now, and what it will lack.
-fn obstacles(target: &str, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>) {
+fn obstacles(file: &Path, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>) {
     let finding = |problem: weft_report::finding::Finding| Finding {
-        file: Some(config::path_of(target).display().to_string()),
+        file: Some(file.display().to_string()),
         line: None,
         key: match &*problem.check {
             "port" => Some("ListenPort"),
@@ -115,12 +121,12 @@ fn obstacles(target: &str, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>) {
 
 /// Returns what would not go where the file means it to go if it was brought up on this machine now. Names of
 /// endpoints are not looked up.
-fn misrouted(target: &str, config: &Config, dns: Option<Misrouted>) -> Vec<(Level, Finding)> {
+fn misrouted(file: &Path, config: &Config, dns: Option<Misrouted>) -> Vec<(Level, Finding)> {
     let endpoints: Vec<SocketAddr> = config.endpoint_addresses().into_iter().flatten().collect();
     let found = weft_host::misrouted::predicted(config, &endpoints).into_iter();
     let found = found.chain(dns);
     let finding =
-        |misrouted: Misrouted| (crate::misrouted::finding(&misrouted).level, here(target, &misrouted));
+        |misrouted: Misrouted| (crate::misrouted::finding(&misrouted).level, here(file, &misrouted));
     found.map(finding).collect()
 }
 

@@ -17,22 +17,22 @@ use crate::{output, own_file};
 /// Errors in the file, and errors of the daemon, after which nothing has changed. [`Code::Permission`] if the
 /// daemon refused some of the changes.
 pub fn run(args: &ReloadArgs) -> Result<(), Error> {
-    let target = own_file::file_of(&args.target)?;
     // Read once: it may be a pipe, or change meanwhile.
-    let (file, text) = config::read_text(&target)?;
-    let name = config::name_of(&file)?;
+    let source = config::Source::read(&own_file::file_of(&args.target)?)?;
+    // Of an interface with another name than its file.
+    let name = config::interface_of(&args.target)?;
     // Errors in the file are reported here, before the daemon is asked for a change.
-    match config::parse(&text, &file, name.clone()) {
+    match source.parse() {
         // The daemon may have the key as a credential.
-        Err(errors) if !errors.lacks_only_keys() => return Err(LoadError::from(errors).into()),
-        _ => {}
+        Err(LoadError::Config(errors)) if errors.lacks_only_keys() => {}
+        parsed => drop(parsed?),
     }
     let mut client = Client::connect(&name)?;
     refuse_elsewhere(&client)?;
     let own = client.status()?.file;
-    let absolute = std::path::absolute(&file).unwrap_or(file);
+    let absolute = std::path::absolute(&source.file).unwrap_or_else(|_| source.file.clone());
     let another = own.and_then(|own| own_file::warning_of_another(&name, own.as_ref(), &absolute));
-    let mut report = send(&mut client, &absolute, &text, args.dry_run)?;
+    let mut report = send(&mut client, &absolute, &source.text, args.dry_run)?;
     report.warnings.splice(..0, another);
     if args.json {
         output::print_json(&report)?;

@@ -59,8 +59,7 @@ pub use host::without_keys;
 pub use host::{ClientSettings, Dns, Hook, HookPhase, HostConfig, KeyToCome, KillSwitch};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
 pub use load::{
-    LoadError, interface_of, load, load_as_service, load_to_start, name_of, path_of, read_text,
-    read_text_as_service,
+    LoadError, Source, interface_of, load_as_service, load_to_start, name_of, path_of, read_text_as_service,
 };
 pub use pool::{PoolError, next_free};
 pub use printable::{Notation, is_unprintable, printable, printable_bytes};

@@ -1,13 +1,14 @@
 //! Finds and reads the file that `weft up FILE|NAME` names.
 
-use std::io;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
-use super::regular_file::{MAX_BYTES, read_named};
+use super::regular_file::{MAX_BYTES, is_descriptor, read_named};
 use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse, parse_to_start, permissions};
 
 /// What a bare name stands for.
@@ -17,7 +18,7 @@ const MEANING: &str =
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file's name is not a valid interface name.
-    #[error("{}: {reason}; rename the file to INTERFACE.conf", file.display())]
+    #[error("{}: {reason}; rename the file to INTERFACE.conf, or give `weft up` a --name", file.display())]
     Name {
         /// The path of the file.
         file: PathBuf,
@@ -85,37 +86,137 @@ fn is_path(target: &str) -> bool {
     target.contains(std::path::is_separator) || target.ends_with(".conf")
 }
 
-/// Returns the interface that a file configures: the file's name without its extension.
+/// Returns the interface that `weft up` makes of a file: the file's name without its extension.
 pub fn name_of(path: &Path) -> Result<InterfaceName, LoadError> {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let name = if stem == "lo" { Err(InvalidInterfaceName::Loopback) } else { stem.parse() };
     name.map_err(|reason| LoadError::Name { file: path.to_owned(), reason })
 }
 
-/// Returns the interface that `target` names, which is its file or the interface itself.
+/// Returns the interface that `target` names, which is its file or the interface itself. A file whose name is
+/// no interface's has one made of it.
 pub fn interface_of(target: &str) -> Result<InterfaceName, LoadError> {
     match is_path(target) {
-        true => name_of(Path::new(target)),
+        true => of_any_file(Path::new(target)),
         false => Ok(target.parse()?),
     }
 }
 
-/// Reads and parses the file that `target` names (see [`path_of`]). The file's stem is the interface's name.
-pub fn load(target: &str) -> Result<Parsed, LoadError> {
-    Ok(load_from(target, None, parse)?.0)
+fn of_any_file(path: &Path) -> Result<InterfaceName, LoadError> {
+    if path.file_stem().is_none() {
+        return name_of(path);
+    }
+    let place = path.canonicalize().or_else(|_| std::path::absolute(path));
+    name_of(path).or_else(|_| made_of(path, place.unwrap_or_else(|_| path.to_owned())))
 }
 
-/// Reads and parses the same as a start does, see [`parse_to_start`].
+/// Makes a name of what a file's name has of an interface's, and of what tells this file from others.
+fn made_of(path: &Path, different: impl Hash) -> Result<InterfaceName, LoadError> {
+    const KEPT: usize = 8;
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let kept: String = stem.chars().filter(char::is_ascii_alphanumeric).take(KEPT).collect();
+    let mut hasher = DefaultHasher::new();
+    different.hash(&mut hasher);
+    let kept = if kept.is_empty() { "file" } else { &kept };
+    Ok(format!("{kept}-{:06x}", hasher.finish() & 0xff_ffff).parse()?)
+}
+
+/// What stands for standard input.
+const STANDARD_INPUT: &str = "-";
+
+/// The text of a configuration, read once: standard input and a pipe cannot be read again.
+pub struct Source {
+    /// The path of the file, or a word for standard input.
+    pub file: PathBuf,
+    /// The interface. That of standard input or a pipe is made of the text.
+    pub interface: InterfaceName,
+    /// Whether the text is from a file that can be read again.
+    pub is_file: bool,
+    /// The text, with its keys.
+    pub text: Zeroizing<String>,
+    warning: Option<Warning>,
+}
+
+impl Source {
+    /// Reads the file that `target` names (see [`path_of`]), of any name; `-` is standard input.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no text.
+    pub fn read(target: &str) -> Result<Self, LoadError> {
+        if target != STANDARD_INPUT {
+            let path = path_of(target);
+            if !is_path(target) {
+                name_of(&path)?;
+            }
+            return Self::read_at(path, None);
+        }
+        let file = PathBuf::from("standard input");
+        let read = read_standard_input().map_err(|error| LoadError::Read { file: file.clone(), error });
+        Self::of(file, &read?, None, false)
+    }
+
+    fn read_at(file: PathBuf, credential: Option<PathBuf>) -> Result<Self, LoadError> {
+        // Read access to a credential comes from an access control list; its permission bits say nothing
+        // about other users.
+        let is_credential = credential.is_some();
+        let place = credential.unwrap_or_else(|| file.clone());
+        let (bytes, mode, is_file) =
+            read(&place).map_err(|error| LoadError::Read { file: place.clone(), error })?;
+        Self::of(file, &bytes, mode.filter(|_| !is_credential), is_file)
+    }
+
+    fn of(file: PathBuf, bytes: &[u8], mode: Option<u32>, is_file: bool) -> Result<Self, LoadError> {
+        let text =
+            std::str::from_utf8(bytes).map_err(|error| not_utf8(&file, &bytes[..error.valid_up_to()]))?;
+        let interface = if is_file { of_any_file(&file)? } else { made_of(Path::new("stdin"), text)? };
+        let at = Location { file: file.as_path().into(), line: 1, key: None };
+        let warning = mode.filter(|_| is_file).map(|mode| Warning { at, notice: Notice::Readable { mode } });
+        Ok(Self { interface, is_file, text: Zeroizing::new(text.to_owned()), warning, file })
+    }
+
+    /// Parses the text.
+    ///
+    /// # Errors
+    /// Those of the configuration.
+    pub fn parse(&self) -> Result<Parsed, LoadError> {
+        self.parse_by(parse)
+    }
+
+    /// Parses the text as a start does, see [`parse_to_start`].
+    ///
+    /// # Errors
+    /// Those of the configuration.
+    pub fn parse_to_start(&self) -> Result<Parsed, LoadError> {
+        self.parse_by(parse_to_start)
+    }
+
+    fn parse_by(
+        &self,
+        parse: impl Fn(&str, &Path, InterfaceName) -> Result<Parsed, ConfigErrors>,
+    ) -> Result<Parsed, LoadError> {
+        let mut parsed = parse(&self.text, &self.file, self.interface.clone())?;
+        parsed.warnings.splice(..0, self.warning.clone());
+        Ok(parsed)
+    }
+}
+
+/// Reads and parses the file that `target` names, as a start does, see [`Source`].
 pub fn load_to_start(target: &str) -> Result<Parsed, LoadError> {
-    Ok(load_from(target, None, parse_to_start)?.0)
+    Source::read(target)?.parse_to_start()
 }
 
-/// Reads and parses the file that `target` names, for a daemon that starts. If `target` is a bare name and
-/// the service manager passed the file as the credential `NAME.conf`, reads the credential, since the daemon
-/// itself may not be allowed to read the file. Errors and warnings about its content name the file, not the
-/// credential. Also returns the text.
-pub fn load_as_service(target: &str) -> Result<(Parsed, Zeroizing<String>), LoadError> {
-    load_from(target, credential_of(target), parse_to_start)
+/// Reads and parses the file that `target` names, for a daemon that starts `interface`, else the one that the
+/// file's name says. If `target` is a bare name and the service manager passed the file as the credential
+/// `NAME.conf`, reads the credential, since the daemon itself may not be allowed to read the file. Errors and
+/// warnings about its content name the file, not the credential. Also returns the text.
+pub fn load_as_service(
+    target: &str,
+    interface: Option<&InterfaceName>,
+) -> Result<(Parsed, Zeroizing<String>), LoadError> {
+    let path = path_of(target);
+    let interface = interface.map_or_else(|| name_of(&path), |name| Ok(name.clone()))?;
+    let source = Source { interface, ..Source::read_at(path, credential_of(target))? };
+    Ok((source.parse_to_start()?, source.text))
 }
 
 /// Returns the credential that takes the place of the file that `target` names.
@@ -126,49 +227,28 @@ fn credential_of(target: &str) -> Option<PathBuf> {
     credential.map(|(directory, name)| directory.join(name)).filter(|file| file.exists())
 }
 
-fn load_from(
-    target: &str,
-    credential: Option<PathBuf>,
-    parse: impl Fn(&str, &Path, InterfaceName) -> Result<Parsed, ConfigErrors>,
-) -> Result<(Parsed, Zeroizing<String>), LoadError> {
-    // Read access to a credential comes from an access control list; its permission bits say nothing about
-    // other users.
-    let is_credential = credential.is_some();
-    let (path, text, mode) = read_text_from(target, credential)?;
-    let mut parsed = parse(&text, &path, name_of(&path)?)?;
-    if let Some(mode) = mode.filter(|_| !is_credential) {
-        let at = Location { file: path.into(), line: 1, key: None };
-        parsed.warnings.insert(0, Warning { at, notice: Notice::Readable { mode } });
+/// Returns the text of the file that `target` names, or of its credential, see [`load_as_service`].
+pub fn read_text_as_service(target: &str) -> Result<Zeroizing<String>, LoadError> {
+    Ok(Source::read_at(path_of(target), credential_of(target))?.text)
+}
+
+/// Returns the content, the permission bits if its group or others can read it, and whether it is a file.
+fn read(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Option<u32>, bool)> {
+    let (bytes, metadata) = read_named(path, MAX_BYTES)?;
+    // Another `<(…)` of a shell has the same path, and perhaps another text.
+    let is_file = metadata.is_file() && !is_descriptor(path);
+    Ok((bytes, permissions::readable_by_others(&metadata), is_file))
+}
+
+fn read_standard_input() -> io::Result<Zeroizing<Vec<u8>>> {
+    // The capacity is reserved at once: a vector that grows leaves copies of the key in memory.
+    const ROOM: usize = 1 << 20;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(ROOM));
+    io::stdin().lock().take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
     }
-    Ok((parsed, text))
-}
-
-/// Returns the path of the file that `target` names, and its text, unparsed.
-pub fn read_text(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
-    let (path, text, _) = read_text_from(target, None)?;
-    Ok((path, text))
-}
-
-/// Returns the same, of the credential if there is one, see [`load_as_service`].
-pub fn read_text_as_service(target: &str) -> Result<(PathBuf, Zeroizing<String>), LoadError> {
-    let (path, text, _) = read_text_from(target, credential_of(target))?;
-    Ok((path, text))
-}
-
-/// Returns the path, the text, and the permission bits if others than the owner can read the file.
-fn read_text_from(
-    target: &str,
-    credential: Option<PathBuf>,
-) -> Result<(PathBuf, Zeroizing<String>, Option<u32>), LoadError> {
-    let path = path_of(target);
-    name_of(&path)?;
-    let place = credential.unwrap_or_else(|| path.clone());
-    let read = read_named(&place, MAX_BYTES);
-    let (bytes, metadata) = read.map_err(|error| LoadError::Read { file: place.clone(), error })?;
-    let mode = permissions::readable_by_others(&metadata);
-    let text = std::str::from_utf8(&bytes).map_err(|error| not_utf8(&path, &bytes[..error.valid_up_to()]))?;
-    let text = Zeroizing::new(text.to_owned());
-    Ok((path, text, mode))
+    Ok(bytes)
 }
 
 fn not_utf8(path: &Path, valid: &[u8]) -> ConfigErrors {
@@ -196,13 +276,14 @@ mod tests {
         {
             assert_eq!(interface_of(target).unwrap().as_str(), name, "{target}");
         }
-        let (name, file) = (interface_of("a b").unwrap_err(), interface_of("/a b.conf").unwrap_err());
+        let (name, file) = (interface_of("a b").unwrap_err(), name_of(Path::new("/a b.conf")).unwrap_err());
         assert!(!name.to_string().contains("rename the file"), "{name}");
         assert!(file.to_string().contains("rename the file"), "{file}");
     }
 
     #[test]
     fn files_that_cannot_be_read_say_why() {
+        let load = |target: &str| load_as_service(target, None);
         let missing = load("/nonexistent/wg0.conf").unwrap_err();
         assert!(!missing.is_permission_denied());
         assert!(missing.to_string().starts_with("/nonexistent/wg0.conf: "), "{missing}");
@@ -215,11 +296,38 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_any_name_has_an_interface_which_is_another_for_each_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = [
+            "wg (1).conf",
+            "wg (2).conf",
+            "a-name-of-forty-characters-is-no-problem.conf",
+            "#.conf",
+            "lo.conf",
+        ];
+        let mut seen = std::collections::BTreeSet::new();
+        for name in names {
+            let path = directory.path().join(name);
+            let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+            std::fs::write(&path, format!("[Interface]\nPrivateKey = {key}\n")).unwrap();
+            let target = path.to_str().unwrap();
+            let source = Source::read(target).unwrap();
+            assert_eq!((source.file.as_path(), source.is_file), (path.as_path(), true));
+            assert_eq!(source.interface, interface_of(target).unwrap());
+            assert!(seen.insert(source.interface.to_string()), "{name}: {seen:?}");
+            assert!(load_as_service(target, None).is_err_and(|error| error.to_string().contains("--name")));
+            let (named, _) = load_as_service(target, Some(&"wg7".parse().unwrap())).unwrap();
+            assert_eq!(named.config.interface.name.as_str(), "wg7");
+        }
+        assert!(seen.iter().any(|name| name.starts_with("wg1-")), "{seen:?}");
+    }
+
+    #[test]
     fn text_that_is_not_utf8_is_refused_with_its_line() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("wg0.conf");
         std::fs::write(&file, b"[Interface]\n\xff\xfe").unwrap();
-        let error = load(file.to_str().unwrap()).unwrap_err().to_string();
+        let error = load_to_start(file.to_str().unwrap()).unwrap_err().to_string();
         assert!(error.contains("wg0.conf:2: the file is not UTF-8"), "{error}");
     }
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use weft_commands::args::{self, EXIT_CODES};
-use weft_config::{PacketThreads, TunThreads};
+use weft_config::{InterfaceName, PacketThreads, TunThreads};
 
 use crate::logging::Format;
 
@@ -127,6 +127,7 @@ pub enum Command {
 Examples:
   sudo weft up wg0                    reads /etc/wireguard/wg0.conf
   sudo weft up ./office.conf          makes the interface `office`
+  sudo weft up './wg (1).conf' --name office
   sudo weft up wg0 --tun-threads 2    with two queues and threads for each
   sudo weft up wg0 --metrics 127.0.0.1:9586
 
@@ -136,6 +137,9 @@ pub struct UpArgs {
     /// /etc/wireguard/NAME.conf.
     #[arg(value_name = "FILE|NAME")]
     pub target: String,
+    /// The name of the interface, in place of that of the file.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<InterfaceName>,
     /// Give packets priority over every ordinary program (SCHED_RR): lower and steadier latency on cores that
     /// are busy with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
     #[arg(long)]
@@ -270,7 +274,7 @@ mod tests {
             assert!(interfaces[0].contains("InterfaceName(\"wg0\")"), "{}", interfaces[0]);
             assert!(interfaces.iter().all(|interface| *interface == interfaces[0]), "{interfaces:#?}");
         }
-        for words in ["status ./sixteen-letters0.conf", "showconf sixteen-letters0", "set /a/.. fwmark 1"] {
+        for words in ["showconf sixteen-letters0", "set /a/.. fwmark 1"] {
             assert!(Cli::try_parse_from(std::iter::once("weft").chain(words.split(' '))).is_err(), "{words}");
         }
     }

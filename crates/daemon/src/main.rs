@@ -61,7 +61,10 @@ fn ended(result: Result<(), Error>) -> Code {
 /// reports it later.
 fn interface_of(command: &Command) -> Option<String> {
     match command {
-        Command::Up(args) => weft_config::interface_of(&args.target).ok().map(String::from),
+        Command::Up(args) => {
+            let given = args.name.clone().map(Ok);
+            given.unwrap_or_else(|| weft_config::interface_of(&args.target)).ok().map(String::from)
+        }
         Command::Exec(args) => weft_config::interface_of(&args.rootless.target).ok().map(String::from),
         Command::Proxy(args) => weft_config::interface_of(&args.rootless.target).ok().map(String::from),
         Command::Run(args) => Some(args.name.clone()),

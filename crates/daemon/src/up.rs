@@ -200,13 +200,13 @@ impl Overrides {
 fn load(args: &UpArgs, overrides: &Overrides) -> Result<(Config, Zeroizing<String>), LoadError> {
     secrecy::forbid_core_dumps();
     weft_confine::enable();
-    let unsaved = if args.host.dry_run { None } else { unsaved(&args.target)? };
+    let unsaved = if args.host.dry_run { None } else { unsaved(args)? };
     let (mut parsed, text) = match unsaved {
         Some(text) => {
             let path = config::path_of(&args.target);
-            (config::parse_to_start(&text, &path, config::name_of(&path)?)?, text)
+            (config::parse_to_start(&text, &path, name_of(args)?)?, text)
         }
-        None => config::load_as_service(&args.target)?,
+        None => config::load_as_service(&args.target, args.name.as_ref())?,
     };
     weft_host::warn_of_readers(&args.target, &mut parsed.warnings);
     // A start reads key files again after PreUp, and fails if they are not there then.
@@ -220,13 +220,18 @@ fn load(args: &UpArgs, overrides: &Overrides) -> Result<(Config, Zeroizing<Strin
     Ok((config, text))
 }
 
+/// Returns the interface that is brought up.
+fn name_of(args: &UpArgs) -> Result<InterfaceName, LoadError> {
+    args.name.clone().map_or_else(|| config::name_of(&config::path_of(&args.target)), Ok)
+}
+
 /// Saves what could not be saved when the interface went down. If it still cannot be, returns the text that
 /// takes the place of the file.
-fn unsaved(target: &str) -> Result<Option<Zeroizing<String>>, LoadError> {
-    let path = config::path_of(target);
-    let interface = config::name_of(&path)?;
+fn unsaved(args: &UpArgs) -> Result<Option<Zeroizing<String>>, LoadError> {
+    let path = config::path_of(&args.target);
+    let interface = name_of(args)?;
     let path = std::path::absolute(&path).unwrap_or(path);
-    let now = config::read_text_as_service(target).ok().map(|(_, text)| text);
+    let now = config::read_text_as_service(&args.target).ok();
     let now = now.as_ref().map(|text| text.as_str());
     Ok(match host::settle_unsaved(&runtime_dir(), &interface, Some(&path), now) {
         Unsaved::Nothing => None,

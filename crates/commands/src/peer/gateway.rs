@@ -126,7 +126,8 @@ impl Gateway {
 /// Reads the file of the interface. Returns its path and text.
 pub(super) fn read(args: &GatewayArgs) -> Result<(PathBuf, Zeroizing<String>), Error> {
     let file = file(args)?;
-    Ok(config::read_text(&file.to_string_lossy())?)
+    let source = config::Source::read(&file.to_string_lossy())?;
+    Ok((source.file, source.text))
 }
 
 /// Returns the peer that the user names.

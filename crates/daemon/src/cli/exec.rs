@@ -12,7 +12,8 @@ use super::{MetricsArgs, TunArgs};
 /// Which tunnel is brought up without root, and how.
 #[derive(Clone, Debug, Args)]
 pub struct RootlessArgs {
-    /// A wg-quick configuration file, or a name for /etc/wireguard/NAME.conf. Its commands (PostUp and the
+    /// A wg-quick configuration file of any name, `-` for standard input, or a name for
+    /// /etc/wireguard/NAME.conf. Its commands (PostUp and the
     /// like), FwMark, Table and SaveConfig have no effect.
     #[arg(value_name = "FILE|NAME")]
     pub target: String,

@@ -1,7 +1,7 @@
 //! Linux: the packages have a unit for every interface.
 
 use weft_config::exit::{Code, Error};
-use weft_config::interface_of;
+use weft_config::{name_of, path_of};
 
 use crate::cli::{ServiceAction, ServiceArgs};
 
@@ -15,7 +15,7 @@ pub fn run(args: &ServiceArgs) -> Result<(), Error> {
         ServiceAction::Remove(args) => ("disable --now", &args.target),
         ServiceAction::Status(args) => ("status", &args.target),
     };
-    let name = interface_of(target)?;
+    let name = name_of(&path_of(target))?;
     Err(Error::new(
         Code::Failure,
         format!(

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 
 use weft_commands::{output, signals};
 use weft_config::exit::{Code, Error};
-use weft_config::{self as config, Config, PacketThreads, TunThreads};
+use weft_config::{Config, PacketThreads, Source, TunThreads};
 use weft_host::Host;
 use weft_host::resolve::{Cancel, Retries};
 use weft_ipc::holder::Held;
@@ -41,26 +41,32 @@ use crate::{logging, metrics};
 /// behind then. A tunnel runs that is not what the arguments ask for.
 pub fn join(args: &RootlessArgs) -> Result<(Member, Inside), Error> {
     weft_confine::enable();
-    let file = config::path_of(&args.target);
-    let name = config::name_of(&file)?;
-    let file = std::fs::canonicalize(&file).or_else(|_| std::path::absolute(&file)).unwrap_or(file);
-    let run = |members: &Members| run(args, &file, members);
+    let source = Source::read(&args.target)?;
+    let name = source.interface.clone();
+    let mut file = source.file.clone();
+    if source.is_file {
+        file = std::fs::canonicalize(&file).or_else(|_| std::path::absolute(&file)).unwrap_or(file);
+    }
+    let (is_file, text_hash) = (source.is_file, hash(&source.text));
+    let place = file.clone();
+    let run = move |members: &Members| run(args, source, &place, members);
     let directory = user_dir().inspect_err(|error| {
         output::warning(&format!("no other command can join or ask this tunnel: {error}"));
     });
     let (member, inside) = weft_rootless::join(directory.ok().as_deref(), &name, run)?;
     if !member.has_started_it() {
-        compare(&member, args, &file)?;
+        compare(&member, args, is_file.then_some(&*file), text_hash)?;
     }
     Ok((member, inside))
 }
 
-/// Compares a tunnel that runs with what this command asks for.
-fn compare(member: &Member, args: &RootlessArgs, file: &Path) -> Result<(), Error> {
+/// Compares a tunnel that runs with what this command asks for. That of standard input or a pipe has the name
+/// of its text, and no file.
+fn compare(member: &Member, args: &RootlessArgs, file: Option<&Path>, text_hash: u64) -> Result<(), Error> {
     let state = member.state();
     let process = state.process;
     let refused = |message| Err(Error::new(Code::Failure, message));
-    if state.file != *file {
+    if file.is_some_and(|file| state.file != *file) {
         return refused(format!(
             "process {process} runs a tunnel of the same name from {}: end it first, or give this file another name",
             state.file.display()
@@ -75,17 +81,13 @@ fn compare(member: &Member, args: &RootlessArgs, file: &Path) -> Result<(), Erro
             given.join(", ")
         ));
     }
-    if text_hash(&args.target)? != state.text_hash {
+    if text_hash != state.text_hash {
         output::warning(&format!(
             "{0}: the file was edited since the tunnel came up, which has the earlier text; `weft reload {0}` applies it",
             args.target
         ));
     }
     Ok(())
-}
-
-fn text_hash(target: &str) -> Result<u64, Error> {
-    Ok(hash(&config::read_text(target)?.1))
 }
 
 fn hash(text: &str) -> u64 {
@@ -95,7 +97,7 @@ fn hash(text: &str) -> u64 {
 }
 
 /// Brings the tunnel up, and runs it until its last member has left or it is stopped.
-fn run(args: &RootlessArgs, file: &Path, members: &Members) -> Result<(), Error> {
+fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> Result<(), Error> {
     let namespace = Namespace::make()?;
     let _log = logging::queue::start();
     let (inbox, messages) = mpsc::sync_channel(MESSAGES);
@@ -108,8 +110,8 @@ fn run(args: &RootlessArgs, file: &Path, members: &Members) -> Result<(), Error>
     let signal = inbox.clone();
     signals::watch(move |received| drop(signal.send(Message::Signal(received))))?;
 
-    let text_hash = text_hash(&args.target)?;
-    let in_file = load(args)?;
+    let (text_hash, is_file) = (hash(&source.text), source.is_file);
+    let in_file = load(args, source)?;
     let overrides = Overrides { metrics: args.metrics.clone(), is_rootless: true, ..Overrides::default() };
     let mut config = in_file.clone();
     overrides.apply(&mut config);
@@ -123,7 +125,9 @@ fn run(args: &RootlessArgs, file: &Path, members: &Members) -> Result<(), Error>
 
     let options = options(args.tun, &config);
     let mut supervisor = bring_up(&namespace, config, overrides, &found, &options, &inbox, metrics)?;
-    supervisor.is_from(file);
+    if is_file {
+        supervisor.is_from(file);
+    }
     let state = TunnelState {
         process: std::process::id(),
         file: file.to_owned(),
@@ -153,9 +157,11 @@ fn allowed_ips(config: &Config) -> Vec<ipnet::IpNet> {
 }
 
 /// Loads the configuration and logs warnings.
-fn load(args: &RootlessArgs) -> Result<Config, Error> {
+fn load(args: &RootlessArgs, source: Source) -> Result<Config, Error> {
     secrecy::forbid_core_dumps();
-    let mut parsed = config::load(&args.target)?;
+    let mut parsed = source.parse()?;
+    // The text has keys, and is wiped.
+    drop(source);
     weft_host::warn_of_readers(&args.target, &mut parsed.warnings);
     for warning in &parsed.warnings {
         output::warning(&warning);

@@ -149,3 +149,30 @@ fn a_command_of_root_has_no_capability_either() {
     let none = "0000000000000000";
     assert_eq!(ended.text(), format!("0\nCapPrm:\t{none}\nCapEff:\t{none}\n"), "{ended:?}");
 }
+
+#[test]
+fn the_file_may_have_any_name_or_none() {
+    let Some(world) = World::new() else { return };
+    let file = world.file("");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let address = |ended: &Ended| ended.text().contains("10.77.0.2/24");
+    for name in ["wg (1).conf", "a-name-of-forty-characters-is-none-of-it.conf", "#.conf", "lo.conf"] {
+        let file = world.write(name, &text);
+        let command = world.exec(&file, &[], &["ip", "-brief", "address"]);
+        let ended: Ended = world.in_session(command).output().unwrap().into();
+        assert!(ended.code == Some(0) && address(&ended), "{name}: {ended:?}");
+        let checked = world.weft_in_session(&["check", file.to_str().unwrap()]);
+        assert!(address(&checked) && checked.stderr.contains("needs --name NAME"), "{name}: {checked:?}");
+    }
+    let file = file.display();
+    for words in [
+        format!("exec <(cat {file}) -- ip -brief address"),
+        format!("exec - -- ip -brief address < {file}"),
+        format!("check <(cat {file})"),
+        format!("check - < {file}"),
+    ] {
+        let command = world.as_user("bash", &["-c", &format!("./weft {words}")]);
+        let ended: Ended = world.in_session(command).output().unwrap().into();
+        assert!(address(&ended), "{words}: {ended:?}");
+    }
+}
