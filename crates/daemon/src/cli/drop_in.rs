@@ -116,17 +116,17 @@ fn can_only_be_an_interface(word: &str, caller: &Caller) -> bool {
 
 /// Words of other programs, and what does the same here.
 const KNOWN_ELSEWHERE: &[(&[&str], &str)] = &[
-    (&["list", "ls", "ps", "peers", "info", "interfaces"], "`weft status` shows what runs"),
+    (&["list", "ls", "ps", "info", "interfaces"], "`weft status` shows what runs"),
     (
         &["restart"],
-        "`weft reload NAME` applies a changed file; `weft down NAME` and `weft up NAME` start anew",
+        "`weft reload NAME` applies a changed file; `weft down NAME` and `weft up NAME` start it again",
     ),
     (&["connect", "start", "enable", "open"], "`weft up NAME` brings an interface up"),
     (
         &["disconnect", "stop", "disable", "close", "kill", "delete"],
         "`weft down NAME` takes an interface down",
     ),
-    (&["add", "remove", "peer"], "`weft set NAME peer …` changes the peers of an interface"),
+    (&["add", "remove", "peers", "client"], "`weft peer add|list|remove` edits the peers of an interface"),
     (&["config", "dump", "export"], "`weft showconf NAME` prints the configuration of an interface"),
     (&["test", "ping", "bench"], "`weft speedtest PEER` measures a tunnel"),
     (&["log", "logs", "journal"], "`journalctl -u weft@NAME` shows the log of a service"),
