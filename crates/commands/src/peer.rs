@@ -97,8 +97,8 @@ fn disable(args: &PeerNameArgs) -> Result<(), Error> {
         output::note(&format!("{} is disabled already", args.peer));
         return Ok(());
     }
-    let text = peers::disabled(gateway.text(), &peer);
-    gateway.apply(text)
+    let (text, peer) = gateway.without_copies(peer);
+    gateway.apply(peers::disabled(&text, &peer))
 }
 
 fn enable(args: &PeerNameArgs) -> Result<(), Error> {
@@ -114,9 +114,8 @@ fn enable(args: &PeerNameArgs) -> Result<(), Error> {
 
 fn remove(args: &PeerNameArgs) -> Result<(), Error> {
     let mut gateway = Gateway::open(&args.gateway)?;
-    let peer = gateway.find(&args.peer)?;
-    let text = peers::without_peer(gateway.text(), &peer);
-    gateway.apply(text)
+    let (text, peer) = gateway.without_copies(gateway.find(&args.peer)?);
+    gateway.apply(peers::without_peer(&text, &peer))
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

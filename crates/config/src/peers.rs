@@ -130,6 +130,18 @@ pub fn without_peer(text: &str, peer: &PeerText) -> Zeroizing<String> {
     concat(&[above, below])
 }
 
+/// Returns the text without sections of the peer that are disabled, where another one is in force.
+pub fn without_disabled_copies(text: &str, key: &PublicKey) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(text.to_owned());
+    loop {
+        let mut copies: Vec<PeerText> = peers(&text);
+        copies.retain(|peer| peer.public_key.as_ref() == Some(key));
+        let is_in_force = copies.iter().any(|peer| !peer.is_disabled);
+        let Some(copy) = copies.iter().find(|peer| peer.is_disabled && is_in_force) else { return text };
+        text = without_peer(&text, copy);
+    }
+}
+
 /// Returns the text with another name of the peer.
 pub fn renamed(text: &str, peer: &PeerText, name: &str) -> Zeroizing<String> {
     let mark = if peer.is_disabled { DISABLED } else { "" };

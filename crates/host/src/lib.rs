@@ -94,6 +94,7 @@ pub use hooks::{
 };
 pub use kill_switch::tell_what_is_left;
 pub use namespace::keep_what_counts_in_a_namespace;
+pub use netns::has_device;
 pub use obstacles::{Obstacle, obstacles};
 pub use outside::{remove_unrecorded_firewall, repair_dns, without_rules};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};

@@ -70,7 +70,7 @@ pub(crate) fn is_elsewhere(process: u32) -> bool {
 }
 
 /// Reports whether there is a device of this name in the network namespace of this thread.
-pub(crate) fn has_device(name: &str) -> bool {
+pub fn has_device(name: &str) -> bool {
     nix::net::if_::if_nametoindex(name).is_ok()
 }
 

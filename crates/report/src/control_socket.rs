@@ -91,6 +91,8 @@ pub enum Received {
 pub struct ReloadReport {
     /// The changes in order, one sentence each; empty if nothing differs.
     pub steps: Vec<String>,
+    /// How many of them, the first ones, change what the interface is now: its key, port, mark and peers.
+    pub tunnel_steps: usize,
     /// Changes that the daemon has no permission to make, each with advice.
     pub refused: Vec<String>,
     /// Warnings about the file.

@@ -13,7 +13,8 @@ use super::{check_name, qr};
 use crate::args::PeerAddArgs;
 use crate::{keys, output};
 
-/// Adds the peer, and prints its file. If that cannot be printed, its key is lost, and the peer is removed.
+/// Prints the file of the peer, and adds the peer to that of the gateway. If the first is interrupted,
+/// nothing has changed.
 pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     check_name(&args.name)?;
     let mut gateway = Gateway::open(&args.gateway)?;
@@ -51,22 +52,23 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
         .iter()
         .flat_map(|rate| [format!("# weft: RateToPeer = {rate}"), format!("# weft: RateFromPeer = {rate}")]);
     let peer = NewPeer { name: args.name.clone(), public_key, allowed_ips: addresses, more: more.collect() };
-    let before = Zeroizing::new(gateway.text().to_owned());
-    // It is there before the gateway knows the peer, and is removed if the gateway does not take it.
+    let new = peers::with_peer(gateway.text(), &peer);
+    gateway.rehearse(&new)?;
     let written = args.out.as_deref().map(|out| PrivateFile::write(out, &text)).transpose()?;
-    gateway.apply(peers::with_peer(&before, &peer))?;
-    let printed = match (&code, &written) {
+    let is_printed = code.is_some() || written.is_none();
+    match (&code, &written) {
         (Some(code), _) => output::print(code.as_bytes()),
         (None, Some(_)) => Ok(()),
         (None, None) => {
             keys::warn_of_readers();
             output::print(text.as_bytes())
         }
-    };
-    if let Err(error) = printed {
-        gateway.apply(before)?;
-        return Err(Error::new(error.code(), format!("{error}; {} was not added", args.name)));
     }
+    .and_then(|()| gateway.apply(new))
+    .map_err(|error| {
+        let of_no_use = if is_printed { "; what was printed is of no use" } else { "" };
+        Error::new(error.code(), format!("{error}; {} was not added{of_no_use}", args.name))
+    })?;
     if let Some(written) = written {
         written.keep();
     }

@@ -20,21 +20,25 @@ pub(super) struct Gateway {
     file: PathBuf,
     config: Config,
     edit: FileEdit,
-    /// The daemon, if it runs this file.
-    running: Option<Client>,
+    /// The daemons of the interfaces that run this file.
+    running: Vec<Client>,
 }
 
 impl Gateway {
     /// Waits until no other command edits the file, and reads it.
     ///
     /// # Errors
-    /// It is no configuration, or the daemon of the interface cannot be asked.
+    /// It is no configuration, or a daemon that runs it cannot be asked, or has changes that the file lacks:
+    /// a reload would undo them.
     pub(super) fn open(args: &GatewayArgs) -> Result<Self, Error> {
         let file = file(args)?;
         let name = config::name_of(&file)?;
         let edit = FileEdit::begin(&file)?;
         let config = config::parse_to_edit(edit.text(), &file, name.clone())?.config;
-        let running = running(&name, &file)?;
+        let mut running = running(&name, &file)?;
+        for client in &mut running {
+            refuse_unsaved(client, &file, edit.text())?;
+        }
         Ok(Self { name, file, config, edit, running })
     }
 
@@ -56,7 +60,7 @@ impl Gateway {
             return Ok(key.public_key());
         }
         // A command of the file has set it, or it is a credential of the service.
-        let status = self.running.as_mut().map(Client::status).transpose()?;
+        let status = self.running.first_mut().map(Client::status).transpose()?;
         let key = status.and_then(|status| status.public_key).and_then(|key| key.parse().ok());
         key.ok_or_else(|| {
             let file = self.file.display();
@@ -70,6 +74,15 @@ impl Gateway {
     /// Returns the peer that the user names.
     pub(super) fn find(&self, peer: &str) -> Result<PeerText, Error> {
         find(self.text(), &self.file, peer)
+    }
+
+    /// Returns the text with the peer in one section, and that section: `weft save` writes another one for a
+    /// disabled peer that was let in at run time.
+    pub(super) fn without_copies(&self, peer: PeerText) -> (Zeroizing<String>, PeerText) {
+        let Some(key) = &peer.public_key else { return (Zeroizing::new(self.text().to_owned()), peer) };
+        let text = peers::without_disabled_copies(self.text(), key);
+        let only = peers::peers(&text).into_iter().find(|other| other.public_key.as_ref() == Some(key));
+        (text, only.unwrap_or(peer))
     }
 
     /// Refuses a name that another peer has, in capitals or not.
@@ -93,7 +106,16 @@ impl Gateway {
         Error::new(Code::Failure, format!("{}: {reason}", self.file.display()))
     }
 
-    /// Replaces the text of the file, and makes the running interface match it.
+    /// Asks the running interfaces whether they would take this text.
+    pub(super) fn rehearse(&mut self, text: &str) -> Result<(), Error> {
+        config::parse_to_edit(text, &self.file, self.name.clone())?;
+        for client in &mut self.running {
+            reload::send(client, &self.file, text, true)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the text of the file, and makes the running interfaces match it.
     ///
     /// # Errors
     /// Either is not possible. The file is as it was then.
@@ -103,6 +125,10 @@ impl Gateway {
         self.edit.replace(text)?;
         self.reload().map_err(|error| match self.edit.replace(before) {
             Ok(()) => {
+                for client in &mut self.running {
+                    // One that has taken the change over gives it back; the others have nothing to change.
+                    let _as_it_was = reload::send(client, &self.file, self.edit.text(), false);
+                }
                 let reason = format!("{error}\n{}: the file is as it was", self.file.display());
                 Error::new(error.code(), reason)
             }
@@ -111,13 +137,14 @@ impl Gateway {
     }
 
     fn reload(&mut self) -> Result<(), Error> {
-        let Some(client) = &mut self.running else { return Ok(()) };
-        let report = reload::send(client, &self.file, self.edit.text(), false)?;
-        for warning in report.warnings.iter().chain(&report.refused) {
-            output::warning(warning);
-        }
-        for step in &report.steps {
-            output::note(&format!("{}: {step}", self.name));
+        for client in &mut self.running {
+            let report = reload::send(client, &self.file, self.edit.text(), false)?;
+            for warning in report.warnings.iter().chain(&report.refused) {
+                output::warning(warning);
+            }
+            for step in &report.steps {
+                output::note(&format!("{}: {step}", client.name()));
+            }
         }
         Ok(())
     }
@@ -132,32 +159,83 @@ pub(super) fn read(args: &GatewayArgs) -> Result<(PathBuf, Zeroizing<String>), E
 
 /// Returns the peer that the user names.
 pub(super) fn find(text: &str, file: &Path, peer: &str) -> Result<PeerText, Error> {
-    let mut peers = peers::peers(text);
+    let mut peers = in_force_once(peers::peers(text));
     let key = |peer: &PeerText| peer.public_key.map(|key| key.to_string()).unwrap_or_default();
     let names: Vec<_> = peers.iter().map(|peer| (key(peer), peer.name.as_deref())).collect();
     let found = weft_report::find_peer(&file.display().to_string(), peer, &names);
     Ok(peers.swap_remove(found.map_err(|error| Error::new(Code::Failure, error))?))
 }
 
-/// Connects to the daemon of the interface, if it runs and was brought up from this file.
-fn running(name: &InterfaceName, file: &Path) -> Result<Option<Client>, Error> {
-    let mut client = match Client::connect(name) {
-        Ok(client) => client,
-        Err(ClientError::NotRunning { .. }) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    reload::refuse_elsewhere(&client)?;
-    let own = client.status()?.file;
-    let resolved = |file: &Path| file.canonicalize().ok();
-    if own.as_ref().is_some_and(|own| resolved(own.as_ref()) == resolved(file)) {
-        return Ok(Some(client));
+/// Leaves out disabled sections of peers that are in force, which take their names if they have none.
+fn in_force_once(peers: Vec<PeerText>) -> Vec<PeerText> {
+    let (disabled, mut kept): (Vec<_>, Vec<_>) = peers.into_iter().partition(|peer| peer.is_disabled);
+    for peer in disabled {
+        match kept.iter_mut().find(|other| peer.public_key.is_some() && other.public_key == peer.public_key) {
+            Some(other) if !other.is_disabled => other.name = other.name.take().or(peer.name),
+            _ => kept.push(peer),
+        }
     }
-    let from = own.map_or_else(|| "not from a file".to_owned(), |own| format!("from {own}"));
-    output::warning(&format!(
-        "{name} was brought up {from}: it does not take over what changes in {}",
-        file.display()
-    ));
-    Ok(None)
+    kept
+}
+
+/// Refuses an interface that a reload of its file would change: what wg(8) has set, and an edit that was not
+/// loaded yet, are for the user to keep or to drop.
+fn refuse_unsaved(client: &mut Client, file: &Path, text: &str) -> Result<(), Error> {
+    let mut report = reload::send(client, file, text, true)?;
+    report.steps.truncate(report.tunnel_steps);
+    if report.steps.is_empty() {
+        return Ok(());
+    }
+    let (name, file) = (client.name(), file.display());
+    let reason = format!(
+        "{name} differs from {file}, and its next reload would {}; run `weft save {name}` to keep what runs, or `weft \
+         reload {name}` to load the file, and try again: nothing was changed",
+        report.steps.join(", ")
+    );
+    Err(Error::new(Code::Failure, reason))
+}
+
+/// Connects to the daemons of all interfaces that were brought up from this file. Warns if the interface of
+/// that name does not take over what changes in it.
+fn running(name: &InterfaceName, file: &Path) -> Result<Vec<Client>, Error> {
+    let resolved = |file: &Path| file.canonicalize().ok();
+    let mut names = socket::running().unwrap_or_default();
+    if !names.contains(name) {
+        names.push(name.clone());
+    }
+    let mut found = Vec::new();
+    let mut from = None;
+    for other in names {
+        let status = Client::connect(&other).and_then(|mut client| Ok((client.status()?, client)));
+        let (status, client) = match status {
+            Ok(answer) => answer,
+            Err(ClientError::NotRunning { .. }) => continue,
+            Err(error) if other == *name => return Err(error.into()),
+            Err(error) => {
+                output::warning(&format!("whether {other} runs {} is not known: {error}", file.display()));
+                continue;
+            }
+        };
+        if status.file.as_ref().is_some_and(|own| resolved(own.as_ref()) == resolved(file)) {
+            reload::refuse_elsewhere(&client)?;
+            found.push(client);
+        } else if other == *name {
+            reload::refuse_elsewhere(&client)?;
+            from =
+                Some(status.file.map_or_else(|| "not from a file".to_owned(), |own| format!("from {own}")));
+        }
+    }
+    let warn = |how: &str| {
+        output::warning(&format!("{name} {how}: it does not take over what changes in {}", file.display()));
+    };
+    match from {
+        Some(from) => warn(&format!("was brought up {from}")),
+        None if cfg!(target_os = "linux") && found.is_empty() && weft_host::has_device(name.as_str()) => {
+            warn("is up, and no daemon of weft runs it");
+        }
+        None => {}
+    }
+    Ok(found)
 }
 
 /// Returns the file of the interface that is meant.

@@ -53,14 +53,15 @@ pub(super) fn reload(
     let steps = Difference::between(host.in_force(), &plan.steps);
     let own = &wanted.interface.name;
     report.steps = told(config, &wanted, &state);
+    if plan.mark != state.settings.fw_mark {
+        report.steps.push(format!("set mark {:#x}", plan.mark));
+    }
+    report.tunnel_steps = report.steps.len();
     report.steps.extend(steps.changes.iter().map(|change| match change {
         StepChange::Add(step) | StepChange::Replace { to: step, .. } => step.doing(own).to_string(),
         StepChange::Remove(step) => step.undoing(own).to_string(),
     }));
     report.steps.extend(host.to_do_again(&plan).iter().map(|step| step.doing(own).to_string()));
-    if plan.mark != state.settings.fw_mark {
-        report.steps.push(format!("set mark {:#x}", plan.mark));
-    }
     if reload.dry_run {
         return Ok((report, in_vain));
     }

@@ -191,6 +191,23 @@ fn what_cannot_be_written_leaves_no_peer_that_has_no_key() {
 }
 
 #[test]
+fn a_disabled_peer_that_was_let_in_at_run_time_is_one_peer() {
+    for (name, command) in [("office", "disable"), (PEER, "disable"), ("office", "remove"), (PEER, "remove")]
+    {
+        let (_directory, path) = gateway(LINES);
+        done(&path, &["disable", "office"]);
+        // As `weft save` writes it.
+        let saved = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{saved}\n[Peer]\nPublicKey = {PEER}\n")).unwrap();
+        done(&path, &[command, name]);
+        let left = std::fs::read_to_string(&path).unwrap();
+        let disabled = usize::from(command == "disable");
+        assert_eq!(left.matches(PEER).count(), disabled, "{command} {name}: {left}");
+        assert_eq!(left.matches("#[disabled] [Peer]").count(), disabled, "{command} {name}: {left}");
+    }
+}
+
+#[test]
 fn peers_that_are_added_at_once_all_get_addresses() {
     let (_directory, path) = gateway(LINES);
     let target = path.to_str().unwrap();

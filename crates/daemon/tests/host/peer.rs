@@ -84,23 +84,59 @@ fn a_printed_file_works_with_wg_quick_while_the_gateway_runs() {
 }
 
 #[test]
-fn a_change_that_the_daemon_refuses_is_not_in_the_file() {
+fn what_the_interface_and_its_file_do_not_share_is_neither_undone_nor_loaded() {
     let Some(network) = Network::new() else { return };
-    let taken = network.client.run(|| UdpSocket::bind("0.0.0.0:4567")).unwrap();
-    let text = End::new(1).interface("ListenPort = 51820");
+    let text = End::new(1).interface("ListenPort = 51820\n# weft: Endpoint = a.example:1");
     let file = network.file("weft0.conf", &text);
+    let before = || std::fs::read_to_string(&file).unwrap();
+    let run = |arguments: &[&str]| network.run(arguments).code;
     let daemon = network.up(&file);
-    // An edit that was not reloaded yet asks for a port that is in use.
-    let edited = text.replace("51820", "4567");
-    std::fs::write(&file, &edited).unwrap();
-    let out = network.directory.path().join("a.conf");
-    let add = ["peer", "add", "a", "--endpoint", "a.example:1", "--out", out.to_str().unwrap()];
-    let ended = network.run(&add);
-    assert!(ended.code == Some(1) && ended.stderr.contains("the file is as it was"), "{ended:?}");
-    assert_eq!((std::fs::read_to_string(&file).unwrap(), out.exists()), (edited, false));
+    let add = |name| network.run(&["peer", "add", name]);
+    assert_eq!(add("a").code, Some(0));
+    let refused = |told: &str, then: &str| {
+        let (edited, peers) = (before(), network.run(&["show", NAME, "peers"]).stdout);
+        for arguments in [&["peer", "add", "b"][..], &["peer", "rename", "a", "c"], &["peer", "disable", "a"]]
+        {
+            let ended = network.run(arguments);
+            assert!(ended.code == Some(1) && ended.stdout.is_empty(), "{ended:?}");
+            assert!(ended.stderr.contains(told) && ended.stderr.contains(then), "{ended:?}");
+        }
+        assert_eq!((before(), network.run(&["show", NAME, "peers"]).stdout), (edited, peers));
+    };
+    // What wg(8) has set, with the address that is free in the file.
+    let key = End::new(3).public().to_string();
+    assert_eq!(run(&["set", NAME, "peer", &key, "allowed-ips", "10.77.0.3/32"]), Some(0));
+    refused(&format!("remove peer {key}"), "`weft save weft0`");
+    assert_eq!(run(&["save", NAME]), Some(0));
+    assert!(add("b").stdout.contains("Address = 10.77.0.4/32"));
+    // What was edited, and asks for a port that is in use.
+    let taken = network.client.run(|| UdpSocket::bind("0.0.0.0:4567")).unwrap();
+    std::fs::write(&file, before().replace("51820", "4567")).unwrap();
+    refused("listen on port 4567", "`weft reload weft0`");
+    assert_eq!(run(&["reload", NAME]), Some(1));
     drop(taken);
-    assert_eq!(network.run(&add).code, Some(0));
-    assert_eq!(network.run(&["show", NAME, "listen-port"]).stdout, "4567\n");
+    assert_eq!(run(&["reload", NAME]), Some(0));
+    assert_eq!(add("d").code, Some(0));
+    daemon.stop();
+}
+
+#[test]
+fn an_interface_with_another_name_than_its_file_takes_the_change_over() {
+    let Some(network) = Network::new() else { return };
+    let text = End::new(1).interface("# weft: Endpoint = a.example:1");
+    let file = network.file("weft0.conf", &text);
+    let path = file.to_str().unwrap();
+    let daemon = network.start(network.weft(&["up", "--name", "other0", path]));
+    let peers = || network.run(&["show", "other0", "peers"]).stdout.lines().count();
+    for (arguments, count) in [
+        (&["add", "a"][..], 1),
+        (&["add", "b", "--to", path], 2),
+        (&["disable", "a", "--to", "other0"], 1),
+        (&["remove", "b"], 0),
+    ] {
+        let ended = network.run(&[&["peer"], arguments].concat());
+        assert_eq!((ended.code, peers()), (Some(0), count), "{arguments:?}: {ended:?}");
+    }
     daemon.stop();
 }
 
@@ -110,12 +146,14 @@ fn a_disk_without_room_leaves_the_file_and_nothing_beside_it() {
 mkdir "$HERE/etc"; mount -t tmpfs -o size=64k none "$HERE/etc"; cp "$FILE" "$HERE/etc"; FILE=$HERE/etc/weft0.conf
 up; cat /dev/zero > "$HERE/etc/big" 2> /dev/null
 weft peer add a --endpoint a.example:1 --out "$HERE/a.conf"; echo "full $?"; ls "$HERE/etc"; ls "$HERE/a.conf"
-rm "$HERE/etc/big"; mount -o remount,ro "$HERE/etc"; weft peer add a --endpoint a.example:1; echo "read-only $?"
+rm "$HERE/etc/big"; mount -o remount,ro "$HERE/etc"; weft peer add a --endpoint a.example:1 > /dev/null; echo "read-only $?"
 mount -o remount,rw "$HERE/etc"; wg show weft0 peers | wc -l; grep -c '^\[Peer\]' "$FILE"
 "#;
     let Some(ended) = weft("", script) else { return };
     assert_eq!(ended.stdout, "full 1\nbig\nweft0.conf\nread-only 1\n1\n1\n", "{}", ended.stderr);
-    for told in ["No space left", "Read-only file system", "nothing was changed"] {
+    for told in
+        ["No space left", "Read-only file system", "nothing was changed", "what was printed is of no use"]
+    {
         assert!(ended.stderr.contains(told), "{}", ended.stderr);
     }
 }
