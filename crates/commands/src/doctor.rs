@@ -27,7 +27,7 @@ pub use target::DoctorTarget;
 /// Checks the machine, and prints the findings.
 ///
 /// # Errors
-/// [`Code::Failure`] when there is a problem; those of [`config::load`].
+/// [`Code::Failure`] when there is a problem; those of reading a configuration.
 pub fn run(args: &DoctorArgs) -> Result<(), Error> {
     let (target, mut findings) = target_of(args.target.as_deref())?;
     findings.extend(evaluate(&probe::machine_state(&target), &target));

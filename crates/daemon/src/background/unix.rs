@@ -17,8 +17,8 @@ use super::{BackgroundError, Output};
 use crate::logging;
 
 mod descriptors;
-#[cfg_attr(any(target_os = "linux", target_os = "android"), path = "unix/orphan.rs")]
-#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "unix/no_orphan.rs")]
+#[cfg_attr(target_os = "linux", path = "unix/orphan.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "unix/no_orphan.rs")]
 mod orphan;
 
 /// Reports to the waiting parent that the daemon is ready. Dropping it, or the end of the process, reports a
