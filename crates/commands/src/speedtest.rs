@@ -106,8 +106,7 @@ pub fn run(args: &SpeedtestArgs) -> Result<(), Error> {
     if args.json { output::print_json(&result) } else { Ok(()) }
 }
 
-/// Ends the process at a signal, after the capture, whose file would stay unfinished else; at a second one
-/// at once.
+/// Ends the process at a signal, once the file of the capture is finished; at a second one at once.
 fn end_with_signals(
     end_capture: impl Fn() -> Result<Option<Counts>, Error> + Clone + Send + 'static,
 ) -> io::Result<()> {

@@ -93,8 +93,8 @@ pub fn name_of(path: &Path) -> Result<InterfaceName, LoadError> {
     name.map_err(|reason| LoadError::Name { file: path.to_owned(), reason })
 }
 
-/// Returns the interface that `target` names, which is its file or the interface itself. A file whose name is
-/// no interface's has one made of it.
+/// Returns the interface that `target` names, which is its file or the interface itself. The name of a file
+/// that no interface may have becomes one.
 pub fn interface_of(target: &str) -> Result<InterfaceName, LoadError> {
     match is_path(target) {
         true => of_any_file(Path::new(target)),

@@ -40,7 +40,7 @@ fn line_of(name: &str) -> String {
 pub struct PeerText {
     /// The name, if it has one.
     pub name: Option<String>,
-    /// The public key; `None` only in a disabled section, whose lines are not checked.
+    /// The public key; `None` only in a disabled section: its lines are not checked.
     pub public_key: Option<PublicKey>,
     /// The allowed-ips, host bits cleared, sorted.
     pub allowed_ips: Vec<IpNet>,

@@ -80,7 +80,8 @@ impl OutputFile {
     /// Keeps what was written: it takes the place of an earlier file.
     ///
     /// # Errors
-    /// Those of the system. The earlier file is still there then, and what was written is not.
+    /// Those of the system. The earlier file is still there then, unless something is mounted over it: that
+    /// is written in place. What was written is not there.
     pub fn keep(mut self) -> io::Result<()> {
         match &self.end {
             End::InPlace | End::New(_) => {}

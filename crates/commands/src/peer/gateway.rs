@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use crate::args::GatewayArgs;
 use crate::{output, own_file, reload};
 
-/// An interface whose file no other command edits while this value lives.
+/// An interface. No other command edits its file while this value lives.
 pub(super) struct Gateway {
     name: InterfaceName,
     /// As messages name it, and the daemon.

@@ -1,4 +1,4 @@
-//! `weft peer` with a file whose interface does not run: what it changes, and that an error changes nothing.
+//! `weft peer` with the file of an interface that does not run: changes, and errors that change nothing.
 #![cfg(unix)]
 
 use std::os::unix::fs::PermissionsExt as _;

@@ -14,7 +14,7 @@ const PEER: &str = "phone";
 struct Phone<'a>(&'a Network);
 
 impl<'a> Phone<'a> {
-    /// wg-quick(8) brings the interface up at the server, whose sockets are found by the interface's name.
+    /// wg-quick(8) brings the interface up at the server. Its socket is found by the interface's name.
     fn up(network: &'a Network, text: &str) -> Self {
         let file = network.file(&format!("{PEER}.conf"), text);
         let script =

@@ -1,4 +1,4 @@
-//! A start whose command is killed: nothing else would end it.
+//! Ends a start if its command is killed: nothing else would.
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;
