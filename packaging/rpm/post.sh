@@ -12,6 +12,6 @@ if [ -e /etc/apparmor.d/abi/4.0 ]; then
 fi
 if [ -d /run/systemd/system ]; then
     systemctl --system daemon-reload || :
-    if [ "$1" -gt 1 ]; then systemctl try-restart 'weft@*.service' || :; fi
+    if [ "$1" -gt 1 ]; then systemctl try-restart 'weft@*.service' 'weft-client@*.service' || :; fi
 fi
 exit 0

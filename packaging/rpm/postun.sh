@@ -12,7 +12,8 @@ running() {
 }
 
 if [ "$1" -eq 0 ]; then
-    for link in /etc/systemd/system/*.wants/weft@*.service /etc/systemd/system/*.wants/weft-gateway.service; do
+    for link in /etc/systemd/system/*.wants/weft@*.service /etc/systemd/system/*.wants/weft-client@*.service \
+        /etc/systemd/system/*.wants/weft-gateway.service; do
         if [ -L "$link" ]; then rm "$link"; fi
     done
     if [ -d /run/systemd/system ]; then systemctl --system daemon-reload || :; fi

@@ -9,7 +9,7 @@ running() {
 }
 if [ "$1" -eq 0 ]; then
     # While the program is there, which takes routes, rules and name servers back.
-    if [ -d /run/systemd/system ]; then systemctl stop 'weft@*.service' weft-gateway.service || :; fi
+    if [ -d /run/systemd/system ]; then systemctl stop 'weft@*.service' 'weft-client@*.service' weft-gateway.service || :; fi
     # Where no tunnel is left to forward from, the rules would keep its name.
     if command -v nft >/dev/null && nft list table inet weft-gateway >/dev/null 2>&1; then
         left=$(running)

@@ -226,7 +226,8 @@ impl Host {
         if facts.src_valid_mark.is_none() && plan.routes_by_mark(Family::V4) {
             tracing::warn!(
                 "cannot see the sysctl {SRC_VALID_MARK}; where the reverse-path filter is strict and it is not 1, what the \
-                 peers send over IPv4 is dropped: a service needs full-tunnel.conf for a default route"
+                 peers send over IPv4 is dropped: a service with a default route is weft-client@.service, or has \
+                 full-tunnel.conf"
             );
         }
         let mut record = Record {

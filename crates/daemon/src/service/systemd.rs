@@ -20,7 +20,7 @@ pub fn run(args: &ServiceArgs) -> Result<(), Error> {
         Code::Failure,
         format!(
             "on Linux weft is a service of systemd: `systemctl {verb} weft@{name}`, with the configuration in \
-             /etc/wireguard/{name}.conf"
+             /etc/wireguard/{name}.conf; `weft-client@{name}` for a default route or name servers"
         ),
     ))
 }

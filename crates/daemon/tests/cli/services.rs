@@ -23,5 +23,6 @@ fn on_linux_the_unit_of_systemd_is_named() {
         let ended = run(&["service", action, "wg-home"], "");
         assert_eq!((ended.code, ended.stdout.as_str()), (1, ""));
         assert!(ended.stderr.contains(&format!("`{advice}`")), "{}", ended.stderr);
+        assert!(ended.stderr.contains("`weft-client@wg-home`"), "{}", ended.stderr);
     }
 }

@@ -28,7 +28,7 @@ an_installation_brings_everything_and_starts_nothing() {
     is "$(dpkg-query --show --showformat '${Conffiles}' weft | awk '{print $1}' | xargs)" \
         "/etc/weft/gateway.nft /etc/weft/gateway.sysctl"
     local unit
-    for unit in weft@.service weft-gateway.service; do there "/usr/lib/systemd/system/$unit"; done
+    for unit in weft@.service weft-client@.service weft-gateway.service; do there "/usr/lib/systemd/system/$unit"; done
     there /usr/share/polkit-1/rules.d/50-weft-resolved.rules /usr/share/weft/{full-tunnel.conf,apparmor.d/weft,prometheus/weft.rules.yml} \
         /usr/share/weft/gateway/{wg0,key,client}.conf
     # The profile is for parsers that know it.

@@ -8,7 +8,7 @@ shift 4
 . "$here/../container.sh"
 copy_system "$out/memory"
 
-install -D -m 644 -t "$root/usr/lib/systemd/system" "$units/weft@.service"
+install -D -m 644 -t "$root/usr/lib/systemd/system" "$units/"weft{,-client}@.service
 install -D -m 644 "$units/sysusers.d/weft.conf" "$root/usr/lib/sysusers.d/weft.conf"
 install -D -m 644 "$units/tmpfiles.d/weft.conf" "$root/usr/lib/tmpfiles.d/weft.conf"
 install -D -m 644 -t "$root/opt/weft-test" "$units/full-tunnel.conf" "$units/as-root.conf"

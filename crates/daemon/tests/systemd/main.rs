@@ -36,6 +36,8 @@ scenarios! {
     the_sandbox_holds
     a_full_tunnel_has_a_profile_of_its_own
     the_daemon_may_be_root_where_it_has_to
+    a_providers_file_runs_as_it_is
+    a_providers_file_that_is_missing_or_wrong_is_one_line
     ports_below_1024_need_one_capability_more
     a_configuration_may_be_longer_than_a_credential
     name_servers_go_to_the_real_resolved_and_stay_through_a_restart

@@ -27,7 +27,7 @@ scenario() {
         printf 'ok\t%s\t%s\n' "$name" "$detail" >>/out/results
     else
         printf 'failed\t%s\t%s\n' "$name" "$detail" >>/out/results
-        systemctl status --no-pager --full --lines=30 'weft@*' >&2
+        systemctl status --no-pager --full --lines=30 'weft@*' 'weft-client@*' >&2
     fi
 }
 
