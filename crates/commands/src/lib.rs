@@ -11,7 +11,7 @@ pub mod hang_up;
 pub mod keys;
 pub mod misrouted;
 pub mod output;
-mod own_file;
+pub mod own_file;
 pub mod peer;
 pub mod reload;
 mod running;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use weft_config::exit::Error;
-use weft_config::{InterfaceName, path_of};
-use weft_report::control_socket::{Client, ClientError};
+use weft_config::{self as config, InterfaceName, LoadError, path_of};
+use weft_report::control_socket::{self as socket, Client, ClientError};
 
 /// Returns the path of the file that `target` names: a path as it is, and for the name of a running interface
 /// the file that it was brought up from. All other names stand for /etc/wireguard/NAME.conf, also those of
@@ -24,6 +24,25 @@ pub(crate) fn file_of(target: &str) -> Result<String, Error> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns the interface that `target` names, which is its file or the interface itself: the one that was
+/// brought up from this file, also under another name, else the one that a start would make of it.
+///
+/// # Errors
+/// No interface can have the name.
+pub fn interface_of(target: &str) -> Result<InterfaceName, LoadError> {
+    let usual = config::interface_of(target);
+    let file = Path::new(target).canonicalize().ok().filter(|_| path_of(target) == Path::new(target));
+    let Some(file) = file else { return usual };
+    let is_from_it = |name: &InterfaceName| {
+        let own = Client::connect(name).and_then(|mut client| client.own_file());
+        own.is_ok_and(|own| own.and_then(|own| own.canonicalize().ok()).is_some_and(|own| own == file))
+    };
+    if usual.as_ref().is_ok_and(is_from_it) {
+        return usual;
+    }
+    socket::running().unwrap_or_default().into_iter().find(is_from_it).map_or(usual, Ok)
 }
 
 /// Returns a warning if an interface that was brought up from `own` shall take what is in `given`, another

@@ -20,7 +20,7 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
     // Read once: it may be a pipe, or change meanwhile.
     let source = config::Source::read(&own_file::file_of(&args.target)?)?;
     // Of an interface with another name than its file.
-    let name = config::interface_of(&args.target)?;
+    let name = own_file::interface_of(&args.target)?;
     // Errors in the file are reported here, before the daemon is asked for a change.
     match source.parse() {
         // The daemon may have the key as a credential.

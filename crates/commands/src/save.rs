@@ -1,12 +1,12 @@
 //! `weft save`: writes the state of a running interface into its file.
 
 use weft_config::exit::{Code, Error};
-use weft_config::interface_of;
 use weft_host as host;
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_uapi::client;
 
 use crate::args::SaveArgs;
+use crate::own_file::interface_of;
 
 /// Reads the state from the daemon, and writes it into the file that the interface was brought up from.
 ///

@@ -14,6 +14,7 @@ use super::lexer::{self, Header, compact};
 use super::{Endpoint, key_file, values};
 use crate::device::{DeviceState, PeerState};
 use crate::endpoint;
+use crate::keys::PeerKey;
 
 /// The state of an interface, as far as its file can express it.
 #[derive(Clone, Debug)]
@@ -38,6 +39,9 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
     merge_interfaces(&mut sections);
     let mut peers: HashMap<PublicKey, &PeerState> =
         saved.device.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+    for section in &mut sections {
+        section.enable_if_in_force(saved.device);
+    }
     sections.retain_mut(|section| match section.kind {
         Kind::Interface => {
             section.update_interface(saved);
@@ -54,12 +58,19 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
     }
     let lines = sections.iter().flat_map(|section| &section.lines).map(Line::text);
     // The capacity is reserved at once: a string that grows leaves copies of the keys in memory.
-    let mut edited = Zeroizing::new(String::with_capacity(lines.clone().map(|line| line.len() + 1).sum()));
+    let end = line_end(text);
+    let room = lines.clone().map(|line| line.len() + end.len()).sum();
+    let mut edited = Zeroizing::new(String::with_capacity(room));
     for line in lines {
         edited.push_str(line);
-        edited.push('\n');
+        edited.push_str(end);
     }
     edited
+}
+
+/// The end of lines in this file.
+pub(super) fn line_end(text: &str) -> &'static str {
+    if text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -226,6 +237,31 @@ impl Section<'_> {
             .filter_map(|item| values::allowed_ip(&compact(item)).ok())
             .map(|net| net.trunc())
             .collect()
+    }
+
+    /// Takes the marks of a disabled peer away that was let in at run time, as by wg(8): a second section
+    /// would have its key and lack its comments. One with lines that the parser refuses stays as it is.
+    fn enable_if_in_force(&mut self, device: &DeviceState) {
+        if self.kind != Kind::Disabled {
+            return;
+        }
+        let lines = self.lines.iter().map(|line| {
+            let text = line.text();
+            Line::New(Zeroizing::new(text.strip_prefix(lexer::DISABLED).unwrap_or(text).to_owned()))
+        });
+        let enabled = Self { kind: Kind::Peer, lines: lines.collect() };
+        let Some(key) = enabled.public_key() else { return };
+        if device.peers.iter().any(|peer| peer.public_key == key) && enabled.has_known_lines_alone() {
+            *self = enabled;
+        }
+    }
+
+    fn has_known_lines_alone(&self) -> bool {
+        self.lines.iter().all(|line| {
+            let line = lexer::Line::new(0, line.text());
+            let is_known = line.key_value().is_some_and(|(key, _)| PeerKey::find(key).is_some());
+            is_known || line.header().is_some() || line.text().trim().is_empty()
+        })
     }
 
     fn update_interface(&mut self, saved: &Saved<'_>) {

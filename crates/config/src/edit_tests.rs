@@ -221,10 +221,14 @@ fn a_link_local_address_of_the_file_stays() {
 }
 
 #[test]
-fn a_line_break_of_another_system_is_understood() {
+fn line_breaks_of_another_system_stay() {
     let text = TEXT.replace('\n', "\r\n");
     let config = parsed(&text);
-    assert_eq!(*edit(&text, &saved(&state_of(&config), &config.interface.addresses)), TEXT);
+    let mut state = state_of(&config);
+    assert_eq!(*edit(&text, &saved(&state, &config.interface.addresses)), text);
+    state.peers.push(PeerState::new(KEY.parse().unwrap()));
+    let edited = edit(&text, &saved(&state, &config.interface.addresses));
+    assert_eq!(*edited, format!("{text}\r\n[Peer]\r\nPublicKey = {KEY}\r\n"));
 }
 
 #[test]
@@ -265,6 +269,12 @@ fn a_disabled_peer_stays_where_it_is() {
     let mut state = state_of(&config);
     assert_eq!(state.peers.len(), 1);
     assert_eq!(*edit(&text, &saved(&state, &config.interface.addresses)), text);
+    // One that was let in at run time is in force again, with its name and settings, and once.
+    let running = state_of(&parsed(TEXT));
+    assert_eq!(*edit(&text, &saved(&running, &config.interface.addresses)), TEXT);
+    let odd = text.replace(&marked, &format!("{marked}{}Nonsense = 1\n", lexer::DISABLED));
+    let kept = edit(&odd, &saved(&running, &config.interface.addresses));
+    assert!(kept.contains("Nonsense = 1") && parsed(&kept).peers.len() == 2, "{}", *kept);
     // The peer below it goes, and its comment with it.
     state.peers.clear();
     let gone = edit(&text, &saved(&state, &config.interface.addresses));

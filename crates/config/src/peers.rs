@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
 
-use super::edit::{self, Kind, Line, Section};
+use super::edit::{self, Kind, Line, Section, line_end};
 use super::lexer::{self, DISABLED, Header};
 use super::printable::is_unprintable;
 
@@ -194,11 +194,6 @@ pub fn shown(text: &str, peer: &PeerText) -> String {
     let lines = lines.map(|line| if is_secret(line) { "PresharedKey = (hidden)" } else { line });
     let lines: Vec<&str> = lines.collect();
     lines.join("\n").trim().to_owned()
-}
-
-/// The end of lines in this file.
-fn line_end(text: &str) -> &'static str {
-    if text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 
 /// Returns where the sections end: comments below them, behind an empty line, belong to none.

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use weft_commands::output;
+use weft_commands::own_file::interface_of;
+use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
-use weft_config::{InterfaceName, interface_of};
 use weft_host::{
     HostError, Keep, Owner, Process, Record, Unsaved, is_within_any_command, is_within_command, record_path,
     told_backwards,

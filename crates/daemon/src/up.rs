@@ -230,6 +230,10 @@ fn name_of(args: &UpArgs) -> Result<InterfaceName, LoadError> {
 fn unsaved(args: &UpArgs) -> Result<Option<Zeroizing<String>>, LoadError> {
     let path = config::path_of(&args.target);
     let interface = name_of(args)?;
+    // What was kept belongs to a file; a pipe can be read once.
+    if config::is_descriptor(&path) || path.metadata().is_ok_and(|entry| !entry.is_file()) {
+        return Ok(None);
+    }
     let path = std::path::absolute(&path).unwrap_or(path);
     let now = config::read_text_as_service(&args.target).ok();
     let now = now.as_ref().map(|text| text.as_str());

@@ -46,7 +46,15 @@ pub(super) fn replace(file: &Path, text: &str) -> io::Result<()> {
 /// Puts a new file that only its owner may read at this path, whole or not at all.
 pub(super) fn put_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = write_beside(path, content)?;
-    std::fs::rename(&temporary, path).inspect_err(|_| drop(std::fs::remove_file(&temporary)))
+    let renamed = std::fs::rename(&temporary, path);
+    renamed.inspect_err(|_| drop(std::fs::remove_file(&temporary))).map_err(|error| match error.kind() {
+        // Written in place, a full disk or a crash would leave half of it.
+        io::ErrorKind::ResourceBusy => io::Error::new(
+            error.kind(),
+            "something is mounted over it, as over a file that a container is given; mount its directory instead",
+        ),
+        _ => error,
+    })
 }
 
 /// Writes the content to a private file beside a path. Its name is the same each time, so that what a crash

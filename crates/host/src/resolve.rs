@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weft_config::Endpoint;
+use weft_config::endpoint::missing_scope;
 
 mod look_up;
 mod names;
@@ -142,10 +143,7 @@ impl fmt::Debug for Cancel {
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
     /// The name has no address, or the name servers cannot be reached.
-    #[error(
-        "cannot resolve the endpoint {endpoint}: {error}; check the name and the name servers, or write an \
-             address ({RETRIES_VARIABLE} says how often to try)"
-    )]
+    #[error("cannot resolve the endpoint {endpoint}: {error}; {}", advice(endpoint))]
     Failed {
         endpoint: Endpoint,
         /// The error of the last try.
@@ -154,6 +152,24 @@ pub enum ResolveError {
     /// [`Cancel::cancel`] was called.
     #[error("resolving the endpoint {endpoint} was cancelled")]
     Cancelled { endpoint: Endpoint },
+}
+
+impl ResolveError {
+    /// Reports whether the endpoint is on an interface that does not exist: no name server helps.
+    pub fn lacks_interface(&self) -> bool {
+        matches!(self, Self::Failed { endpoint: Endpoint::Name { host, .. }, .. } if missing_scope(host).is_some())
+    }
+}
+
+fn advice(endpoint: &Endpoint) -> String {
+    match endpoint {
+        Endpoint::Name { host, .. } if host.contains('%') => {
+            "write the name of an interface of this machine behind the %, see `ip link`".to_owned()
+        }
+        _ => format!(
+            "check the name and the name servers, or write an address ({RETRIES_VARIABLE} says how often to try)"
+        ),
+    }
 }
 
 /// Returns the address of an endpoint. Blocks while a name is looked up, and between the tries.

@@ -36,7 +36,7 @@ pub enum PeerNameError {
 }
 
 /// Returns the position of the peer that `wanted` names among the peers of an interface, each with its public
-/// key and its name.
+/// key and its name. `lister` is the command that lists them.
 ///
 /// # Errors
 /// None has the key or the name, or several have it.
@@ -44,6 +44,7 @@ pub fn find_peer(
     interface: &str,
     wanted: &str,
     peers: &[(String, Option<&str>)],
+    lister: &str,
 ) -> Result<usize, PeerNameError> {
     let beginning = wanted.trim_end_matches('…');
     // A name comes before the beginning of another peer's key.
@@ -62,7 +63,7 @@ pub fn find_peer(
         [peer] => Ok(peer),
         [] => {
             let names: Vec<&str> = peers.iter().filter_map(|(_, name)| *name).collect();
-            Err(PeerNameError::Unknown { interface, wanted: shown, advice: advice(wanted, &names) })
+            Err(PeerNameError::Unknown { interface, wanted: shown, advice: advice(wanted, &names, lister) })
         }
         _ => {
             let keys = found.iter().map(|peer| peers[*peer].0.clone()).collect();
@@ -76,7 +77,7 @@ fn shown(wanted: &str) -> String {
 }
 
 /// Returns what to do about a name that no peer has.
-fn advice(wanted: &str, names: &[&str]) -> String {
+fn advice(wanted: &str, names: &[&str], lister: &str) -> String {
     let near = near(wanted, names.iter().copied());
     let list = |names: &[&str]| names.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
     match (&near[..], names) {
@@ -84,7 +85,7 @@ fn advice(wanted: &str, names: &[&str]) -> String {
             "no peer has a name: a line `# friendly_name = NAME` in its [Peer] gives it one".to_owned()
         }
         ([], [_, ..]) if names.len() <= LISTED => format!("the names are {}", list(names)),
-        ([], _) => format!("`weft status` shows the {} names, such as {}", names.len(), list(names)),
+        ([], _) => format!("`{lister}` shows the {} names, such as {}", names.len(), list(names)),
         (near, _) => format!("similar names are {}", list(near)),
     }
 }
@@ -101,7 +102,8 @@ mod tests {
             ("HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw=".to_owned(), Some("twice")),
             ("yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=".to_owned(), Some("twice")),
         ];
-        let find = |wanted: &str| find_peer("wg0", wanted, &peers).map_err(|error| error.to_string());
+        let find =
+            |wanted: &str| find_peer("wg0", wanted, &peers, "weft status").map_err(|error| error.to_string());
         assert_eq!(find("laptop"), Ok(0));
         for wanted in [&peers[1].0, "TrMvSoP4jY…", "TrMvSoP4jY", &peers[1].0[..43]] {
             assert_eq!(find(wanted), Ok(1), "{wanted}");
@@ -118,7 +120,8 @@ mod tests {
             let error = find(wanted).unwrap_err();
             assert!(error.contains(told), "{wanted}: {error}");
         }
-        let error = find_peer("wg0", "laptop", &[(peers[1].0.clone(), None)]).unwrap_err().to_string();
+        let error =
+            find_peer("wg0", "laptop", &[(peers[1].0.clone(), None)], "weft status").unwrap_err().to_string();
         assert!(error.contains("`# friendly_name = NAME`"), "{error}");
     }
 }

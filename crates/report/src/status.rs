@@ -444,7 +444,7 @@ impl StatusReport {
             .iter()
             .map(|peer| (peer.public_key.clone(), peer.settings.friendly_name.as_deref()))
             .collect();
-        find_peer(&self.interface, wanted, &named).map(|index| &self.peers[index])
+        find_peer(&self.interface, wanted, &named, "weft status").map(|index| &self.peers[index])
     }
 
     /// Returns when the interface came up, in milliseconds since 1970, by the wall clock at that time. The

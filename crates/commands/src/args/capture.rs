@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use weft_config::{InterfaceName, interface_of};
+use weft_config::InterfaceName;
 use weft_report::control_socket as socket;
+
+use crate::own_file::interface_of;
 
 /// The arguments of `weft capture`.
 #[derive(Clone, Debug, Args)]

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
-use weft_config::{InterfaceName, interface_of};
+use weft_config::InterfaceName;
 
 use super::EXIT_CODES;
+use crate::own_file::interface_of;
 
 /// The arguments of `weft setconf`, `weft addconf` and `weft syncconf`.
 #[derive(Clone, Debug, Args)]

@@ -1,9 +1,10 @@
 //! The arguments of `weft set`.
 
 use clap::Args;
-use weft_config::{InterfaceName, interface_of};
+use weft_config::InterfaceName;
 
 use super::EXIT_CODES;
+use crate::own_file::interface_of;
 
 /// The arguments of `weft set`.
 #[derive(Clone, Debug, Args)]

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use weft_config::InterfaceName;
 use weft_config::values::parse_rate;
-use weft_config::{InterfaceName, interface_of};
 use weft_tunnel::Rate;
+
+use crate::own_file::interface_of;
 
 /// The arguments of `weft speedtest`.
 #[derive(Clone, Debug, Args)]

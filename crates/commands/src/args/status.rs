@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
-use weft_config::{InterfaceName, interface_of};
+use weft_config::InterfaceName;
+
+use crate::own_file::interface_of;
 
 /// The arguments of `weft status`.
 #[derive(Clone, Debug, Args)]

@@ -162,7 +162,7 @@ pub(super) fn find(text: &str, file: &Path, peer: &str) -> Result<PeerText, Erro
     let mut peers = in_force_once(peers::peers(text));
     let key = |peer: &PeerText| peer.public_key.map(|key| key.to_string()).unwrap_or_default();
     let names: Vec<_> = peers.iter().map(|peer| (key(peer), peer.name.as_deref())).collect();
-    let found = weft_report::find_peer(&file.display().to_string(), peer, &names);
+    let found = weft_report::find_peer(&file.display().to_string(), peer, &names, "weft peer list");
     Ok(peers.swap_remove(found.map_err(|error| Error::new(Code::Failure, error))?))
 }
 

@@ -1,5 +1,6 @@
 //! `weft strip`: prints a wg-quick file without the settings that only wg-quick and `weft up` support.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use weft_config as config;
@@ -14,7 +15,11 @@ use crate::{output, own_file};
 
 /// Prints the rest of the file.
 pub fn run(args: &StripArgs) -> Result<(), Error> {
-    let file = config::path_of(&own_file::file_of(&args.target)?);
+    // Standard input is no file of /etc/wireguard.
+    let file = match args.target.as_str() {
+        "-" => PathBuf::from("-"),
+        target => config::path_of(&own_file::file_of(target)?),
+    };
     // wg(8) does not support key files.
     let text = config::with_all_keys_in_place(&file::read(&file)?, &file)?;
     if let Some(error) = config::foreign(&text, &Arc::from(&*file)) {

@@ -117,7 +117,7 @@ impl Managed {
             .iter()
             .map(|peer| (peer.public_key.to_string(), running.friendly_name(&peer.public_key)))
             .collect();
-        let found = find_peer(&running.interface, wanted, &named);
+        let found = find_peer(&running.interface, wanted, &named, "weft status");
         found.map(|index| peers[index].public_key).map_err(|error| ManageError::Failed(error.to_string()))
     }
 }

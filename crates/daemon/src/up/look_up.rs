@@ -123,6 +123,9 @@ impl Found {
                 return Ok(found);
             }
             let InVain { error, .. } = found.in_vain.swap_remove(0);
+            if error.lacks_interface() {
+                return Err(error);
+            }
             failures += 1;
             let Some(pause) = retries.pause_after(failures) else { return Err(error) };
             tracing::warn!("{error}; trying again in {} s", pause.as_secs());
@@ -396,6 +399,14 @@ mod tests {
         let (none, pauses) = start(&names, |_, _| false);
         assert!(none.unwrap_err().to_string().contains("a.example:7: none"));
         assert_eq!(pauses, [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_start_does_not_wait_for_an_interface_that_an_endpoint_is_on() {
+        let (none, pauses) = start(&config(&["Endpoint = [fe80::1%no-such-link]:7"]), |_, _| false);
+        let told = none.unwrap_err().to_string();
+        assert!(told.contains("behind the %") && !told.contains("name servers"), "{told}");
+        assert!(pauses.is_empty(), "{pauses:?}");
     }
 
     #[test]

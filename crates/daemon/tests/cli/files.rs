@@ -222,3 +222,9 @@ fn a_fifo_that_no_program_writes_to_holds_no_command_up_and_a_shells_pipe_is_rea
     let ended: Ended = Command::new("bash").args(["-c", script, program, path]).output().unwrap().into();
     assert_eq!(ended.stdout, format!("{text}\n").repeat(3), "{}", ended.stderr);
 }
+
+#[test]
+fn standard_input_is_stripped_as_a_file_is() {
+    let stripped = run(&["strip", "-"], &format!("[Interface]\nPrivateKey = {KEY}\nMTU = 1400\n"));
+    assert_eq!((stripped.code, stripped.stdout), (0, format!("[Interface]\nPrivateKey = {KEY}\n\n")));
+}

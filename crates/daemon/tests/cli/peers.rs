@@ -266,3 +266,16 @@ fn a_qr_code_is_the_file() {
     #[cfg(not(target_os = "linux"))]
     let _ = image(&code);
 }
+
+#[test]
+fn an_unknown_peer_is_one_of_those_that_the_command_for_the_file_lists() {
+    let (_directory, path) = gateway(LINES);
+    for name in ["a1", "b2", "c3", "d4", "e5"] {
+        done(
+            &path,
+            &["add", name, "--public-key", run(&["pubkey"], &run(&["genkey"], "").stdout).stdout.trim()],
+        );
+    }
+    let told = peer(&path, &["remove", "nosuch"]).stderr;
+    assert!(told.contains("`weft peer list` shows the 6 names"), "{told}");
+}

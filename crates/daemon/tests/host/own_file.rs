@@ -108,3 +108,58 @@ fn a_name_is_the_file_that_the_interface_was_brought_up_from() {
     // Without an interface the name is that of the usual file.
     reads(&["check", NAME, "--json"], "\"mtu\": 1301");
 }
+
+#[test]
+fn a_file_is_the_interface_that_was_brought_up_from_it_under_another_name() {
+    let Some(machine) = Machine::new() else { return };
+    let file = machine.network.file("provider (1).conf", &machine.text(1302));
+    let file = file.to_str().unwrap();
+    let up = machine.within(WEFT, &["up", file, "--name", NAME]);
+    let daemon = Process::start(&machine.network.client, up).unwrap();
+    daemon.wait_for_line("interface is up");
+    for arguments in [
+        &["status"][..],
+        &["show"],
+        &["save"],
+        &["set", "fwmark", "0"],
+        &["reload", "--dry-run"],
+        &["reload"],
+        &["down"],
+    ] {
+        let (command, options) = arguments.split_first().unwrap();
+        let said = machine.says(&[&[*command, file], options].concat());
+        assert_eq!(said.code, Some(0), "{arguments:?}: {said:?}");
+    }
+    // Without an interface it is the one that a start would make of it.
+    let said = machine.says(&["status", file]);
+    assert!(said.code == Some(1) && said.stderr.contains("provider-"), "{said:?}");
+}
+
+#[test]
+fn a_pipe_is_read_once() {
+    let Some(machine) = Machine::new() else { return };
+    let file = machine.network.file("piped", &machine.text(1302));
+    let script = format!("exec {WEFT} up --name {NAME} <(cat {})", file.display());
+    let up = machine.within("bash", &["-c", &script]);
+    let daemon = Process::start(&machine.network.client, up).unwrap();
+    daemon.wait_for_line("interface is up");
+    assert_eq!(machine.mtu(), 1302);
+}
+
+/// As a file that a container is given by itself.
+#[test]
+fn a_file_with_a_mount_over_it_is_left_alone_and_the_way_out_is_told() {
+    let Some(machine) = Machine::new() else { return };
+    let given = machine.network.file("given", &(machine.text(1302) + "\n"));
+    let place = machine.network.file("bound.conf", "");
+    let before = std::fs::read_to_string(&given).unwrap();
+    let (given_text, place) = (given.display(), place.display());
+    let script = format!(
+        "mount --bind {given_text} {place}; exec {WEFT} peer add phone --interface {place} --endpoint 192.0.2.1:1"
+    );
+    let said: Ended = machine.within("sh", &["-ec", &script]).output().unwrap().into();
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.stderr.contains("mount its directory instead"), "{said:?}");
+    assert_eq!(std::fs::read_to_string(&given).unwrap(), before);
+    assert!(!given.parent().unwrap().join("bound.conf.new").exists());
+}
