@@ -121,20 +121,6 @@ impl<T> Opened<T> {
             controller.set(change)?;
         }
         host.up()?;
-        let (opened, queues) = (interface.opened(), options.tun_queues());
-        tracing::info!(
-            interface = opened.interface,
-            port = controller.listen_port(),
-            mtu,
-            public_key = own.settings.private_key.as_ref().map(|key| key.public_key().to_string()),
-            peers = config.peers.len(),
-            packet_threads = opened.packet_threads,
-            tun_threads = queues.with_threads(),
-            tun_queues = queues.count,
-            tcp_offload = opened.offload.tcp,
-            udp_offload = opened.offload.udp,
-            "interface is up"
-        );
         let mut daemon =
             Daemon { host: Some(host), keeper: None, interface: Some(interface), is_held_by_others };
         daemon.keep_in_step(config)?;
@@ -170,7 +156,9 @@ impl Daemon {
             ..Beginning::default()
         };
         let on_open = |_: &Interface| Ok(());
-        Self::start_on(host, config, beginning, options, None, on_open, on_end).map(|(daemon, ())| daemon)
+        let (daemon, ()) = Self::start_on(host, config, beginning, options, None, on_open, on_end)?;
+        daemon.report(config, options);
+        Ok(daemon)
     }
 
     /// Brings the interface up as [`Self::start`] does, on a system that was prepared for it: see
@@ -187,6 +175,27 @@ impl Daemon {
         let endpoints = beginning.endpoints.clone();
         let opened = Opened::open(host, config, beginning, options, on_event, on_open, on_end)?;
         opened.complete(config, &endpoints, options)
+    }
+
+    /// Logs that the interface is up. Called once everything around it is in place: scripts and people act
+    /// on it.
+    pub fn report(&self, config: &Config, options: &Options) {
+        let (Some(host), Some(interface)) = (&self.host, &self.interface) else { return };
+        let (opened, queues) = (interface.opened(), options.tun_queues());
+        tracing::info!(
+            interface = opened.interface,
+            port = interface.controller().listen_port(),
+            mtu = host.mtu(),
+            public_key =
+                config.interface.settings.private_key.as_ref().map(|key| key.public_key().to_string()),
+            peers = config.peers.len(),
+            packet_threads = opened.packet_threads,
+            tun_threads = queues.with_threads(),
+            tun_queues = queues.count,
+            tcp_offload = opened.offload.tcp,
+            udp_offload = opened.offload.udp,
+            "interface is up"
+        );
     }
 
     /// Records the paths to the peers, so that later changes are noticed. Called at the start and after the

@@ -312,6 +312,7 @@ fn bring_up(
     let is_configured = Arc::<AtomicBool>::default();
     let mut supervisor = Supervisor::start(daemon, served, config, overrides, found, inbox, is_configured)?;
     supervisor.device_is_in(namespace.proc_net(), device.backing, device.far_counters);
+    supervisor.report(options);
     supervisor.ready();
     Ok(supervisor)
 }

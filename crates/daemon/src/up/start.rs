@@ -159,6 +159,7 @@ fn start(
     if let Some(kept) = kept {
         supervisor.keep_for_the_next(kept, began);
     }
+    supervisor.report(options);
     if let Some(notifier) = notifier {
         notifier.ready(Output::Files)?;
     }

@@ -34,7 +34,7 @@ use super::look_up::{Found, InVain, addresses_of_names};
 use super::message::{Inbox, Message};
 use super::reload;
 use super::served::Served;
-use super::{Overrides, UpError};
+use super::{Options, Overrides, UpError};
 use crate::carried_over::Base;
 use crate::control::socket::Manage as _;
 use crate::control::{Managed, Phase, socket};
@@ -258,6 +258,11 @@ impl Supervisor {
             *speed_tests = Some(SpeedTests::answer(&config.interface.name, managed)?);
         }
         Ok(())
+    }
+
+    /// Logs that everything is in place.
+    pub(super) fn report(&self, options: &Options) {
+        self.daemon.report(&self.config, options);
     }
 
     /// Reports to the service manager that everything is in place, at first or after a reload.

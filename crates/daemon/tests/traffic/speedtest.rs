@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use weft_lab::cpu_group::CpuGroup;
 use weft_lab::emulator::{LinkSpec, Queue};
-use weft_lab::{PATIENCE, here, link, wait_until, wait_until_ok};
+use weft_lab::{PATIENCE, here, link, wait_until};
 
 use crate::support::{Conf, End, Ends, Family, NAME, Running, alone, answers, undisturbed};
 
@@ -127,9 +127,7 @@ impl Bed {
 
     /// Says something else than `weft speedtest` to the responder, and returns the line that it answers.
     fn say(&self, text: &str) -> (TcpStream, String) {
-        // It listens soon after the interface is up.
-        let connect = || TcpStream::connect(responder()).map_err(|error| error.to_string());
-        let mut stream = wait_until_ok(|| self.ends.a.run(connect));
+        let mut stream = self.ends.a.run(|| TcpStream::connect(responder())).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut line = String::new();
