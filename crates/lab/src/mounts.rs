@@ -28,6 +28,17 @@ pub fn empty(directory: &str) -> io::Result<()> {
     Ok(mount(Some("tmpfs"), directory, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?)
 }
 
+/// Runs a command where /var/run is private and empty: there daemons of several tests, which give their
+/// interfaces the same name, would meet at the socket for wg(8).
+pub fn separate_sockets(command: &mut Command) {
+    let prepare = || {
+        separate()?;
+        empty("/var/run")
+    };
+    // SAFETY: between fork and exec the closure only makes system calls; short paths are put on the stack.
+    unsafe { command.pre_exec(prepare) };
+}
+
 /// Runs `work` on a thread with private mounts, after `prepare` has made them; calls [`here::not_run`] where
 /// that is not permitted. A panic in `work` is resumed in the caller.
 pub fn run_separate(prepare: impl FnOnce() -> io::Result<()> + Send, work: impl FnOnce() + Send) {

@@ -23,7 +23,7 @@ pub(crate) fn with_name_server(records: &Records, work: impl FnOnce() + Send) {
     fs::write(machine.resolv_conf(), "nameserver 127.0.0.1\noptions timeout:30 attempts:1\n").unwrap();
     fs::write(machine.path("etc/nsswitch.conf"), "hosts: dns\n").unwrap();
     Namespace::new("names").unwrap().run(|| {
-        if let Err(error) = mounts::separate() {
+        if let Err(error) = mounts::separate().and_then(|()| mounts::empty("/var/run")) {
             return here::not_run(&format!("cannot make a mount namespace: {error}"));
         }
         for (name, place) in [("resolv.conf", "/etc/resolv.conf"), ("nsswitch.conf", "/etc/nsswitch.conf")] {

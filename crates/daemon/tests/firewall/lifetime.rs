@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use weft::up::{Daemon, Options};
 use weft_config::parse;
 use weft_host::firewall::{self, FullTunnel, KillSwitch, Local, OwnPackets, Present, Rules};
+use weft_lab::mounts::separate_sockets;
 use weft_lab::{self as lab, Process, until};
 use weft_tunnel::PrivateKey;
 
@@ -142,6 +143,7 @@ fn the_kill_switch_outlives_a_daemon_that_is_killed() {
     lab::write_private(&file, &configuration()).unwrap();
     let mut command = world.machine.command(env!("CARGO_BIN_EXE_weft"));
     command.env("WEFT_RUNTIME_DIR", directory.path()).arg("up").arg(file);
+    separate_sockets(&mut command);
     let daemon = Process::start(&world.machine, command).unwrap();
     let has_device = || world.machine.run(|| nix::net::if_::if_nametoindex(NAME).is_ok());
     until("the device is there", has_device);

@@ -14,6 +14,7 @@ use weft_config::settings::InterfaceSettingsChange;
 use weft_config::{PacketThreads, TunThreads};
 use weft_lab::counters::Counters;
 use weft_lab::link::{self, LinkOptions};
+use weft_lab::mounts::separate_sockets;
 use weft_lab::numbered::{Numbered, NumberedOptions, NumberedReport, Replies};
 use weft_lab::refusal::{Argument, Refusal};
 use weft_lab::traffic::Amount;
@@ -455,6 +456,7 @@ fn a_kernel_with_fewer_queues_than_wanted_is_told_of_in_one_line_and_nothing_is_
     let up = |arguments: &str, descriptors| {
         let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
         command.arg("up").arg(&file).args(arguments.split(' '));
+        separate_sockets(&mut command);
         let arguments = [(1, Argument::Is(libc::TUNSETIFF as i32)), (0, Argument::AtLeast(descriptors))];
         Refusal::new(libc::SYS_ioctl, &arguments, libc::E2BIG).apply_to(&mut command);
         command

@@ -88,13 +88,12 @@ fn a_daemon_keeps_no_descriptor_of_its_caller() {
         ),
     ];
     for (script, expected) in cases {
-        let mut bash = network.client.command("bash");
+        let mut bash = network.command("bash");
         let own = std::path::Path::new(env!("CARGO_BIN_EXE_weft")).parent().unwrap();
         let path = format!("{}:{}", own.display(), std::env::var("PATH").unwrap_or_default());
         let setting = "set -o pipefail; up() { weft up -d \"$FILE\"; }";
         bash.args(["-c", &format!("{setting}; {script}; echo ${{PIPESTATUS[@]}}")]);
         bash.env("PATH", path).env("FILE", &file).env("HERE", network.directory.path());
-        bash.envs(network.weft(&[]).get_envs().filter_map(|(name, value)| Some((name, value?))));
         let output = bash.output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.contains(expected) && !said.contains("124"), "{script}: {said}");

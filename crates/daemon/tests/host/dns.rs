@@ -22,9 +22,8 @@ fn name_servers_are_there_while_the_interface_is_up() {
     let script = "mount -t tmpfs none /etc && mount -t tmpfs none /var/lib && echo nameserver 198.51.100.53 >/etc/resolv.conf \
                   && PATH=/usr/bin:/bin DBUS_SYSTEM_BUS_ADDRESS=unix:path=/nonexistent exec \"$@\"";
     let weft = network.weft_up(&file);
-    let mut command = network.client.command("unshare");
+    let mut command = network.command("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]).arg(weft.get_program()).args(weft.get_args());
-    command.env("WEFT_RUNTIME_DIR", network.records()).env_remove("RUST_LOG");
     let daemon = network.start(command);
     let text = std::fs::read_to_string(&up).unwrap();
     assert!(text.contains("nameserver 192.0.2.53") && text.contains("corp.example"), "{text}");

@@ -38,13 +38,9 @@ impl Machine {
         let path = file.to_str().unwrap();
         let case = format!("{name}: {lines} {peer_lines} {script}");
         let weft = |arguments: &[&str]| {
-            let weft = self.network.weft(arguments);
-            let mut command = self.network.client.command("unshare");
+            let mut command = self.network.command("unshare");
             let script = format!("{script}; exec \"$0\" \"$@\"");
             command.args(["--mount", "sh", "-ec", &script]).arg(env!("CARGO_BIN_EXE_weft")).args(arguments);
-            command
-                .envs(weft.get_envs().filter_map(|(name, value)| Some((name, value?))))
-                .env_remove("RUST_LOG");
             command
         };
         let run = |arguments: &[&str]| Ended::from(weft(arguments).output().unwrap());

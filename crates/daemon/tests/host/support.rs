@@ -75,16 +75,27 @@ impl Network {
         self.directory.path().join(format!("run-{}", namespace.name()))
     }
 
+    /// A program at the client, with weft's directories.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        self.command_in(&self.client, program)
+    }
+
+    fn command_in(&self, namespace: &Namespace, program: &str) -> Command {
+        let mut command = namespace.command(program);
+        command.env_remove("RUST_LOG").env_remove("RUNTIME_DIRECTORY");
+        command.env(DIRECTORY_VARIABLE, self.records_of(namespace)).stdin(Stdio::null());
+        self.sockets.apply(&mut command).unwrap();
+        command
+    }
+
     /// A command of weft at the client.
     pub(crate) fn weft(&self, arguments: &[&str]) -> Command {
         self.weft_in(&self.client, arguments)
     }
 
     fn weft_in(&self, namespace: &Namespace, arguments: &[&str]) -> Command {
-        let mut command = namespace.command(env!("CARGO_BIN_EXE_weft"));
-        command.args(arguments).env_remove("RUST_LOG").env_remove("RUNTIME_DIRECTORY");
-        command.env(DIRECTORY_VARIABLE, self.records_of(namespace)).stdin(Stdio::null());
-        self.sockets.apply(&mut command).unwrap();
+        let mut command = self.command_in(namespace, env!("CARGO_BIN_EXE_weft"));
+        command.args(arguments);
         command
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use weft_lab::mounts::separate_sockets;
 use weft_lab::{Process, until};
 
 use crate::conversation::{Conversation, MIB};
@@ -89,6 +90,7 @@ fn tcp_goes_on_when_the_binary_is_killed_and_started_again() {
         let mut command = lab.weft_side.command(env!("CARGO_BIN_EXE_weft"));
         command.env(weft_ipc::runtime_dir::VARIABLE, file.with_extension("run"));
         command.arg("up").arg(&file);
+        separate_sockets(&mut command);
         Process::start(&lab.weft_side, command).unwrap()
     };
     let go = WireguardGo::start(&lab.go_side, &lab.go);

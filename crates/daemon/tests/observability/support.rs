@@ -9,6 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use weft_ipc::runtime_dir::control_socket;
 use weft_lab::link::{self, LinkOptions};
+use weft_lab::mounts::separate_sockets;
 use weft_lab::{self as lab, Namespace, PATIENCE, Process, here, inherit, until, wait_until};
 use weft_tunnel::{PrivateKey, PublicKey};
 
@@ -140,7 +141,8 @@ impl End {
     }
 
     #[track_caller]
-    fn until_up(&self, command: Command) -> Process {
+    fn until_up(&self, mut command: Command) -> Process {
+        separate_sockets(&mut command);
         let process = Process::start(&self.namespace, command).unwrap();
         let socket = control_socket(self.directory.path(), &NAME.parse().unwrap());
         until("the interface is up", || {

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use weft_ipc::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
 use weft_lab::counters::Counters;
 use weft_lab::link::{self, LinkOptions};
+use weft_lab::mounts::separate_sockets;
 use weft_lab::{self as lab, Namespace, Process, here};
 use weft_tunnel::PrivateKey;
 
@@ -95,6 +96,7 @@ impl World {
         let mut command = gateway.command(env!("CARGO_BIN_EXE_weft"));
         command.args(["up".as_ref(), file.as_os_str()]).env_remove("RUST_LOG");
         command.env(DIRECTORY_VARIABLE, directory.path().join("gateway"));
+        separate_sockets(&mut command);
         let daemon = Process::start(&gateway, command).unwrap();
         daemon.wait_for_line("interface is up");
         Some(Self { client, gateway, user, keys, directory, _daemon: daemon })

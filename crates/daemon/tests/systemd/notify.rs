@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
+use weft_lab::mounts::separate_sockets;
 use weft_lab::{Namespace, Process, here};
 use weft_tunnel::PrivateKey;
 
@@ -37,6 +38,7 @@ impl Service {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.namespace.command(env!("CARGO_BIN_EXE_weft"));
         command.args(arguments).stdin(Stdio::null()).env("WEFT_RUNTIME_DIR", self.directory.path());
+        separate_sockets(&mut command);
         command
     }
 

@@ -142,7 +142,7 @@ impl State {
     /// `None` where that is not possible, which is said.
     fn new() -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        match Mounts::with_empty(&[directory.path().to_str().unwrap()]) {
+        match Mounts::with_empty(&[directory.path().to_str().unwrap(), "/var/run"]) {
             Ok(mounts) => Some(Self { mounts, directory }),
             Err(error) => {
                 here::not_run(&format!("cannot mount a state directory: {error}"));

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::Mode;
 use weft_ipc::runtime_dir::control_socket;
+use weft_lab::mounts::separate_sockets;
 use weft_lab::{Process, until, wait_until};
 
 use crate::support::{Conf, End, Ends, Family, NAME, Running, answers, weft_beside};
@@ -26,6 +27,7 @@ fn a_log_that_is_not_read_stops_neither_packets_nor_commands() {
     command.args(["-c", "exec 2>\"$0\" && exec \"$@\""]).arg(&log).arg(env!("CARGO_BIN_EXE_weft")).arg("up");
     // A lot is said at the start, and for each handshake and packet.
     command.arg(&file).args(["--log", "trace,boringtun=trace"]).env("WEFT_RUNTIME_DIR", directory.path());
+    separate_sockets(&mut command);
     let mut a = Process::start(&ends.a, command).unwrap();
     let socket = control_socket(directory.path(), &NAME.parse().unwrap());
     wait_until("the control socket", || UnixStream::connect(&socket).ok());

@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use weft_ipc::runtime_dir::control_socket;
+use weft_lab::mounts::separate_sockets;
 use weft_lab::{Namespace, Process, here, wait_until};
 
 use super::{Conf, NAME};
@@ -34,6 +35,7 @@ pub(crate) fn weft_up(namespace: &Namespace, file: &Path) -> Command {
     command.env_remove("RUST_LOG").arg("up").arg(file);
     // Beside the file: both ends have an interface of the same name.
     command.env("WEFT_RUNTIME_DIR", file.parent().unwrap());
+    separate_sockets(&mut command);
     command
 }
 
@@ -57,12 +59,13 @@ fn report_queues_that_are_too_many(command: &Command) {
     }
 }
 
-/// Runs a command of weft to its end, in the network namespace of a process: a reload is refused from another
-/// one.
+/// Runs a command of weft to its end, in the network and the mount namespace of a process: a reload is refused
+/// from another network.
 pub(crate) fn weft_beside(process: u32, directory: &Path, arguments: &[&str]) -> Output {
     let command = weft(directory, arguments);
     let mut entered = Command::new("nsenter");
-    entered.arg(format!("--net=/proc/{process}/ns/net")).arg("--").arg(command.get_program());
+    entered.arg(format!("--net=/proc/{process}/ns/net")).arg(format!("--mount=/proc/{process}/ns/mnt"));
+    entered.arg("--").arg(command.get_program());
     entered.args(command.get_args());
     entered.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     entered.output().unwrap()
