@@ -130,13 +130,19 @@ async fn elsewhere<T: Send + 'static>(
     thread.join().unwrap()
 }
 
+/// Moves the peer. On a machine that is busy with other things the event loops may not come to it in time:
+/// then the move is called off, and asked for again.
+fn move_peer(handle: &Handle, peer: PublicKey, to: u16) {
+    weft_lab::until("the peer moves", || handle.move_peer(peer, to).unwrap());
+}
+
 #[test]
 fn the_next_session_of_a_peer_that_moved_does_not_overtake_the_last_one() {
     with_two_packet_threads(async |[thread_0, thread_1, peer], handle, key, _, _| {
         let send = |number| peer.inject(&packet(1, 0, number), Offload::None).unwrap();
         send(0);
         assert_eq!(number(&thread_0.recv().await.unwrap()), 0, "it belongs to the first thread");
-        assert!(elsewhere(&handle, move |handle| handle.move_peer(key, 1)).await.unwrap());
+        elsewhere(&handle, move |handle| move_peer(handle, key, 1)).await;
         assert!(!elsewhere(&handle, move |handle| handle.move_peer(key, 0)).await.unwrap(), "it just moved");
         // Handed over.
         send(1);
@@ -171,7 +177,7 @@ fn the_next_session_of_a_peer_that_moved_does_not_overtake_the_last_one() {
         let snapshot = elsewhere(&handle, |handle| handle.snapshot(1).unwrap()).await;
         assert_eq!((snapshot.drops.total(), snapshot.moves, snapshot.tunnel.opened), (0, 1, 150));
         // It may move again.
-        assert!(elsewhere(&handle, move |handle| handle.move_peer(key, 0)).await.unwrap());
+        elsewhere(&handle, move |handle| move_peer(handle, key, 0)).await;
     });
 }
 
@@ -181,7 +187,7 @@ fn messages_of_the_next_session_do_not_wait_for_ever() {
         let send = |number| peer.inject(&packet(1, 0, number), Offload::None).unwrap();
         send(0);
         thread_0.recv().await.unwrap();
-        assert!(elsewhere(&handle, move |handle| handle.move_peer(key, 1)).await.unwrap());
+        elsewhere(&handle, move |handle| move_peer(handle, key, 1)).await;
         tokio::time::sleep(Duration::from_millis(4900)).await;
         gate.is_shut.set(true);
         for number in 1..10 {
@@ -210,7 +216,7 @@ fn a_message_of_a_session_that_ended_after_the_move_does_not_go_round_between_th
         let send = |number| peer.inject(&packet(1, 0, number), Offload::None).unwrap();
         send(0);
         thread_0.recv().await.unwrap();
-        assert!(elsewhere(&handle, move |handle| handle.move_peer(key, 1)).await.unwrap());
+        elsewhere(&handle, move |handle| move_peer(handle, key, 1)).await;
         elsewhere(&handle, move |handle| handle.change(vec![Change::EndSession(key)])).await.unwrap();
         // The peer does not know that its session has ended.
         send(1);
@@ -240,7 +246,7 @@ fn messages_that_the_kernel_gives_to_the_wrong_thread_stay_in_order_while_their_
         }
         let moving = std::thread::spawn({
             let handle = handle.clone();
-            move || handle.move_peer(key, 1)
+            move || move_peer(&handle, key, 1)
         });
         let mut arrived = Vec::new();
         let mut next = waiting.end;
@@ -257,7 +263,7 @@ fn messages_that_the_kernel_gives_to_the_wrong_thread_stay_in_order_while_their_
             let packets = std::iter::from_fn(|| thread_0.take().or_else(|| thread_1.take()));
             arrived.extend(packets.map(|packet| number(&packet)));
         }
-        assert!(moving.join().unwrap().unwrap());
+        moving.join().unwrap();
         assert!(arrived.into_iter().eq(1..next));
     });
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddrV4, UdpSocket};
-use std::time::Duration;
+
+use weft_lab::PATIENCE;
 
 use crate::attempts::Attempt;
 use crate::world::{MARK, World};
@@ -206,7 +207,7 @@ pub(crate) fn answers_to_the_world(world: &mut World) -> BTreeSet<String> {
 pub(crate) fn over_the_loopback(world: &World) -> BTreeSet<String> {
     let heard = world.machine.run(|| {
         let socket = UdpSocket::bind("198.51.100.2:0").unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let sent = socket.send_to(b"x", socket.local_addr().unwrap());
         sent.and_then(|_| socket.recv(&mut [0; 4])).is_ok()
     });

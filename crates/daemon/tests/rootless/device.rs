@@ -211,7 +211,7 @@ fn a_slow_far_end_of_a_veth_pair_is_waited_for() {
         let output = tc.args(["qdisc", "replace", "dev", "far"]).args(tbf).output().unwrap();
         assert!(output.status.success(), "{output:?}");
     };
-    limit_far_end("3mbps");
+    limit_far_end("1mbps");
     let before = peak_memory_kib(process);
     let flood = NumberedOptions {
         flows: 16,

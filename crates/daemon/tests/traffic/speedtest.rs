@@ -224,7 +224,7 @@ fn a_slow_link_is_the_limit_in_both_directions() {
     for direction in ["up", "down"] {
         let Some(test) = bed.assert_limit(direction, "link") else { return };
         let rate = test["bits_per_second"].as_u64().unwrap();
-        assert!((12_000_000..20_000_000).contains(&rate), "{rate}");
+        assert!((5_000_000..20_000_000).contains(&rate), "{rate}");
         assert!(test["min_rtt_us"].as_u64().unwrap() >= 20_000);
         // Both ends have told, ten times a second.
         for end in ["here", "there"] {

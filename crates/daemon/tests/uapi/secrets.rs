@@ -8,7 +8,7 @@ use chacha20poly1305::aead::AeadInPlace as _;
 use chacha20poly1305::{ChaCha20Poly1305, KeyInit as _, Nonce, Tag};
 use nix::unistd::Pid;
 use socket2::Socket;
-use weft_lab::{here, packet_socket, until, wait_until};
+use weft_lab::{here, packet_socket, until, wait_until, wait_until_ok};
 use weft_tunnel::{PresharedKey, PrivateKey};
 
 use crate::support::memory::{Memory, Place};
@@ -59,16 +59,12 @@ impl Secret {
 
     #[track_caller]
     fn assert_gone(&self, daemon: &Daemon) {
-        let mut copies = Vec::new();
         // What ends a moment later, because another thread does it, is not a copy that stays.
-        for _ in 0..20 {
-            copies = self.copies(&Memory::of(daemon.pid()).unwrap());
-            if copies.is_empty() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        assert!(copies.is_empty(), "{}: {} copies: {copies:?}", self.what, copies.len());
+        wait_until_ok(|| {
+            let copies = self.copies(&Memory::of(daemon.pid()).unwrap());
+            let said = || format!("{}: {} copies: {copies:?}", self.what, copies.len());
+            if copies.is_empty() { Ok(()) } else { Err(said()) }
+        });
         for (form, text) in &self.forms {
             assert!(!contains(daemon.log().as_bytes(), text), "{} as {form} in the log", self.what);
         }

@@ -251,8 +251,8 @@ fn clients_with_wrong_requests_keep_no_client_out_and_give_way_before_those_that
 fn half_a_request_and_an_oversized_head_are_turned_away() {
     let Some(lab) = Lab::new() else { return };
     lab.serve_http();
-    let options = Options { request_timeout: Duration::from_millis(300), ..options() };
-    let _running = lab.proxy(options);
+    let hasty = Options { request_timeout: Duration::from_millis(300), ..options() };
+    let running = lab.proxy(hasty);
     lab.client(async || {
         for half in ["", "GET", "GET http://10.9.0.1/ HTTP/1.1\r\nHost: 10.9."] {
             let mut stream = TcpStream::connect(PROXY).await.unwrap();
@@ -263,11 +263,19 @@ fn half_a_request_and_an_oversized_head_are_turned_away() {
             assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
         }
         // A client that keeps its connection and sends nothing more loses it too.
-        let mut stream = TcpStream::connect(PROXY).await.unwrap();
-        stream.write_all(b"GET http://10.9.0.1/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        // On a busy machine a whole request may be late too: then it is made again.
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.unwrap();
-        assert!(answer.starts_with(b"HTTP/1.1 200"));
+        while !answer.starts_with(b"HTTP/1.1 200") {
+            assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 408"), "{answer:?}");
+            let mut stream = TcpStream::connect(PROXY).await.unwrap();
+            stream.write_all(b"GET http://10.9.0.1/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            answer.clear();
+            stream.read_to_end(&mut answer).await.unwrap();
+        }
+    });
+    drop(running);
+    let _running = lab.proxy(options());
+    lab.client(async || {
         let mut stream = TcpStream::connect(PROXY).await.unwrap();
         let long = format!("GET http://10.9.0.1/ HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(40_000));
         let _ = stream.write_all(long.as_bytes()).await;
