@@ -3,6 +3,7 @@
 use std::io::Write as _;
 
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use weft_lab::until;
 
 use crate::support::{Daemon, Machine, NAME, daemon_of, key, public_key, socket_of};
@@ -74,6 +75,15 @@ fn every_start_waits_for_a_daemon_that_is_ending() {
     }
 }
 
+/// Whether no thread of the process runs: a signal stops them one after the other.
+fn is_stopped(process: Pid) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|after| after.trim_start().starts_with('T'))
+    })
+}
+
 #[test]
 fn a_daemon_that_has_not_noticed_that_its_device_is_gone_is_waited_for() {
     let Some(machine) = Machine::new(&["wg", "ip"]) else { return };
@@ -84,6 +94,7 @@ fn a_daemon_that_has_not_noticed_that_its_device_is_gone_is_waited_for() {
         let old = daemon_of(&machine, NAME).unwrap();
         // It cannot notice anything.
         kill(old, Signal::SIGSTOP).unwrap();
+        until("each of its threads stands still", || is_stopped(old));
         machine.run("ip", &["link", "delete", "dev", NAME]);
         let mut command = machine.command("weft");
         command.args([start, &[if start.len() == 1 { "--foreground" } else { "--no-offload" }]].concat());
