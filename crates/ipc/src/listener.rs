@@ -153,6 +153,14 @@ pub fn listen(path: &Path, directory_mode: u32) -> Result<(UnixListener, SocketF
     Ok((socket.into(), file))
 }
 
+/// Names this process to clients as the one that listens, in place of that which made the socket and forked.
+///
+/// # Errors
+/// Those of listen(2).
+pub fn listen_as_this_process(socket: &UnixListener) -> io::Result<()> {
+    socket2::SockRef::from(socket).listen(BACKLOG)
+}
+
 /// Creates a directory with this mode. Parents are created with mode 0755, so that other users can pass
 /// through.
 fn make_directory(path: &Path, mode: u32) -> io::Result<()> {

@@ -44,6 +44,18 @@ pub enum RootlessError {
     /// The process of the tunnel ended before the tunnel was up.
     #[error("the process that brings the tunnel up has ended without a word")]
     GoneEarly,
+    /// The process of the tunnel is stopped, or hangs.
+    #[error(
+        "{name} does not answer within {seconds} s: its daemon{process} hangs, or the machine is overloaded"
+    )]
+    Silent {
+        /// The name of the tunnel.
+        name: String,
+        /// The time limit, in seconds.
+        seconds: u64,
+        /// The process and its state, in parentheses; empty if the system does not tell.
+        process: String,
+    },
     /// A tunnel of the same name belongs to another user.
     #[error("user {0} listens on {path}, and not this one: end it, and remove the socket", path = .1.display())]
     Stranger(u32, std::path::PathBuf),
@@ -91,6 +103,7 @@ impl RootlessError {
             | Self::TakenDown
             | Self::Gone(_)
             | Self::GoneEarly
+            | Self::Silent { .. }
             | Self::Stranger(..)
             | Self::InsideAlready
             | Self::Inside { .. }

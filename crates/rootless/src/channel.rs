@@ -2,8 +2,10 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, getsockopt,
     recvmsg, sendmsg, shutdown, socketpair, sockopt,
@@ -101,6 +103,15 @@ impl Channel {
     /// Returns the process that made the pair.
     pub(crate) fn process(&self) -> io::Result<u32> {
         Ok(getsockopt(self, sockopt::PeerCredentials)?.pid().cast_unsigned())
+    }
+
+    /// Reports whether a message, or the end, comes within this time.
+    pub(crate) fn is_ready(&self, patience: Duration) -> io::Result<bool> {
+        let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], patience) {
+            Err(Errno::EINTR) => Ok(true),
+            ready => Ok(ready? > 0),
+        }
     }
 
     /// Waits for a message. [`io::ErrorKind::UnexpectedEof`]: the other end is gone.

@@ -2,21 +2,21 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::prctl;
-use nix::sys::socket::{getsockopt, sockopt};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, geteuid, setsid};
 use weft_config::{InterfaceName, exit};
 use weft_confine::{EndProcessOnPanic, Role};
+use weft_ipc::Connection;
+use weft_ipc::holder::{state_of, with_state};
 use weft_ipc::listener::{self, ListenError};
 use weft_ipc::runtime_dir;
 
@@ -24,13 +24,13 @@ use crate::ask::{RootlessError, unexpected};
 use crate::channel::Channel;
 use crate::descriptors;
 use crate::inside::Inside;
-use crate::members::{Door, Members, TunnelState, Word, from_memory, knock};
+use crate::members::{Door, Members, TunnelState, Word, from_memory, knock, wait_for_ear};
 
 /// The name of the socket in the directory of the interface.
 const SOCKET: &str = "join.sock";
 /// The mode of that directory: other users can see nothing in it.
 const DIRECTORY_MODE: u32 = 0o700;
-/// How long a command that has ended waits for the tunnel to end with it.
+/// How long a command waits for a tunnel to hear it, and one that has ended for the tunnel to end with it.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often another command may be faster: it starts a tunnel, or its tunnel ends and takes the directory
 /// with it.
@@ -88,9 +88,10 @@ pub fn join(
     loop {
         let (channel, theirs) = Channel::pair()?;
         match find(directory.as_deref()) {
-            Ok(Found::Tunnel(stream)) => {
-                knock(stream, theirs)?;
-                match wait(channel, None) {
+            Ok(Found::Tunnel(connection)) => {
+                let process = connection.server_process();
+                knock(&connection, theirs)?;
+                match wait(channel, name, process, None) {
                     // It was about to end: now it has.
                     Err(RootlessError::GoneEarly) => {}
                     joined => return joined,
@@ -100,8 +101,9 @@ pub fn join(
                 let run = run.take().ok_or_else(unexpected)?;
                 let channels = Channels { members: channel, tunnels: theirs };
                 let (channel, pid) = start(channels, door, run)?;
-                return wait(channel, Some(pid));
+                return wait(channel, name, u32::try_from(pid.as_raw()).ok(), Some(pid));
             }
+            Err(Missed::Silent(process)) => return Err(silent(name, process)),
             Err(Missed::Stranger(user, path)) => return Err(RootlessError::Stranger(user, path)),
             Err(Missed::Moment) if tries < TRIES => {
                 tries += 1;
@@ -115,9 +117,14 @@ pub fn join(
     }
 }
 
+fn silent(name: &InterfaceName, process: Option<u32>) -> RootlessError {
+    let (name, seconds) = (name.to_string(), PATIENCE.as_secs());
+    RootlessError::Silent { name, seconds, process: with_state(process) }
+}
+
 /// What there is of a tunnel.
 enum Found {
-    Tunnel(UnixStream),
+    Tunnel(Connection),
     /// None, but a socket for it, unless there is no directory.
     None(Option<Door>),
 }
@@ -127,6 +134,8 @@ enum Found {
 enum Missed {
     #[error("another process was faster, again and again")]
     Moment,
+    #[error("the tunnel does not answer")]
+    Silent(Option<u32>),
     #[error("user {0} listens on {path}", path = .1.display())]
     Stranger(u32, std::path::PathBuf),
     #[error(transparent)]
@@ -136,12 +145,22 @@ enum Missed {
 fn find(directory: Option<&Path>) -> Result<Found, Missed> {
     let Some(directory) = directory else { return Ok(Found::None(None)) };
     let path = directory.join(SOCKET);
-    if let Ok(stream) = UnixStream::connect(&path) {
-        let server = getsockopt(&stream, sockopt::PeerCredentials).map_err(|_| Missed::Moment)?;
-        return match server.uid() {
-            user if user == geteuid().as_raw() => Ok(Found::Tunnel(stream)),
-            user => Err(Missed::Stranger(user, path)),
-        };
+    let deadline = Instant::now() + PATIENCE;
+    match Connection::connect(&path, deadline) {
+        Ok(connection) => {
+            match connection.server().map_err(|_| Missed::Moment)? {
+                Some(user) if user != geteuid().as_raw() => return Err(Missed::Stranger(user, path)),
+                _ => {}
+            }
+            wait_for_ear(&connection, deadline).map_err(|error| match error.kind() {
+                io::ErrorKind::TimedOut => Missed::Silent(connection.server_process()),
+                _ => Missed::Moment,
+            })?;
+            return Connection::connect(&path, deadline).map(Found::Tunnel).map_err(|_| Missed::Moment);
+        }
+        // More commands wait already than the socket takes.
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(Missed::Silent(None)),
+        Err(_) => {}
     }
     let unmade = |source| {
         Missed::Listen(ListenError::Io { action: "make the directory", path: directory.to_owned(), source })
@@ -207,8 +226,19 @@ fn start(
     }
 }
 
-/// Waits until the tunnel is up, and enters its namespaces.
-fn wait(channel: Channel, started: Option<Pid>) -> Result<(Member, Inside), RootlessError> {
+/// Waits until the tunnel is up, which may take long unless its process is stopped, and enters its namespaces.
+fn wait(
+    channel: Channel,
+    name: &InterfaceName,
+    process: Option<u32>,
+    started: Option<Pid>,
+) -> Result<(Member, Inside), RootlessError> {
+    let is_stopped = || process.and_then(state_of).is_some_and(|state| state.starts_with('T'));
+    while !channel.is_ready(PATIENCE)? {
+        if is_stopped() {
+            return Err(silent(name, process));
+        }
+    }
     let failed = |error| {
         // It has told everything that it had to tell.
         reap(started);
@@ -312,11 +342,12 @@ impl Drop for Member {
             return;
         }
         // The last member waits until nothing of the tunnel is left.
-        let last = match &self.last {
-            Some(last) => last.recv_timeout(PATIENCE).ok(),
-            None => Some(hear(&self.channel, self.state.process, |_| {})),
-        };
-        if last == Some(Last::Ended) {
+        if self.last.is_none() {
+            // A failure to start the thread is that to wait.
+            let _ = self.hear(|_| {});
+        }
+        let last = self.last.as_ref().map(|last| last.recv_timeout(PATIENCE));
+        if last == Some(Ok(Last::Ended)) {
             reap(self.started);
         }
     }

@@ -4,10 +4,10 @@
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use nix::errno::Errno;
@@ -17,7 +17,8 @@ use nix::unistd::dup2_stderr;
 use serde::{Deserialize, Serialize};
 use weft_config::{Dns, exit};
 use weft_confine::{EndProcessOnPanic, Role};
-use weft_ipc::listener::SocketFile;
+use weft_ipc::Connection;
+use weft_ipc::listener::{self, SocketFile};
 use weft_ipc::runtime_dir;
 
 use crate::channel::Channel;
@@ -108,6 +109,10 @@ struct Guest {
 
 impl Members {
     pub(crate) fn new(first: Channel, door: Option<Door>) -> io::Result<Self> {
+        if let Some(door) = &door {
+            // The first command has made the socket, and forked this process.
+            listener::listen_as_this_process(&door.socket)?;
+        }
         let first = Guest::new(first, io::stderr().as_fd().try_clone_to_owned()?)?;
         let state = State {
             phase: Phase::Starting,
@@ -210,6 +215,8 @@ fn serve(state: &Mutex<State>, door: Option<&UnixListener>) -> io::Result<()> {
         if let Some(door) = door.filter(|_| calls) {
             match accept(door) {
                 Ok(guest) => lock(state).add(Arc::new(guest)),
+                // A command asks whether it is heard.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
                 Err(error) => {
                     tracing::debug!("a command cannot use the tunnel: {error}");
                     std::thread::sleep(PAUSE);
@@ -325,16 +332,28 @@ pub(crate) fn from_memory(memory: &OwnedFd) -> io::Result<TunnelState> {
 }
 
 /// Connects to a tunnel, over its socket.
-pub(crate) fn knock(stream: UnixStream, channel: Channel) -> io::Result<()> {
+pub(crate) fn knock(connection: &Connection, channel: Channel) -> io::Result<()> {
     let channel = OwnedFd::from(channel);
-    let stream = Channel::from(OwnedFd::from(stream));
+    let stream = Channel::from(connection.as_fd().try_clone_to_owned()?);
     stream.send(&Hello {}, &[channel.as_fd(), io::stderr().as_fd()])
+}
+
+/// Waits until the tunnel hears the connection: it closes one that says nothing. Standard error of this
+/// command would stay open in one that is not heard.
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] at the deadline.
+pub(crate) fn wait_for_ear(connection: &Connection, deadline: Instant) -> io::Result<()> {
+    Channel::from(connection.as_fd().try_clone_to_owned()?).finish()?;
+    match connection.read(&mut [0], deadline) {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
+        // Or the tunnel has ended.
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use weft_ipc::listener;
-
     use super::*;
 
     #[test]
@@ -347,7 +366,10 @@ mod tests {
         members.serve(|| {}).unwrap();
         members.ending()();
         let (late, of_late) = Channel::pair().unwrap();
-        knock(UnixStream::connect(&path).unwrap(), of_late).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let connect = || Connection::connect(&path, deadline).unwrap();
+        wait_for_ear(&connect(), deadline).unwrap();
+        knock(&connect(), of_late).unwrap();
         while lock(&members.state).late.is_empty() {
             assert_eq!(lock(&members.state).members.len(), 1, "it has joined");
             std::thread::yield_now();

@@ -1,7 +1,8 @@
 //! A client of the cross-platform UAPI: reads and changes the state of an interface that weft, wireguard-go
 //! or boringtun runs.
 //!
-//! An exchange is one request and one answer over a new connection, bounded in time and size.
+//! An exchange is one request and one answer over a new connection, bounded in time and size. A daemon that is
+//! stopped is not waited for as long as one that applies a large change.
 
 use std::io;
 use std::path::Path;
@@ -11,6 +12,7 @@ use weft_config::InterfaceName;
 use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::exit::{Code, Error};
 use weft_ipc::Connection;
+use weft_ipc::holder::with_state;
 use weft_ipc::runtime_dir::{self, Users};
 use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
@@ -29,9 +31,12 @@ pub use answer::AnswerProblem;
 #[cfg(windows)]
 pub(crate) use transport::place as pipe_of;
 
-/// The time limit of an exchange. A daemon on a small machine needs several seconds for ten thousand new
-/// peers.
+/// The time limit of an exchange.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a daemon may take to begin its answer: to a short request, and for each KiB of a longer one. A
+/// daemon on a small machine needs several seconds for ten thousand new peers, which are about 2 MiB.
+const SHORT_PATIENCE: Duration = Duration::from_secs(10);
+const KIB_PATIENCE: Duration = Duration::from_millis(25);
 /// The maximum bytes of an answer: a hundred thousand peers with some allowed-ips each.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -66,8 +71,10 @@ pub enum UapiError {
          (`ss -xlp`), end it, and remove the socket"
     )]
     Stranger { interface: InterfaceName, place: String, user: u32, expected: Users },
-    #[error("{interface}: its daemon gave no answer within {seconds} s; look at its log, or restart it")]
-    Timeout { interface: InterfaceName, seconds: u64 },
+    #[error(
+        "{interface} does not answer within {seconds} s: its daemon{process} hangs, or the machine is overloaded"
+    )]
+    Timeout { interface: InterfaceName, seconds: u64, process: String },
     #[error("{interface}: the connection to its daemon broke: {error}; look at its log")]
     Broken { interface: InterfaceName, error: io::Error },
     #[error("{interface}: its daemon refused: {error}{}; its log may say more", meaning(error))]
@@ -103,10 +110,18 @@ impl UapiError {
         }
     }
 
-    fn during_exchange(interface: &InterfaceName, error: io::Error) -> Self {
+    fn during_exchange(
+        interface: &InterfaceName,
+        error: io::Error,
+        limits: &Limits,
+        process: Option<u32>,
+    ) -> Self {
         let interface = interface.clone();
         match error.kind() {
-            io::ErrorKind::TimedOut => Self::Timeout { interface, seconds: PATIENCE.as_secs() },
+            io::ErrorKind::TimedOut => {
+                let seconds = limits.begin.elapsed().as_secs();
+                Self::Timeout { interface, seconds, process: with_state(process) }
+            }
             _ => Self::Broken { interface, error },
         }
     }
@@ -121,7 +136,9 @@ impl UapiError {
                     Self::NotRunning { interface, place }
                 }
             }
-            io::ErrorKind::TimedOut => Self::Timeout { interface, seconds: PATIENCE.as_secs() },
+            io::ErrorKind::TimedOut => {
+                Self::Timeout { interface, seconds: SHORT_PATIENCE.as_secs(), process: String::new() }
+            }
             _ => Self::Connect { interface, place, error },
         }
     }
@@ -170,17 +187,36 @@ fn refused(interface: &InterfaceName, errno: i32) -> UapiError {
 }
 
 fn exchange(interface: &InterfaceName, request: &[u8]) -> Result<Zeroizing<Vec<u8>>, UapiError> {
-    let deadline = Instant::now() + PATIENCE;
     let place = transport::place(interface.as_str());
-    let connection = Connection::connect(Path::new(&place), deadline)
+    let connection = Connection::connect(Path::new(&place), Instant::now() + SHORT_PATIENCE)
         .map_err(|error| UapiError::on_connecting(interface, error))?;
     check_server(interface, &connection)?;
-    converse(&connection, request, deadline).map_err(|error| UapiError::during_exchange(interface, error))
+    let limits = Limits::of(request);
+    converse(&connection, request, &limits)
+        .map_err(|error| UapiError::during_exchange(interface, error, &limits, connection.server_process()))
+}
+
+/// The time limits of an exchange.
+struct Limits {
+    begin: Instant,
+    /// Until the first byte of the answer.
+    first: Duration,
+    /// Until its end.
+    whole: Duration,
+}
+
+impl Limits {
+    fn of(request: &[u8]) -> Self {
+        let kib = u32::try_from(request.len() >> 10).unwrap_or(u32::MAX);
+        let first = SHORT_PATIENCE.saturating_add(KIB_PATIENCE.saturating_mul(kib)).min(PATIENCE);
+        Self { begin: Instant::now(), first, whole: PATIENCE }
+    }
 }
 
 /// Sends the request, and returns the complete answer.
-fn converse(connection: &Connection, request: &[u8], deadline: Instant) -> io::Result<Zeroizing<Vec<u8>>> {
-    match connection.write_all(request, deadline) {
+fn converse(connection: &Connection, request: &[u8], limits: &Limits) -> io::Result<Zeroizing<Vec<u8>>> {
+    let first = limits.begin + limits.first;
+    match connection.write_all(request, first) {
         // A daemon that refuses a line answers and closes without reading the rest.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         other => other?,
@@ -188,6 +224,7 @@ fn converse(connection: &Connection, request: &[u8], deadline: Instant) -> io::R
     let mut answer = Zeroizing::new(Vec::new());
     let mut chunk = Zeroizing::new([0; 16 << 10]);
     while !is_whole(&answer) {
+        let deadline = if answer.is_empty() { first } else { limits.begin + limits.whole };
         match connection.read(&mut chunk[..], deadline)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             received => append(&mut answer, &chunk[..received])?,

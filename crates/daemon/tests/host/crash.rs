@@ -362,15 +362,28 @@ fn a_daemon_that_is_stopped_is_named_with_its_state_and_goes_down_once_it_goes_o
     let daemon = network.up(&network.file("weft0.conf", &full_tunnel("PostDown = sleep 5")));
     daemon.signal(Signal::SIGSTOP);
     let says = format!("process {}, state T (stopped)", daemon.pid());
-    for command in ["down", "status"] {
-        let mut asked = network.weft(&[command, NAME]);
-        let mut asked = asked.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        // Longer than a command that is stuck is waited for.
+    let commands: [&[&str]; 7] = [
+        &["down", NAME],
+        &["status", NAME],
+        &["save", NAME],
+        &["show", NAME],
+        &["showconf", NAME],
+        &["set", NAME, "fwmark", "off"],
+        &["capture", NAME, "-w", "/dev/null"],
+    ];
+    let asked = commands.map(|command| {
+        let mut asked = network.weft(command);
+        (command, asked.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
+    });
+    for (command, mut asked) in asked {
+        let command = command.join(" ");
         let status = wait_until("the command to end", || asked.try_wait().unwrap());
         let mut told = String::new();
         std::io::Read::read_to_string(&mut asked.stderr.take().unwrap(), &mut told).unwrap();
         assert_eq!(status.code(), Some(1), "{command}: {told}");
         assert!(told.contains(&says), "{command}: {told}");
+        // Not as long as one that changes ten thousand peers may take.
+        assert!(command.starts_with("down") || told.contains(" within 10 s"), "{command}: {told}");
     }
     daemon.signal(Signal::SIGCONT);
     // A slow command is not cut.

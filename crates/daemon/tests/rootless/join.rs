@@ -184,6 +184,58 @@ fn commands_that_start_at_once_share_a_tunnel() {
 }
 
 #[test]
+fn a_command_does_not_wait_for_a_tunnel_that_is_stopped() {
+    let Some(world) = World::new() else { return };
+    let file = world.file("");
+    let first = Staying::start(&world, &file, &[]);
+    let tunnel = world.tunnel();
+    kill(tunnel, Signal::SIGSTOP).unwrap();
+    let path = file.to_str().unwrap();
+    let commands = [(125, &["exec", path, "--", "true"][..]), (1, &["proxy", path, "--socks5", "1080"])];
+    let asked = commands.map(|(code, words)| {
+        let mut asked = world.in_session(world.weft(words));
+        (code, asked.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    });
+    for (code, asked) in asked {
+        let Ended { code: ended_with, stderr, .. } = ended(asked);
+        assert_eq!(ended_with, Some(code), "{stderr}");
+        let told =
+            format!("office does not answer within 10 s: its daemon (process {tunnel}, state T (stopped)) ");
+        assert!(stderr.contains(&told), "{stderr}");
+    }
+    kill(tunnel, Signal::SIGCONT).unwrap();
+    // It hears of those that have left.
+    let again = Staying::start(&world, &file, &[]);
+    assert_eq!(again.network, first.network);
+    again.end();
+    first.end();
+    world.assert_nothing_left();
+}
+
+#[test]
+fn a_command_does_not_wait_for_a_tunnel_that_is_stopped_while_it_comes_up() {
+    let Some(world) = World::new() else { return };
+    // Here is no name server, and the name is looked up again and again.
+    let text = std::fs::read_to_string(world.file("")).unwrap();
+    let file = world.write("office.conf", &text.replace("192.0.2.2:", "gateway.example:"));
+    let mut command = world.in_session(world.exec(&file, &[], &STAY));
+    command.env("WG_ENDPOINT_RESOLUTION_RETRIES", "infinity");
+    let Starting(mut starting) = Staying::spawn(command);
+    until("the tunnel starts", || world.processes().iter().any(|name| name == "weft-tunnel"));
+    let tunnel = world.tunnel();
+    kill(tunnel, Signal::SIGSTOP).unwrap();
+    until("weft ends", || starting.try_wait().unwrap().is_some());
+    // The tunnel has its standard error.
+    kill(tunnel, Signal::SIGCONT).unwrap();
+    let Ended { code, stderr, .. } = ended(starting);
+    assert_eq!(code, Some(125), "{stderr}");
+    let told =
+        format!("office does not answer within 10 s: its daemon (process {tunnel}, state T (stopped)) ");
+    assert!(stderr.contains(&told), "{stderr}");
+    world.assert_nothing_left();
+}
+
+#[test]
 fn the_end_of_the_first_command_by_its_terminal_or_sigkill_does_not_end_the_second() {
     let Some(world) = World::new() else { return };
     world.serve_page(80);

@@ -1,6 +1,7 @@
 //! A Unix socket.
 
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -98,6 +99,12 @@ impl Connection {
 impl From<UnixStream> for Connection {
     fn from(stream: UnixStream) -> Self {
         Self { stream }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 

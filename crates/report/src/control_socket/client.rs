@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use weft_config::{self as config, InterfaceName};
 use weft_ipc::Connection;
-use weft_ipc::holder::state_of;
+use weft_ipc::holder::with_state;
 use weft_ipc::runtime_dir::{self, Users, control_socket, runtime_dir, user_dir};
 use zeroize::Zeroizing;
 
@@ -376,13 +376,5 @@ fn end(connection: &Connection) {
 }
 
 fn timed_out(name: &InterfaceName, patience: Duration, process: Option<u32>) -> ClientError {
-    let process = process.map(|id| match state_of(id) {
-        Some(state) => format!(" (process {id}, state {state})"),
-        None => format!(" (process {id})"),
-    });
-    ClientError::Timeout {
-        name: name.to_string(),
-        seconds: patience.as_secs(),
-        process: process.unwrap_or_default(),
-    }
+    ClientError::Timeout { name: name.to_string(), seconds: patience.as_secs(), process: with_state(process) }
 }

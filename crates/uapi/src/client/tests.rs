@@ -160,3 +160,12 @@ fn a_refusal_says_what_to_do() {
     }
     assert_eq!(refused(&interface, -1).exit_code(), Code::Permission);
 }
+
+#[test]
+fn a_long_request_may_take_longer_than_a_short_one() {
+    let first = |bytes: usize| Limits::of(&vec![0; bytes]).first;
+    assert_eq!(first(b"get=1\n\n".len()), SHORT_PATIENCE);
+    // Ten thousand peers, and more.
+    assert!((PATIENCE - SHORT_PATIENCE..=PATIENCE).contains(&first(2_000_000)));
+    assert_eq!(first(64 << 20), PATIENCE);
+}

@@ -61,15 +61,16 @@ mod tests {
 
     use zeroize::Zeroizing;
 
-    use super::super::converse;
+    use super::super::{Limits, converse};
     use super::*;
 
-    /// One end of a connection, with the time limit of the exchange.
+    /// One end of a connection, with the time limit of the first byte.
     struct Client(Connection, Duration);
 
     impl Client {
         fn exchange(&self, request: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {
-            converse(&self.0, request, Instant::now() + self.1)
+            let limits = Limits { begin: Instant::now(), first: self.1, whole: Duration::from_secs(60) };
+            converse(&self.0, request, &limits)
         }
     }
 
