@@ -2,12 +2,12 @@
 //! may make entries.
 //!
 //! An earlier file stays until the new one is whole: that is written beside it, and takes its name at the
-//! end. A FIFO, a device and what is open already, such as /dev/stdout, are written as they are, and so is a
+//! end. A FIFO, which has 10 s to have a reader, a device and what is open already, such as /dev/stdout, are written as they are, and so is a
 //! file that cannot be replaced: one with several names or of another user, or in a directory that this user
 //! may not write to.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 #[cfg_attr(unix, path = "output_file/unix.rs")]
@@ -91,9 +91,7 @@ impl OutputFile {
                 match fs::rename(unfinished, earlier) {
                     // A mount point, as of a file in a container.
                     Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                        let mut place = File::options().write(true).truncate(true).open(earlier)?;
-                        io::copy(&mut File::open(unfinished)?, &mut place)?;
-                        return Ok(());
+                        return copy_over(unfinished, earlier);
                     }
                     renamed => renamed?,
                 }
@@ -103,9 +101,11 @@ impl OutputFile {
         Ok(())
     }
 
-    /// Keeps what was written, as it is of use without its end, unless there is an earlier file.
+    /// Keeps what was written, if anything was, as it is of use without its end, unless there is an earlier
+    /// file.
     pub fn keep_if_new(mut self) {
-        if matches!(self.end, End::New(_)) {
+        let is_empty = self.file.metadata().is_ok_and(|file| file.len() == 0);
+        if matches!(self.end, End::New(_)) && !is_empty {
             self.end = End::InPlace;
         }
     }
@@ -114,6 +114,26 @@ impl OutputFile {
         self.end = End::InPlace;
         self.file.set_len(0)
     }
+}
+
+/// Writes the content of a file over that of an earlier one. What needs room comes first: on a full disk the
+/// earlier content stays.
+fn copy_over(from: &Path, to: &Path) -> io::Result<()> {
+    let (mut from, mut to) = (File::open(from)?, File::options().write(true).open(to)?);
+    let (before, length) = (to.metadata()?.len(), from.metadata()?.len());
+    if length > before {
+        from.seek(SeekFrom::Start(before))?;
+        to.seek(SeekFrom::Start(before))?;
+        if let Err(error) = io::copy(&mut from, &mut to).and_then(|_| to.sync_all()) {
+            let _ = to.set_len(before);
+            return Err(error);
+        }
+    }
+    from.rewind()?;
+    to.rewind()?;
+    io::copy(&mut from.take(before), &mut to)?;
+    to.set_len(length)?;
+    to.sync_all()
 }
 
 impl Write for OutputFile {

@@ -1,5 +1,6 @@
 //! The users that a proxy lets in.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -34,12 +35,14 @@ pub enum UsersError {
         source: std::io::Error,
     },
     /// A line is not a user and a password.
-    #[error("{}:{line}: a line is USER:PASSWORD, each of 1 to 255 bytes, the user without a colon", path.display())]
+    #[error("{}:{line}: {problem}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
         /// The number of the line, from 1.
         line: usize,
+        /// What is wrong with it.
+        problem: String,
     },
     /// The file names no user.
     #[error("{} has no line USER:PASSWORD", path.display())]
@@ -58,18 +61,16 @@ impl Users {
     pub fn read(path: &Path) -> Result<Self, UsersError> {
         let read = weft_config::read_named(path, MAX_BYTES);
         let (text, _) = read.map_err(|source| UsersError::Read { path: path.to_owned(), source })?;
-        let mut users = Vec::new();
-        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let (mut users, mut lines) = (Vec::new(), HashMap::new());
+        for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
             }
-            let user = line.iter().position(|byte| *byte == b':');
-            let is_fine = user.is_some_and(|user| {
-                (1..=MAX_LEN).contains(&user) && (1..=MAX_LEN).contains(&(line.len() - user - 1))
-            });
-            if !is_fine {
-                return Err(UsersError::Line { path: path.to_owned(), line: number + 1 });
+            let wrong = |problem| UsersError::Line { path: path.to_owned(), line: number, problem };
+            let user = user_of(line).map_err(|problem| wrong(problem.to_owned()))?;
+            if let Some(earlier) = lines.insert(user, number) {
+                return Err(wrong(format!("line {earlier} has this user already; a user has one password")));
             }
             users.push(Zeroizing::new(line.to_vec()));
         }
@@ -96,6 +97,20 @@ impl Users {
     }
 }
 
+/// Returns the user of a line, or what is wrong with the line.
+fn user_of(line: &[u8]) -> Result<&str, &'static str> {
+    let text = str::from_utf8(line).ok().filter(|line| !line.contains('\0'));
+    let line = text.ok_or("the line is not UTF-8; save the file as UTF-8")?;
+    if line.starts_with('\u{feff}') {
+        return Err("the line begins with a byte order mark; save the file as UTF-8 without one");
+    }
+    let is_fine = |part: &str| (1..=MAX_LEN).contains(&part.len());
+    match line.split_once(':') {
+        Some((user, password)) if is_fine(user) && is_fine(password) => Ok(user),
+        _ => Err("a line is USER:PASSWORD, each of 1 to 255 bytes, the user without a colon"),
+    }
+}
+
 /// Compares all bytes, whatever the first ones are. The length may show.
 fn is_equal(known: &[u8], given: &[u8]) -> bool {
     let difference = known.iter().zip(given).fold(0, |difference, (a, b)| difference | (a ^ b));
@@ -106,7 +121,7 @@ fn is_equal(known: &[u8], given: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn users(text: &str) -> Result<Users, String> {
+    fn users(text: impl AsRef<[u8]>) -> Result<Users, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
         std::fs::write(&path, text).unwrap();
@@ -135,9 +150,25 @@ mod tests {
         assert!(users("a:b\nno colon\n").unwrap_err().contains("users:2: a line is USER:PASSWORD"));
         assert!(users(":b\n").unwrap_err().contains(":1:"));
         assert!(users("a:\n").unwrap_err().contains(":1:"));
-        assert!(users(&format!("a:{}\n", "b".repeat(256))).unwrap_err().contains(":1:"));
+        assert!(users(format!("a:{}\n", "b".repeat(256))).unwrap_err().contains(":1:"));
+        assert_eq!(
+            users("a:b\nc:d\nb:d\na:c\n").unwrap_err().split_once("users").unwrap().1,
+            ":4: line 1 has this \
+                    user already; a user has one password"
+        );
+        for (text, told) in [
+            (&b"a:b\nb\xfc:c\n"[..], "users:2: the line is not UTF-8"),
+            (b"a:\xfc\n", "users:1: the line is not UTF-8"),
+            (b"\xff\xfea\0:\0b\0\n\0", "users:1: the line is not UTF-8"),
+            (b"a\0:\0b\0\n\0", "users:1: the line is not UTF-8"),
+            (b"\xef\xbb\xbfa:b\n", "users:1: the line begins with a byte order mark"),
+            (b"\xef\xbb\xbf# who\na:b\n", "users:1: the line begins with a byte order mark"),
+        ] {
+            let error = users(text).unwrap_err();
+            assert!(error.contains(told), "{told}: {error}");
+        }
         assert!(users("# none\n").unwrap_err().contains("has no line"));
-        let large = users(&"a:b\n".repeat(1 << 18 | 1)).unwrap_err();
+        let large = users("a:b\n".repeat(1 << 18 | 1)).unwrap_err();
         assert!(large.starts_with("cannot read ") && large.ends_with("file too large"), "{large}");
         let missing = Users::read(Path::new("/nonexistent/users")).unwrap_err().to_string();
         assert!(missing.starts_with("cannot read /nonexistent/users: "), "{missing}");

@@ -15,6 +15,8 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
+use weft_config::read_regular_text;
+
 use crate::names::nsswitch_conf;
 use crate::view::{View, hide};
 
@@ -41,7 +43,7 @@ impl LookUps {
             format!("cannot look names up through the tunnel, because {ETC} cannot be covered: {error}")
         };
         let etc = fs::canonicalize(ETC).map_err(failed)?;
-        let nsswitch = fs::read_to_string(etc.join(NSSWITCH_CONF)).unwrap_or_default();
+        let nsswitch = read_regular_text(&etc.join(NSSWITCH_CONF)).unwrap_or_default();
         let nsswitch = nsswitch_conf(&nsswitch, has_servers);
         let files = [(RESOLV_CONF, resolv_conf.to_owned()), (NSSWITCH_CONF, nsswitch)];
         let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK);

@@ -1,10 +1,10 @@
 //! The name servers of a namespace, and the files that tell programs of them.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::net::IpAddr;
+use std::path::Path;
 
-use weft_config::Dns;
+use weft_config::{Dns, read_regular_text};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
@@ -31,11 +31,16 @@ impl Names {
     /// # Errors
     /// There are none, and what is wrong.
     pub fn of_host() -> Result<Self, String> {
-        let text = fs::read_to_string(RESOLV_CONF).map_err(|error| format!("{RESOLV_CONF}: {error}"))?;
+        Self::of_file(Path::new(RESOLV_CONF))
+    }
+
+    fn of_file(file: &Path) -> Result<Self, String> {
+        let shown = file.display();
+        let text = read_regular_text(file).map_err(|error| format!("{shown}: {error}"))?;
         let names = Self::parse(&text);
         if names.servers.is_empty() {
             return Err(format!(
-                "{RESOLV_CONF} has no `nameserver` line with an address, so this host looks no name up"
+                "{shown} has no `nameserver` line with an address, so this host looks no name up"
             ));
         }
         Ok(names)
@@ -88,7 +93,41 @@ pub(crate) fn nsswitch_conf(host: &str, has_servers: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, create_dir, write};
+    use std::os::unix::fs::symlink;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
     use super::*;
+
+    #[test]
+    fn the_hosts_file_is_read_if_it_is_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
+        symlink("/dev/zero", at("endless")).unwrap();
+        create_dir(at("directory")).unwrap();
+        File::create(at("large")).unwrap().set_len(1 << 40).unwrap();
+        write(at("none"), "search example\n").unwrap();
+        write(at("file"), "nameserver 192.0.2.53\n").unwrap();
+        symlink("file", at("link")).unwrap();
+        for (name, told) in [
+            ("fifo", "not a regular file"),
+            ("endless", "not a regular file"),
+            ("directory", "not a regular file"),
+            ("large", "too large"),
+            ("none", "no `nameserver` line"),
+            ("missing", "No such file"),
+        ] {
+            let error = Names::of_file(&at(name)).unwrap_err();
+            assert!(error.starts_with(at(name).to_str().unwrap()) && error.contains(told), "{error}");
+        }
+        for name in ["file", "link"] {
+            let servers = Names::of_file(&at(name)).unwrap().servers;
+            assert_eq!(servers, ["192.0.2.53".parse::<IpAddr>().unwrap()]);
+        }
+    }
 
     #[test]
     fn the_tunnels_servers_are_the_only_ones() {

@@ -1,6 +1,7 @@
 //! The name servers that programs of this machine ask.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 /// The file that the system's resolver reads.
 const FILE: &str = "/etc/resolv.conf";
@@ -18,7 +19,7 @@ pub(super) fn of_the_system() -> Vec<IpAddr> {
 }
 
 fn read(file: &str) -> Vec<IpAddr> {
-    servers_of(&std::fs::read_to_string(file).unwrap_or_default())
+    servers_of(&weft_config::read_regular_text(Path::new(file)).unwrap_or_default())
 }
 
 fn servers_of(text: &str) -> Vec<IpAddr> {

@@ -57,21 +57,19 @@ fn what_another_user_left_in_a_directory_of_others_is_no_trap() {
     for (mode, owner) in [(0o1777, 0), (0o755, STRANGER), (0o777, STRANGER)] {
         for (what, make, told) in entries {
             let place = Place::new(mode, owner);
-            if what == "a FIFO" && owner == STRANGER {
-                // As a file. Opening it waits for a reader.
-                continue;
-            }
             make(&place);
             // A user cannot make a file of root its own, and in most systems not link to it.
             if what != "a hard link" {
                 std::os::unix::fs::lchown(place.path(), Some(STRANGER), None).unwrap();
             }
-            let result = open(&place.path(), 0o600).map(drop).map_err(|error| error.to_string());
+            let result = open_within(&place.path(), 0o600, Duration::ZERO);
+            let result = result.map(drop).map_err(|error| error.to_string());
             // In a directory of that user a file is as good as any.
             match what {
                 "a file" if owner == STRANGER => assert_eq!(result, Ok(()), "{what}, {mode:o}"),
-                "a directory" if owner == STRANGER => {
-                    assert!(result.unwrap_err().contains("no regular file"), "{what}, {mode:o}");
+                "a directory" | "a FIFO" if owner == STRANGER => {
+                    let told = if what == "a FIFO" { "no program reads it" } else { "no regular file" };
+                    assert!(result.unwrap_err().contains(told), "{what}, {mode:o}");
                 }
                 _ => assert!(
                     result.as_ref().is_err_and(|error| error.contains(told)),
@@ -102,6 +100,8 @@ fn an_earlier_file_is_whole_until_the_new_one_is() {
             let unfinished = begin("unfinished");
             assert_eq!(content().as_deref(), before.or(Some("unfinished")));
             drop(unfinished);
+            assert_eq!((content().as_deref(), entries()), (before, 1 + usize::from(before.is_some())));
+            OutputFile::create(&path, 0o600).unwrap().keep_if_new();
             assert_eq!((content().as_deref(), entries()), (before, 1 + usize::from(before.is_some())));
             begin("kept, if it is new").keep_if_new();
             assert_eq!(content().as_deref(), before.or(Some("kept, if it is new")));
@@ -143,4 +143,57 @@ fn what_cannot_be_replaced_is_written_as_it_is_and_not_emptied_before() {
     let name = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
     OutputFile::write_whole(Path::new(&name), 0o600, b"and after").unwrap();
     assert_eq!(fs::read_to_string(place.path().with_file_name("open")).unwrap(), "before and after");
+}
+
+#[test]
+fn a_pipe_without_a_reader_is_refused() {
+    let place = Place::new(0o700, geteuid().as_raw());
+    let link = place.path().with_file_name("link");
+    mkfifo(&place.path(), Mode::S_IRWXU).unwrap();
+    symlink("out", &link).unwrap();
+    // One that had a reader when it was opened, as by a shell.
+    let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(place.path()).unwrap();
+    let writer = OpenOptions::new().write(true).open(place.path()).unwrap();
+    drop(reader);
+    let descriptor = PathBuf::from(format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer)));
+    for path in [place.path(), link, descriptor] {
+        let error = open_within(&path, 0o600, Duration::ZERO).unwrap_err().to_string();
+        assert_eq!(error, "it is a FIFO, and no program reads it", "{path:?}");
+    }
+    // What opens nothing for another reason is not waited for.
+    let socket = place.path().with_file_name("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let error = open_within(&socket, 0o600, Duration::MAX).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENXIO));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_mounted_over_a_file_keeps_its_content_on_a_full_disk() {
+    use std::process::Command;
+
+    let place = Place::new(0o700, geteuid().as_raw());
+    let disk = place.path().with_file_name("disk");
+    fs::create_dir(&disk).unwrap();
+    fs::write(place.path(), "").unwrap();
+    let mount = |words: &[&str], on: &Path| {
+        let status = Command::new("mount").args(words).arg(on).status()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other("mount(8) failed")) }
+    };
+    let file = disk.join("file");
+    let prepare = || {
+        mount(&["-t", "tmpfs", "-o", "size=64k", "tmpfs"], &disk)?;
+        fs::write(&file, "earlier")?;
+        mount(&["--bind", file.to_str().unwrap()], &place.path())
+    };
+    weft_lab::mounts::run_separate(prepare, || {
+        let content = || fs::read(place.path()).unwrap();
+        let error = OutputFile::write_whole(&place.path(), 0o600, &[7; 128 << 10]).unwrap_err();
+        assert_eq!((error.kind(), &content()[..]), (io::ErrorKind::StorageFull, &b"earlier"[..]));
+        for new in [&b"a longer text than before"[..], b"short", b"", b"other"] {
+            OutputFile::write_whole(&place.path(), 0o600, new).unwrap();
+            assert_eq!((&content()[..], &fs::read(&file).unwrap()[..]), (new, new));
+        }
+        assert_eq!(fs::read_dir(place.path().parent().unwrap()).unwrap().count(), 2);
+    });
 }

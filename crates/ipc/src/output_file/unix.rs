@@ -4,7 +4,10 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::geteuid;
 
 use super::End;
@@ -17,11 +20,23 @@ const STICKY: u32 = 0o1000;
 /// How often an entry may change while it is looked at, and how many links lead from one to the next.
 const ATTEMPTS: u32 = 32;
 
+/// How long a FIFO may be without a program that reads it: a window may have to open first.
+const NO_READER: Duration = Duration::from_secs(10);
+/// The time between two looks for it.
+const LOOK: Duration = Duration::from_millis(20);
+
 pub(super) fn open(path: &Path, mode: u32) -> io::Result<(File, End)> {
+    open_within(path, mode, NO_READER)
+}
+
+/// Opens a file. A FIFO is waited for.
+fn open_within(path: &Path, mode: u32, patience: Duration) -> io::Result<(File, End)> {
     let mut path = path.to_owned();
     for _ in 0..ATTEMPTS {
         if weft_config::is_descriptor(&path) {
-            return Ok((OpenOptions::new().append(true).open(path)?, End::InPlace));
+            // The other end of a pipe that is open already does not come back.
+            let file = open_there(&path, OpenOptions::new().append(true), 0, Duration::ZERO)?;
+            return Ok((file, End::InPlace));
         }
         let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
         let directory = directory.unwrap_or(Path::new("."));
@@ -42,8 +57,8 @@ pub(super) fn open(path: &Path, mode: u32) -> io::Result<(File, End)> {
             path = directory.join(fs::read_link(&path)?);
             continue;
         }
-        let mut options = OpenOptions::new();
-        let file = options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NOCTTY).open(&path)?;
+        let flags = libc::O_NOFOLLOW | libc::O_NOCTTY;
+        let file = open_there(&path, OpenOptions::new().write(true), flags, patience)?;
         let opened = file.metadata()?;
         if (opened.dev(), opened.ino()) != (entry.dev(), entry.ino()) {
             continue;
@@ -55,6 +70,30 @@ pub(super) fn open(path: &Path, mode: u32) -> io::Result<(File, End)> {
         });
     }
     Err(io::Error::other("links lead in a circle, or another process replaces it again and again"))
+}
+
+/// Opens what is there. The system would wait for the reader of a FIFO without end.
+fn open_there(path: &Path, options: &mut OpenOptions, flags: i32, patience: Duration) -> io::Result<File> {
+    let begin = Instant::now();
+    loop {
+        match options.custom_flags(flags | libc::O_NONBLOCK).open(path) {
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+                if !fs::metadata(path)?.file_type().is_fifo() {
+                    return Err(error);
+                }
+                if begin.elapsed() >= patience {
+                    return Err(io::Error::other("it is a FIFO, and no program reads it"));
+                }
+                sleep(LOOK);
+            }
+            opened => {
+                let file = opened?;
+                let status = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
+                fcntl(&file, FcntlArg::F_SETFL(status - OFlag::O_NONBLOCK))?;
+                return Ok(file);
+            }
+        }
+    }
 }
 
 /// Makes a file beside an earlier one, with its owner and mode; `None` if it cannot take its place.
