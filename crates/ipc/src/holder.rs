@@ -67,8 +67,8 @@ pub fn state_of(id: u32) -> Option<String> {
     status.lines().find_map(|line| Some(line.strip_prefix("State:")?.trim().to_owned()))
 }
 
-/// Writes ` (process 1234, state T (stopped))`, which follows the name of a daemon that does not answer; nothing
-/// if the system does not tell its process.
+/// Writes ` (process 1234, state T (stopped))`, which follows the name of a daemon that does not answer;
+/// nothing if the system does not tell its process.
 pub fn with_state(process: Option<u32>) -> String {
     process.map_or_else(String::new, |id| match state_of(id) {
         Some(state) => format!(" (process {id}, state {state})"),

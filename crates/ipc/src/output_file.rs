@@ -2,9 +2,9 @@
 //! may make entries.
 //!
 //! An earlier file stays until the new one is whole: that is written beside it, and takes its name at the
-//! end. A FIFO, which has 10 s to have a reader, a device and what is open already, such as /dev/stdout, are written as they are, and so is a
-//! file that cannot be replaced: one with several names or of another user, or in a directory that this user
-//! may not write to.
+//! end. A FIFO, which has 10 s to have a reader, a device and what is open already, such as /dev/stdout, are
+//! written as they are, and so is a file that cannot be replaced: one with several names or of another user,
+//! or in a directory that this user may not write to.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write};

@@ -226,7 +226,8 @@ fn start(
     }
 }
 
-/// Waits until the tunnel is up, which may take long unless its process is stopped, and enters its namespaces.
+/// Waits until the tunnel is up, which may take long unless its process is stopped, and enters its
+/// namespaces.
 fn wait(
     channel: Channel,
     name: &InterfaceName,

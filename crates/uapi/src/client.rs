@@ -1,8 +1,8 @@
 //! A client of the cross-platform UAPI: reads and changes the state of an interface that weft, wireguard-go
 //! or boringtun runs.
 //!
-//! An exchange is one request and one answer over a new connection, bounded in time and size. A daemon that is
-//! stopped is not waited for as long as one that applies a large change.
+//! An exchange is one request and one answer over a new connection, bounded in time and size. A daemon that
+//! is stopped is not waited for as long as one that applies a large change.
 
 use std::io;
 use std::path::Path;
