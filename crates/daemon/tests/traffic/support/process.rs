@@ -59,8 +59,8 @@ fn report_queues_that_are_too_many(command: &Command) {
     }
 }
 
-/// Runs a command of weft to its end, in the network and the mount namespace of a process: a reload is refused
-/// from another network.
+/// Runs a command of weft to its end, in the network and the mount namespace of a process: a reload is
+/// refused from another network.
 pub(crate) fn weft_beside(process: u32, directory: &Path, arguments: &[&str]) -> Output {
     let command = weft(directory, arguments);
     let mut entered = Command::new("nsenter");
