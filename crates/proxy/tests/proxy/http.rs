@@ -252,7 +252,7 @@ fn half_a_request_and_an_oversized_head_are_turned_away() {
     let Some(lab) = Lab::new() else { return };
     lab.serve_http();
     let hasty = Options { request_timeout: Duration::from_millis(300), ..options() };
-    let running = lab.proxy(hasty);
+    let _running = lab.proxy(hasty);
     lab.client(async || {
         for half in ["", "GET", "GET http://10.9.0.1/ HTTP/1.1\r\nHost: 10.9."] {
             let mut stream = TcpStream::connect(PROXY).await.unwrap();
@@ -272,10 +272,6 @@ fn half_a_request_and_an_oversized_head_are_turned_away() {
             answer.clear();
             stream.read_to_end(&mut answer).await.unwrap();
         }
-    });
-    drop(running);
-    let _running = lab.proxy(options());
-    lab.client(async || {
         let mut stream = TcpStream::connect(PROXY).await.unwrap();
         let long = format!("GET http://10.9.0.1/ HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(40_000));
         let _ = stream.write_all(long.as_bytes()).await;
