@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use weft_config::InterfaceName;
-use weft_config::exit::Error;
+use weft_config::exit::{Code, Error};
 use weft_report::control_socket::{Client, ClientError};
 use weft_report::{StatusReport, add_recent, diagnose};
 
@@ -12,7 +12,8 @@ use crate::args::StatusArgs;
 use crate::output;
 use crate::running::{self, Running};
 
-mod table;
+mod details;
+mod glance;
 
 /// Prints the state of one interface, or of all running interfaces.
 ///
@@ -22,7 +23,10 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
     running::warn_of_leftovers(args.name.as_ref());
     let Running { answers: reports, forbidden, errors } = match &args.name {
         Some(name) => {
-            let report = ask_one(name, args.sample)?;
+            let mut report = ask_one(name, args.sample)?;
+            if let Some(wanted) = &args.peer {
+                keep_alone(&mut report, wanted)?;
+            }
             Running { answers: vec![report], forbidden: Vec::new(), errors: Vec::new() }
         }
         None => ask_all(args.sample)?,
@@ -30,8 +34,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
     if args.json {
         output::print_json(&Interfaces { interfaces: &reports })?;
     } else {
-        let texts: Vec<String> =
-            reports.iter().map(|report| table::render(report, &report.findings)).collect();
+        let texts: Vec<String> = reports.iter().map(|report| text(report, args)).collect();
         output::print_styled(&texts.join("\n"))?;
     }
     for error in forbidden {
@@ -43,6 +46,24 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
         output::error(&error);
     }
     Err(last.into())
+}
+
+/// Leaves the peer that a user names, and the findings about it, in a report.
+fn keep_alone(report: &mut StatusReport, wanted: &str) -> Result<(), Error> {
+    let peer = report.peer(wanted).map_err(|error| Error::new(Code::Failure, error))?.clone();
+    report.findings.retain(|finding| finding.about.as_deref() == Some(&peer.label()));
+    report.peers = vec![peer];
+    Ok(())
+}
+
+fn text(report: &StatusReport, args: &StatusArgs) -> String {
+    match &report.peers[..] {
+        [peer] if args.peer.is_some() => {
+            details::one_peer(peer, report) + &weft_report::finding::lines(&report.findings)
+        }
+        _ if args.verbose => details::render(report),
+        _ => glance::render(report, comfy_table::Table::new().width().map(usize::from)),
+    }
 }
 
 #[derive(Serialize)]

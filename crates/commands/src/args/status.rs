@@ -12,6 +12,7 @@ use crate::own_file::interface_of;
 #[command(after_help = format!("\
 Examples:
   sudo weft status              every interface that runs
+  sudo weft status wg0 laptop   one peer of it
   sudo weft status wg0 --json   for scripts
 
 {}", super::EXIT_CODES))]
@@ -19,6 +20,12 @@ pub struct StatusArgs {
     /// The interface, or its configuration file; without it all that run.
     #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
     pub name: Option<InterfaceName>,
+    /// One peer: its name, its public key, or the beginning of that.
+    #[arg(value_name = "PEER")]
+    pub peer: Option<String>,
+    /// Also routes, name servers, firewall, queues, threads, batches and drops, and each peer with its key.
+    #[arg(short, long)]
+    pub verbose: bool,
     /// Print everything as JSON on standard output.
     #[arg(long)]
     pub json: bool,

@@ -109,7 +109,7 @@ fn a_second_command_joins_the_tunnel_which_ends_with_the_last_one() {
     assert_eq!(report["interfaces"][0]["pid"], tunnel.as_raw());
     let shown = world.weft_in_session(&["status", "office", "--sample", "0"]).text();
     for member in [&first, &second] {
-        assert!(shown.contains(&format!(" process {} ", member.weft.id())), "{shown}");
+        assert!(shown.contains(&format!(" process {},", member.weft.id())), "{shown}");
     }
 
     // The first one had started it.

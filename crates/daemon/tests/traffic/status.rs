@@ -53,13 +53,19 @@ fn status_tells_what_a_tunnel_does_and_that_none_runs() {
     assert_eq!(bad, None, "{status}");
 
     // All that run, for people; without a terminal there are no colours.
-    let output = a.weft(&["status", "--sample", "0"]);
+    let output = a.weft(&["status", "-v", "--sample", "0"]);
     let shown = text(&output.stdout);
     assert!(output.status.success() && !shown.contains('\x1b'), "{output:?}");
     for part in [NAME, "51820", "1420", &conf_b.private_key.public_key().to_string(), "10.77.0.2/32"] {
         assert!(shown.contains(part), "{part} in:\n{shown}");
     }
     assert!(!shown.contains(&*conf_a.private_key.to_base64()));
+    // One peer, by its key.
+    let key = conf_b.private_key.public_key().to_string();
+    let shown = text(&a.weft(&["status", NAME, &key[..12]]).stdout);
+    assert!(shown.contains(&key) && shown.contains("10.77.0.2/32") && !shown.contains("1420"), "{shown}");
+    let unknown = a.weft(&["status", NAME, "laptop"]);
+    assert!(unknown.status.code() == Some(1) && text(&unknown.stderr).contains("laptop"), "{unknown:?}");
 
     let (_, directory) = a.stop();
     b.stop();
@@ -127,7 +133,7 @@ fn status_tells_what_each_queue_moves() {
         assert!(queues.iter().all(|queue| number(queue) > 0), "{counter} in {tun}");
     }
     assert!(queues.iter().all(|queue| queue["rates"].is_object()), "{tun}");
-    let shown = text(&a.weft(&["status", "--sample", "0"]).stdout);
+    let shown = text(&a.weft(&["status", "-v", "--sample", "0"]).stdout);
     // The table of the queues is shown if there are several.
     assert_eq!(shown.contains("packets a write"), weft_tun::MAX_QUEUES > 1, "{shown}");
     a.stop();

@@ -61,7 +61,7 @@ fn a_daemon_from_a_shell_is_confined() {
     // Another port and a mark, by the confined threads.
     machine.wg(&format!("set {NAME} listen-port 4567 fwmark 7"));
     assert_confined(&machine, &["weft-packets", "weft-uapi", "weft-control", "weft-metrics"]);
-    let text = machine.run("weft", &["status", NAME]);
+    let text = machine.run("weft", &["status", "-v", NAME]);
     assert!(text.contains("weft-packets"), "{text}");
 }
 

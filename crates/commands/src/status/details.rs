@@ -1,21 +1,18 @@
-//! Formats a report as tables for people. `anstream` removes the colours if the output is not a terminal.
+//! Everything that a report says, for `weft status -v`, and everything about one peer.
 
 use std::fmt::Write as _;
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
-use weft_report::finding::{self, Finding};
-use weft_report::rules::SESSION_MS;
-use weft_report::should_have_session;
 use weft_report::{LimitReport, PeerReport, StatusReport};
-use weft_report::{age, bucket_label, bytes, rate};
+use weft_report::{age, bucket_label, bytes, finding, rate};
+
+use super::glance;
 
 /// The maximum number of entries of a list that are shown; the rest are counted. `--json` has all of them.
 const SHOWN: usize = 6;
-/// The maximum number of peers that are shown.
-const SHOWN_PEERS: usize = 100;
 
-/// Formats the tables of an interface, and the findings.
-pub(super) fn render(report: &StatusReport, findings: &[Finding]) -> String {
+/// Formats an interface with its peers, and the findings.
+pub(super) fn render(report: &StatusReport) -> String {
     let mut text = format!(
         "\x1b[1m{}\x1b[0m  up {}, weft {}, process {}\n",
         report.interface,
@@ -23,25 +20,41 @@ pub(super) fn render(report: &StatusReport, findings: &[Finding]) -> String {
         report.weft_version,
         report.pid
     );
+    text += &lines(&interface(report));
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{}", interface(report));
     if report.packet_threads.len() > 1 {
         let _ = writeln!(text, "{}", packet_threads(report));
     }
     if report.tun.queues.len() > 1 {
         let _ = writeln!(text, "{}", tun_queues(report));
     }
-    if !report.peers.is_empty() {
-        let _ = writeln!(text, "{}", peers(report));
-        if report.peers.len() > SHOWN_PEERS {
-            let _ =
-                writeln!(text, "and {} more peers; --json has them all", report.peers.len() - SHOWN_PEERS);
-        }
+    for peer in report.peers.iter().take(glance::SHOWN_PEERS) {
+        text += &one_peer(peer, report);
     }
+    text += &glance::more(report.peers.len());
     if !report.drops.is_empty() {
         let _ = writeln!(text, "{}", drops(report));
     }
-    text + &finding::lines(findings)
+    text + &finding::lines(&report.findings)
+}
+
+/// Formats everything about a peer.
+pub(super) fn one_peer(peer: &PeerReport, report: &StatusReport) -> String {
+    let text = format!("\x1b[1mpeer {}\x1b[0m\n", peer.label());
+    text + &lines(&peer_rows(peer, report.packet_threads.len() > 1))
+}
+
+/// A name and a value a line. Further lines of a value stand below its first.
+fn lines(rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    let mut text = String::new();
+    for (name, value) in rows {
+        for (number, line) in value.lines().enumerate() {
+            let name = if number == 0 { name } else { "" };
+            let _ = writeln!(text, "  {name:width$}  {line}");
+        }
+    }
+    text
 }
 
 fn new_table() -> Table {
@@ -53,11 +66,9 @@ fn new_table() -> Table {
     table
 }
 
-fn interface(report: &StatusReport) -> Table {
-    let mut table = new_table();
-    let mut row = |name: &str, value: String| {
-        table.add_row([name.to_owned(), value]);
-    };
+fn interface(report: &StatusReport) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    let mut row = |name, value| rows.push((name, value));
     if !report.members.is_empty() {
         let members: Vec<String> = report.members.iter().map(|id| format!("process {id}")).collect();
         row("used by", shortened(&members));
@@ -103,7 +114,7 @@ fn interface(report: &StatusReport) -> Table {
     if report.udp.junk_dropped > 0 {
         row("junk", format!("{} datagrams that are no messages for it", report.udp.junk_dropped));
     }
-    table
+    rows
 }
 
 /// The threads with a filter of system calls, and the others with their capabilities.
@@ -266,59 +277,42 @@ fn tun_queues(report: &StatusReport) -> Table {
 
 /// Formats a total, and below it the rate, if it is known.
 fn amount(total: u64, speed: Option<u64>) -> Cell {
-    limited(total, speed, &None)
-}
-
-/// Formats a total, and below it the rate, if it is known, and the limit, if there is one.
-fn limited(total: u64, speed: Option<u64>, limit: &Option<LimitReport>) -> Cell {
     let mut lines = vec![bytes(total)];
     lines.extend(speed.map(rate));
-    if let Some(limit) = limit {
-        lines.push(format!("limit {}", rate(limit.bits_per_second / 8)));
-        if limit.dropped_packets > 0 {
-            lines.push(format!("{} dropped", limit.dropped_packets));
-        }
-    }
     Cell::new(lines.join("\n"))
 }
 
-fn peers(report: &StatusReport) -> Table {
-    let mut table = new_table();
-    let are_threads = report.packet_threads.len() > 1;
-    let mut header = vec!["peer", "endpoint", "handshake", "received", "sent", "allowed IPs", "keepalive"];
-    header.extend(are_threads.then_some("thread"));
-    table.set_header(header);
-    for peer in report.peers.iter().take(SHOWN_PEERS) {
-        let mut row = peer_row(peer);
-        let thread = || peer.packet_thread.map_or_else(|| "-".to_owned(), |number| number.to_string());
-        row.extend(are_threads.then(|| Cell::new(thread())));
-        table.add_row(row);
+fn peer_rows(peer: &PeerReport, are_threads: bool) -> Vec<(&'static str, String)> {
+    let amount = |total: u64, speed: Option<u64>, limit: &Option<LimitReport>| {
+        let mut parts = vec![bytes(total)];
+        parts.extend(speed.map(|speed| format!("{} now", rate(speed))));
+        if let Some(limit) = limit {
+            parts.push(format!("limit {}", rate(limit.bits_per_second / 8)));
+            parts.push(format!("{} dropped", limit.dropped_packets));
+        }
+        parts.join(", ")
+    };
+    let (received, sent) =
+        (peer.rates.map(|it| it.rx_bytes_per_second), peer.rates.map(|it| it.tx_bytes_per_second));
+    let mut rows = vec![("public key", peer.public_key.clone())];
+    if peer.has_preshared_key {
+        rows.push(("preshared key", "yes".to_owned()));
     }
-    table
-}
-
-fn peer_row(peer: &PeerReport) -> Vec<Cell> {
-    let name = match &peer.settings.friendly_name {
-        Some(name) => format!("{name}\n{}", peer.public_key),
-        None => peer.public_key.clone(),
-    };
-    let trying = if should_have_session(peer) { Color::Red } else { Color::Yellow };
-    let handshake = match peer.latest_handshake_ms {
-        Some(ms) if ms < SESSION_MS => Cell::new(format!("{} ago", age(ms))).fg(Color::Green),
-        Some(ms) if peer.is_trying => Cell::new(format!("{} ago, trying", age(ms))).fg(trying),
-        Some(ms) => Cell::new(format!("{} ago", age(ms))),
-        None if peer.is_trying => Cell::new("none yet, trying").fg(trying),
-        None => Cell::new("none yet").fg(Color::Yellow),
-    };
-    vec![
-        Cell::new(name),
-        Cell::new(peer.endpoint.as_deref().unwrap_or("not known")),
-        handshake,
-        limited(peer.rx_bytes, peer.rates.map(|rates| rates.rx_bytes_per_second), &peer.limit_from_peer),
-        limited(peer.tx_bytes, peer.rates.map(|rates| rates.tx_bytes_per_second), &peer.limit_to_peer),
-        Cell::new(shortened(&peer.allowed_ips)),
-        Cell::new(peer.persistent_keepalive.map_or("off".to_owned(), |seconds| format!("{seconds} s"))),
-    ]
+    rows.extend([
+        ("endpoint", glance::endpoint(peer).to_owned()),
+        ("handshake", glance::handshake(peer).0),
+        ("received", amount(peer.rx_bytes, received, &peer.limit_from_peer)),
+        ("sent", amount(peer.tx_bytes, sent, &peer.limit_to_peer)),
+    ]);
+    if peer.staged_bytes > 0 {
+        rows.push(("waiting", format!("{} for a session", bytes(peer.staged_bytes))));
+    }
+    rows.push(("allowed IPs", shortened(&peer.allowed_ips)));
+    rows.push(("keepalive", peer.persistent_keepalive.map_or("off".to_owned(), |it| format!("{it} s"))));
+    if let Some(number) = peer.packet_thread.filter(|_| are_threads) {
+        rows.push(("thread", number.to_string()));
+    }
+    rows
 }
 
 fn drops(report: &StatusReport) -> Table {
@@ -353,5 +347,5 @@ fn shortened(list: &[String]) -> String {
 }
 
 #[cfg(test)]
-#[path = "table/tests.rs"]
+#[path = "details/tests.rs"]
 mod tests;
