@@ -93,7 +93,7 @@ fn a_crash_on_one_side_is_repaired_there_alone() {
 /// Does `work` while a mount namespace has its own file; gives what is read there before and afterwards.
 fn beside_namespace(machine: &Machine, work: impl FnOnce()) -> Option<[String; 2]> {
     let ((is_ready, ready), (go, went)) = (mpsc::channel(), mpsc::channel());
-    std::thread::scope(|scope| {
+    std::thread::scope(move |scope| {
         let seen = scope.spawn(move || {
             in_namespace(machine, move || {
                 let before = machine.text();
@@ -102,6 +102,8 @@ fn beside_namespace(machine: &Machine, work: impl FnOnce()) -> Option<[String; 2
                 [before, machine.text()]
             })
         });
+        // Dropped if `work` fails: else the other thread would wait for ever.
+        let go = go;
         if ready.recv().is_ok() {
             work();
             go.send(()).unwrap();
@@ -254,8 +256,15 @@ fn a_network_namespace_without_its_own_file_leaves_that_of_the_host_alone() {
     fs::write(machine.path("run/inside"), INSIDE).unwrap();
     namespace.run(|| {
         in_namespace(&machine, || {
-            assert_eq!(machine.system().method(Choice::Auto).unwrap(), Method::File);
-            apply(&machine, "wg1", 8, "10.8.0.53").undo().unwrap();
+            let system = machine.system();
+            assert_eq!(system.method(Choice::Auto).unwrap(), Method::File);
+            let wanted = settings(&["10.8.0.53"], &[], &[]);
+            let mut applied = system.apply(Method::File, &link("wg1", 8), &wanted).unwrap();
+            // As where another program replaces the host's file. The daemon has its file open.
+            umount2(&machine.resolv_conf(), MntFlags::MNT_DETACH).unwrap();
+            system.apply(Method::File, &link("wg1", 8), &wanted).unwrap();
+            assert!(inside(&machine).contains("10.8.0.53") && machine.text() == BEFORE);
+            applied.undo().unwrap();
         });
     });
     assert_eq!((machine.text().as_str(), inside(&machine).as_str()), (BEFORE, INSIDE));

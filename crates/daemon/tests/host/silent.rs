@@ -35,19 +35,3 @@ fn the_kernel_sends_nothing_by_itself() {
     assert_silent(&network.client);
     daemon.stop();
 }
-
-#[test]
-fn an_interface_that_is_up_can_answer_to_its_addresses() {
-    let Some(network) = Network::new() else { return };
-    let more: Vec<String> = (1..50).map(|host| format!("fd77:0:0:{host:x}::1/64")).collect();
-    let text = End::new(1).interface(&format!("Address = {}", more.join(", ")));
-    let daemon = network.up(&network.file("weft0.conf", &text));
-    let local = ip_json(&network.client, &["-6", "route", "show", "table", "local", "dev", NAME]);
-    let is_local = |address: &String| {
-        let address = address.trim_end_matches("/64");
-        local.iter().any(|route| route["dst"] == address && route["type"] == "local")
-    };
-    let late: Vec<&String> = more.iter().filter(|address| !is_local(address)).collect();
-    assert!(late.is_empty(), "{late:?} of {local:#?}");
-    daemon.stop();
-}

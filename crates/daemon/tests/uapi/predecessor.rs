@@ -148,7 +148,8 @@ fn of_two_starts_at_once_one_is_refused_and_names_the_other() {
         assert_eq!(codes.iter().sum::<i32>(), 1, "{codes:?}: {}\n{}", both[0].log(), both[1].log());
         let refused = both[usize::from(codes[1] == 1)].log();
         let pid = daemon_of(&machine, NAME).unwrap();
-        assert!(refused.contains(&format!("process {pid}")), "{pid}: {refused}");
+        let told = format!("is up already (weft runs as process {pid})");
+        assert!(refused.contains(&told), "{pid}: {refused}");
         assert_serves(&machine, &refused);
         down(&machine);
     }

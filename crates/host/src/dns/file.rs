@@ -178,7 +178,7 @@ fn update(
     let is_lost = saved.is_none();
     let before = saved.unwrap_or_default();
     if !before.is_empty() {
-        present = settled(file, present)?;
+        present = settled(present, || file.read())?;
     }
     let mut layers = before.clone();
     let dropped = layers.drop_dead();
@@ -219,13 +219,16 @@ fn update(
 
 /// Returns what another program has written, once it has written all of it: one that writes in place empties
 /// the file first. What is taken for its content comes back at the end.
-fn settled(file: &ResolvConf<'_>, mut present: FileState) -> Result<FileState, DnsError> {
+fn settled(
+    mut present: FileState,
+    mut read: impl FnMut() -> Result<FileState, DnsError>,
+) -> Result<FileState, DnsError> {
     for _ in 0..SETTLE_LOOKS {
         if present.is_marked() {
             break;
         }
         thread::sleep(SETTLE_PAUSE);
-        let again = file.read()?;
+        let again = read()?;
         let is_same = again == present;
         present = again;
         if is_same && !present.content().is_empty() {
@@ -272,6 +275,32 @@ fn lock(places: &Places) -> Result<File, DnsError> {
                 return Err(DnsError::Timeout { action, after: LOCK_TIMEOUT });
             }
             Err(TryLockError::Error(error)) => return Err(failure("lock", &path, error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_being_written_is_read_when_it_is_whole() {
+        let mark = format!("{}wg0.\n", state::MARK);
+        let empty = [""; SETTLE_LOOKS + 1];
+        for (texts, content) in [
+            (
+                &["", "", "name", "nameserver 192.0.2.1\n", "nameserver 192.0.2.1\n"][..],
+                "nameserver 192.0.2.1\n",
+            ),
+            (&["nameserver 192.0.2.1\n", "nameserver 192.0.2.1\n"], "nameserver 192.0.2.1\n"),
+            (&["", &mark], &mark),
+            // It is meant to be empty.
+            (&empty, ""),
+        ] {
+            let mut states = texts.iter().map(|text| FileState::file(text.as_bytes().to_vec()));
+            let first = states.next().unwrap();
+            let settled = settled(first, || Ok(states.next().unwrap())).unwrap();
+            assert_eq!((settled.content(), states.next()), (content.as_bytes(), None), "{texts:?}");
         }
     }
 }

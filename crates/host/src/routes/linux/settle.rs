@@ -44,3 +44,39 @@ impl Netlink {
         routes.map_or(true, |routes| routes.iter().any(|route| route.header.kind == RouteType::Local))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use weft_lab::{Namespace, here};
+
+    use super::*;
+
+    #[test]
+    fn an_address_whose_packets_do_not_arrive_here_yet_is_waited_for() {
+        if !here::namespaces_permitted() {
+            return;
+        }
+        let namespace = Namespace::new("settle").unwrap();
+        let ip = |words: &str| {
+            let done = namespace.command("ip").args(words.split(' ')).status().unwrap();
+            assert!(done.success(), "{words}");
+        };
+        ip("link add veth0 type veth peer name veth1");
+        ip("link set veth1 up");
+        ip("link set veth0 up");
+        ip("address add fd99::1/64 dev veth0 nodad");
+        namespace.run(|| {
+            let netlink = Netlink::open().unwrap();
+            let link = netlink.find_link("veth0").unwrap();
+            let address = "fd99::1".parse().unwrap();
+            netlink.settle_addresses(&link);
+            assert!(netlink.is_local(address));
+            // As it is for a moment: the address has no route.
+            ip("-6 route del local fd99::1 table local");
+            assert!(!netlink.is_local(address));
+            let start = Instant::now();
+            netlink.settle_addresses(&link);
+            assert!(start.elapsed() >= PATIENCE);
+        });
+    }
+}
