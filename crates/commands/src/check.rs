@@ -51,14 +51,15 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     for (level, finding) in &elsewhere {
         if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
     }
-    let (obstacles, lacks) = loaded.as_ref().map(|parsed| obstacles(&file, parsed)).unwrap_or_default();
+    let found = loaded.as_ref().ok().map(|parsed| obstacles(&file, parsed));
+    let (obstacles, lacks, code) = found.unwrap_or((Vec::new(), Vec::new(), Code::Failure));
     for finding in &lacks {
         output::warning(finding);
     }
     // As the start ends.
     let code = match refused {
         Some(Misrouted::NoDns { is_wrong: true, .. }) => Code::Configuration,
-        _ => Code::Failure,
+        _ => code,
     };
     let refused = refused.map(|found| here(&file, &found));
     let problems: Vec<Finding> = refused.into_iter().chain(obstacles).collect();
@@ -93,8 +94,9 @@ fn here(file: &Path, misrouted: &Misrouted) -> Finding {
     }
 }
 
-/// Returns what keeps the interface from being brought up on this machine now, and what it will lack.
-fn obstacles(file: &Path, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>) {
+/// Returns what keeps the interface from being brought up on this machine now, what it will lack, and the
+/// exit code of the start.
+fn obstacles(file: &Path, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>, Code) {
     let finding = |problem: weft_report::finding::Finding| Finding {
         file: Some(file.display().to_string()),
         line: None,
@@ -114,9 +116,10 @@ fn obstacles(file: &Path, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>) {
             None => problem.says,
         },
     };
-    let findings = doctor::findings_of_start(&parsed.config).into_iter();
-    let (problems, lacks): (Vec<_>, Vec<_>) = findings.partition(|finding| finding.level == Level::Problem);
-    (problems.into_iter().map(finding).collect(), lacks.into_iter().map(finding).collect())
+    let (findings, code) = doctor::findings_of_start(&parsed.config);
+    let (problems, lacks): (Vec<_>, Vec<_>) =
+        findings.into_iter().partition(|finding| finding.level == Level::Problem);
+    (problems.into_iter().map(finding).collect(), lacks.into_iter().map(finding).collect(), code)
 }
 
 /// Returns what would not go where the file means it to go if it was brought up on this machine now. Names of

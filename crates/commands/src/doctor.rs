@@ -47,7 +47,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), Error> {
 
 /// Returns what keeps a configuration from being brought up on this machine now, and what it will lack, as
 /// far as every user can know it.
-pub(crate) fn findings_of_start(config: &Config) -> Vec<Finding> {
+pub(crate) fn findings_of_start(config: &Config) -> (Vec<Finding>, Code) {
     let target = DoctorTarget::of(config);
     let (facts, _) = probe::state_for_start(&target);
     let mut findings = evaluate(&facts, &target);
@@ -59,7 +59,8 @@ pub(crate) fn findings_of_start(config: &Config) -> Vec<Finding> {
         _ => false,
     };
     findings.retain(counts);
-    findings
+    let is_forbidden = facts.tun_device == Some(TunDevice::Forbidden);
+    (findings, if is_forbidden { Code::Permission } else { Code::Failure })
 }
 
 #[derive(Serialize)]

@@ -101,3 +101,23 @@ fn a_daemon_keeps_no_descriptor_of_its_caller() {
         network.assert_as(&before);
     }
 }
+
+#[test]
+fn a_caller_that_ignores_the_end_of_its_programs_gets_the_exit_code_and_commands_succeed() {
+    let Some(network) = Network::new() else { return };
+    if !here::installed(&["unshare", "mount"]) {
+        return;
+    }
+    let text =
+        End::new(1).interface("PostUp = true") + &peer(End::new(2).public(), "AllowedIPs = 10.88.0.0/16");
+    let file = network.file("weft0.conf", &text);
+    let closed = "mount -t tmpfs none /dev/net -o nodev; mknod /dev/net/tun c 10 200";
+    for (before, expected) in [(closed, 77), ("true", 0)] {
+        let mut command = network.command("unshare");
+        let script = format!("{before}; exec env --ignore-signal=CHLD \"$0\" up -d \"$1\"");
+        command.args(["--mount", "sh", "-ec", &script, env!("CARGO_BIN_EXE_weft")]).arg(&file);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(expected), "{output:?}");
+    }
+    network.down();
+}

@@ -67,7 +67,7 @@ impl Machine {
             let up = up.output().unwrap();
             let start = String::from_utf8(up.stderr).unwrap();
             assert!(matches!(up.status.code(), Some(1 | 77)) && start.contains(expected), "{case}: {start}");
-            assert_eq!(check.code, Some(1), "{case}: {check:?}");
+            assert_eq!(check.code, up.status.code(), "{case}: {check:?}");
             assert!(check.stderr.contains(expected), "{case}: {check:?}");
             assert!(doctor.stdout.contains(expected) && doctor.code == Some(1), "{case}: {doctor:?}");
             let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
