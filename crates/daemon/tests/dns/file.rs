@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use weft_config::exit;
 use weft_host::dns::{Choice, Method, Seen};
 
+use crate::crash::killed;
 use crate::support::{BEFORE, Machine, bind, link, read_only, settings, with_own_mounts};
 
 #[test]
@@ -143,6 +144,75 @@ fn a_file_that_another_program_wrote_meanwhile_is_kept() {
     wg0.undo().unwrap();
     assert_eq!(machine.text(), BEFORE);
     assert_eq!(machine.leftovers(), [""; 0]);
+}
+
+/// What another program or a person does to the text that weft wrote.
+type Edit = fn(&str) -> Option<String>;
+const EDITS: [(&str, Edit); 10] = [
+    ("a server before it", |text| Some(format!("nameserver 192.0.2.4\n{text}"))),
+    ("an option before it", |text| Some(format!("options edns0\n{text}"))),
+    ("an empty line and a comment before it", |text| Some(format!("\n# by hand\n{text}"))),
+    ("a server after it", |text| Some(format!("{text}nameserver 192.0.2.4\n"))),
+    ("another server in place of weft's", |text| Some(text.replace("10.0.0.1", "192.0.2.4"))),
+    ("no comments", |text| Some(without_comments(text))),
+    ("no comments, and a server before it", |text| {
+        Some(format!("nameserver 192.0.2.4\n{}", without_comments(text).replace(' ', "\t")))
+    }),
+    ("nothing in it", |_| Some(String::new())),
+    ("an empty line only", |_| Some("\n".to_owned())),
+    ("no file", |_| None),
+];
+
+fn without_comments(text: &str) -> String {
+    text.lines().filter(|line| !line.starts_with('#')).fold(String::new(), |all, line| all + line + "\n")
+}
+
+fn edit(machine: &Machine, edit: Edit) {
+    match edit(&machine.text()) {
+        Some(text) => fs::write(machine.resolv_conf(), text).unwrap(),
+        None => fs::remove_file(machine.resolv_conf()).unwrap(),
+    }
+}
+
+#[test]
+fn what_weft_wrote_is_not_kept_as_content_of_another_that_edited_it() {
+    let wanted = settings(&["10.0.0.1"], &["corp.example"], &[]);
+    for (what, deed) in EDITS {
+        for is_set_again in [false, true] {
+            let machine = Machine::with_file();
+            let apply = || machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap();
+            let mut applied = apply();
+            edit(&machine, deed);
+            assert_eq!(beneath(&machine, "wg0")[..], ["192.0.2.53"], "{what}");
+            if is_set_again {
+                applied = apply();
+                assert_eq!(machine.servers(), ["10.0.0.1"], "{what}");
+            }
+            applied.undo().unwrap();
+            assert_eq!(machine.text(), BEFORE, "{what}, set again: {is_set_again}");
+            assert_eq!(machine.leftovers(), [""; 0], "{what}");
+        }
+        // After a crash.
+        let machine = Machine::with_file();
+        killed(&machine, "wg0");
+        edit(&machine, deed);
+        assert_eq!(machine.system().repair().unwrap(), ["wg0"]);
+        assert_eq!((machine.text().as_str(), machine.leftovers()), (BEFORE, Vec::new()), "{what}, killed");
+    }
+}
+
+#[test]
+fn a_directory_in_place_of_the_file_is_told_and_the_file_comes_back_after_it() {
+    let machine = Machine::with_file();
+    let wanted = settings(&["10.0.0.1"], &[], &[]);
+    let mut applied = machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap();
+    fs::remove_file(machine.resolv_conf()).unwrap();
+    fs::create_dir(machine.resolv_conf()).unwrap();
+    let error = applied.undo().unwrap_err().to_string();
+    assert!(error.contains("a directory is in its place"), "{error}");
+    fs::remove_dir(machine.resolv_conf()).unwrap();
+    applied.undo().unwrap();
+    assert_eq!((machine.text().as_str(), machine.leftovers()), (BEFORE, Vec::new()));
 }
 
 #[test]
@@ -301,7 +371,7 @@ fn what_is_beneath_an_interface_is_what_was_there_before_it_or_what_others_wrote
     fs::write(machine.resolv_conf(), "nameserver 198.51.100.1\n").unwrap();
     assert_eq!(beneath(&machine, "wg0"), ["198.51.100.1"]);
     fs::remove_file(machine.resolv_conf()).unwrap();
-    assert_eq!(beneath(&machine, "wg0"), [] as [&str; 0]);
+    assert_eq!(beneath(&machine, "wg0"), ["192.0.2.53"], "what comes back");
     upper.undo().unwrap();
     lower.undo().unwrap();
 }

@@ -142,18 +142,34 @@ pub(super) fn beneath(places: &Places, interface: &str) -> Result<String, DnsErr
     let file = ResolvConf::find(places)?;
     let text = |state: &FileState| String::from_utf8_lossy(state.content()).into_owned();
     let present = file.read()?;
-    if !present.is_marked() {
+    let saved = Layers::load(&file)?;
+    if !has_ours(&file, &present, saved.as_ref())? {
         return Ok(text(&present));
     }
-    let Some(layers) = Layers::load(&file)? else { return Ok(text(&present.without_mark())) };
+    let Some(layers) = saved else { return Ok(text(&present.without_mark())) };
     let servers = layers.below(interface).flat_map(|layer| &layer.settings.servers);
     let servers: String = servers.map(|server| format!("nameserver {server}\n")).collect();
     Ok(servers + &text(&file.read_backup()?))
 }
 
-/// Reports whether the file is one that weft wrote.
+/// Reports whether the file has what weft wrote.
 pub(super) fn is_ours(places: &Places) -> bool {
-    ResolvConf::find(places).and_then(|file| file.read()).is_ok_and(|state| state.is_marked())
+    let find = || {
+        let file = ResolvConf::find(places)?;
+        has_ours(&file, &file.read()?, Layers::load(&file)?.as_ref())
+    };
+    find().unwrap_or(false)
+}
+
+/// Reports whether the file has what weft wrote, also as another program or a person has edited it, or has
+/// nothing any more. That is no content of another, which would come back at the end.
+fn has_ours(file: &ResolvConf<'_>, present: &FileState, saved: Option<&Layers>) -> Result<bool, DnsError> {
+    if present.is_marked() {
+        return Ok(true);
+    }
+    let Some(layers) = saved.filter(|layers| !layers.is_empty()) else { return Ok(false) };
+    let composed = text::compose(&file.backup(), &file.read_backup()?, layers);
+    Ok(present.is_blank() || text::has_servers_of(present, &composed))
 }
 
 fn is_untouched(file: &ResolvConf<'_>) -> Result<bool, DnsError> {
@@ -175,11 +191,12 @@ fn update(
     let mut present = file.read()?;
     file.adopt_state(&present)?;
     let saved = Layers::load(file)?;
-    let is_lost = saved.is_none();
-    let before = saved.unwrap_or_default();
-    if !before.is_empty() {
+    if saved.as_ref().is_some_and(|before| !before.is_empty()) {
         present = settled(present, || file.read())?;
     }
+    let has_ours = has_ours(file, &present, saved.as_ref())?;
+    let is_lost = saved.is_none();
+    let before = saved.unwrap_or_default();
     let mut layers = before.clone();
     let dropped = layers.drop_dead();
     if !change(&mut layers) && dropped.is_empty() && !is_lost {
@@ -187,18 +204,18 @@ fn update(
     }
     file.make_state()?;
     let backup = file.backup();
-    if present.is_marked() && is_lost {
+    if has_ours && is_lost {
         tracing::warn!(
             "{} is weft's, but the content before it is not in {}: keeping its DNS servers",
             places.resolv_conf.display(),
             places.state.display()
         );
         put(&backup, &present.without_mark())?;
-    } else if !present.is_marked() && !layers.is_empty() {
+    } else if !has_ours && !layers.is_empty() {
         // This is the first layer, or another program rewrote the file: the present content is restored
         // later.
         put(&backup, &present)?;
-    } else if !present.is_marked() {
+    } else if !has_ours {
         file.clear_state()?;
         return Ok(dropped);
     }

@@ -6,11 +6,12 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The first characters of every file that weft writes for the C library.
+/// The beginning of the first line of every file that weft writes for the C library.
 pub(super) const MARK: &str = "# Written by weft for ";
 /// What is around the path of the former content, in a comment.
 pub(super) const BACKUP_IS: &str = "# What was here before is ";
 pub(super) const AND_COMES_BACK: &str = " and comes back";
+pub(super) const WHEN: &str = "# when these interfaces are taken down (`weft down`, also after a crash).";
 
 /// The state of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,9 +80,16 @@ impl FileState {
         }
     }
 
-    /// Reports whether weft wrote it. weft writes files, and never through links.
+    /// Reports whether weft wrote it. weft writes files, and never through links. Another program may have put
+    /// lines before the mark.
     pub(super) fn is_marked(&self) -> bool {
-        matches!(self, Self::File { content, .. } if content.starts_with(MARK.as_bytes()))
+        let is_mark = |line: &[u8]| line.starts_with(MARK.as_bytes());
+        matches!(self, Self::File { content, .. } if content.split(|&byte| byte == b'\n').any(is_mark))
+    }
+
+    /// Reports whether there is nothing, or a file that says nothing.
+    pub(super) fn is_blank(&self) -> bool {
+        !matches!(self, Self::Link { .. }) && self.content().iter().all(u8::is_ascii_whitespace)
     }
 
     /// Returns the path of the former content that a file of weft's names.
@@ -95,8 +103,11 @@ impl FileState {
     pub(super) fn without_mark(&self) -> Self {
         match self {
             Self::File { content, mode, owner } => {
+                let is_ours = |line: &[u8]| {
+                    [MARK, BACKUP_IS, WHEN].iter().any(|ours| line.starts_with(ours.as_bytes()))
+                };
                 let lines = content.split_inclusive(|&byte| byte == b'\n');
-                let content = lines.skip_while(|line| line.starts_with(b"#")).flatten().copied().collect();
+                let content = lines.filter(|line| !is_ours(line)).flatten().copied().collect();
                 Self::File { content, mode: *mode, owner: *owner }
             }
             other => other.clone(),

@@ -6,7 +6,7 @@ use weft_config::Domain;
 
 use super::super::super::list;
 use super::layers::Layers;
-use super::state::{AND_COMES_BACK, BACKUP_IS, FileState, MARK};
+use super::state::{AND_COMES_BACK, BACKUP_IS, FileState, MARK, WHEN};
 
 /// How many servers the C library asks (resolv.h, MAXNS).
 pub(super) const MAX_SERVERS: usize = 3;
@@ -20,7 +20,7 @@ pub(super) fn compose(backup: &Path, original: &FileState, layers: &Layers) -> F
     let mut lines = vec![
         format!("{MARK}{interfaces}. Changes made here are lost."),
         format!("{BACKUP_IS}{}{AND_COMES_BACK}", backup.display()),
-        "# when these interfaces are taken down (`weft down`, also after a crash).".to_owned(),
+        WHEN.to_owned(),
     ];
     let top = layers.top_down().find(|layer| !layer.settings.servers.is_empty());
     match top {
@@ -55,6 +55,17 @@ pub(super) fn compose(backup: &Path, original: &FileState, layers: &Layers) -> F
         }
     }
     original.with_content((lines.join("\n") + "\n").into_bytes())
+}
+
+/// Reports whether a file has all servers and search domains of one that weft composed, by which it is known
+/// where its comments were removed.
+pub(super) fn has_servers_of(present: &FileState, composed: &FileState) -> bool {
+    let FileState::File { content, .. } = present else { return false };
+    let (present, composed) = (String::from_utf8_lossy(content), String::from_utf8_lossy(composed.content()));
+    let words = |line: &'_ str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let wanted = composed.lines().filter(|line| matches!(keyword(line), "nameserver" | "search")).map(words);
+    let wanted: Vec<_> = wanted.collect();
+    !wanted.is_empty() && wanted.iter().all(|wanted| present.lines().any(|line| words(line) == *wanted))
 }
 
 fn keyword(line: &str) -> &str {
