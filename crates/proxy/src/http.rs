@@ -10,13 +10,13 @@ use std::task::{Context, Poll};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Frame, Incoming, SizeHint};
-use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONTENT_TYPE, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
 use hyper::http::uri::Scheme;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::task::yield_now;
 use weft_ipc::Place;
 
 use crate::destination::Destination;
@@ -24,8 +24,10 @@ use crate::network::{Connection, LookUpError};
 use crate::proxy::Proxy;
 use crate::reach::ReachError;
 use crate::relay::relay;
+use upstream::{MAX_INFORMATIONAL, Upstream};
 
 mod head;
+mod upstream;
 
 /// The most that is kept of a message in one direction: its head, and what was read of its body.
 const MAX_BUFFER: usize = MAX_HEAD;
@@ -34,14 +36,13 @@ const MAX_HEAD: usize = 32 * 1024;
 const PORT: u16 = 80;
 
 type Body = BoxBody<Bytes, hyper::Error>;
-type Io = TokioIo<Box<dyn Connection>>;
 
 /// What the requests of one client share.
 struct Client {
     place: Arc<Place>,
     proxy: Arc<Proxy>,
     /// The connection of the last request, for the next one to the same server.
-    kept: Mutex<Option<(Destination, SendRequest<Incoming>)>>,
+    kept: Mutex<Option<Upstream>>,
     /// The connection that CONNECT opened, until the client has its answer.
     connected: Mutex<Option<Box<dyn Connection>>>,
 }
@@ -57,6 +58,10 @@ enum Refusal {
     Reach(#[from] ReachError),
     #[error("{0} failed: {1}")]
     Server(Destination, hyper::Error),
+    #[error(
+        "{0} sent more than {MAX_INFORMATIONAL} informational answers (1xx) to a request, and no other one"
+    )]
+    Informational(Destination),
 }
 
 /// Serves the requests of a client until it hangs up, or relays it after CONNECT.
@@ -98,7 +103,7 @@ async fn serve_requests(client: Box<dyn Connection>, state: Client) -> hyper::Re
     builder.max_header_size(MAX_HEAD);
     // The case of names means nothing, but some servers behave as if it did.
     builder.preserve_header_case(true).auto_date_header(false);
-    let mut connection = builder.serve_connection(Io::new(client), service);
+    let mut connection = builder.serve_connection(TokioIo::new(client), service);
     poll_fn(|cx| connection.poll_without_shutdown(cx)).await?;
     let parts = connection.into_parts();
     Ok((state, (parts.io.into_inner(), parts.read_buf.to_vec())))
@@ -110,6 +115,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Client {
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        // A refusal waits for nothing: without this, a client that sends requests ahead keeps the thread busy.
+        yield_now().await;
         let is_head = request.method() == Method::HEAD;
         let answered = if !self.is_admitted(&request) {
             Err(Refusal::Password)
@@ -169,45 +176,42 @@ impl Client {
             .map_err(|_| Refusal::Request("the URL names no host and port that can be connected to"))?;
         // Wrong requests win a client no time.
         self.place.begin_serving();
-        let failed = |error| Refusal::Server(destination.clone(), error);
         if let Some(mut kept) = self.kept_for(&destination).await {
-            match kept.try_send_request(request).await {
-                Ok(response) => return Ok(self.finish(destination, kept, response)),
+            kept.count_for(&mut request);
+            match kept.sender.try_send_request(request).await {
+                Ok(response) => return self.finish(kept, response),
                 // The server closed the connection before it had any of the request.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
-                    None => return Err(failed(error.into_error())),
+                    None => return Err(kept.refusal(error.into_error())),
                 },
             }
         }
         let remote = self.proxy.reach.connect(&destination).await?;
-        let mut builder = hyper::client::conn::http1::Builder::new();
-        builder.preserve_header_case(true).max_buf_size(MAX_BUFFER).max_header_size(MAX_HEAD);
-        let (mut sender, connection) = builder.handshake(Io::new(remote)).await.map_err(failed)?;
-        // Ends with its sender and its last answer.
-        tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(failed)?;
-        Ok(self.finish(destination, sender, response))
+        let mut server = Upstream::open(destination, remote).await?;
+        server.count_for(&mut request);
+        match server.sender.send_request(request).await {
+            Ok(response) => self.finish(server, response),
+            Err(error) => Err(server.refusal(error)),
+        }
     }
 
-    async fn kept_for(&self, destination: &Destination) -> Option<SendRequest<Incoming>> {
-        let (kept, mut sender) = lock(&self.kept).take()?;
-        (kept == *destination && sender.ready().await.is_ok()).then_some(sender)
+    async fn kept_for(&self, destination: &Destination) -> Option<Upstream> {
+        let mut kept = lock(&self.kept).take()?;
+        (kept.destination == *destination && kept.sender.ready().await.is_ok()).then_some(kept)
     }
 
-    fn finish(
-        &self,
-        destination: Destination,
-        sender: SendRequest<Incoming>,
-        mut response: Response<Incoming>,
-    ) -> Response<Body> {
+    fn finish(&self, server: Upstream, mut response: Response<Incoming>) -> Result<Response<Body>, Refusal> {
+        if server.is_over_limit() {
+            return Err(Refusal::Informational(server.destination));
+        }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             // No request asks for it: `Upgrade` is not passed on.
-            return empty(StatusCode::BAD_GATEWAY);
+            return Ok(empty(StatusCode::BAD_GATEWAY));
         }
-        *lock(&self.kept) = Some((destination, sender));
+        *lock(&self.kept) = Some(server);
         head::make_end_to_end(&mut response);
-        response.map(|body| body.boxed())
+        Ok(response.map(|body| body.boxed()))
     }
 }
 
@@ -258,9 +262,9 @@ impl Refusal {
             Self::Reach(ReachError::Connect(_, error)) if error.kind() == io::ErrorKind::TimedOut => {
                 StatusCode::GATEWAY_TIMEOUT
             }
-            Self::Reach(ReachError::Name(_) | ReachError::Connect(..)) | Self::Server(..) => {
-                StatusCode::BAD_GATEWAY
-            }
+            Self::Reach(ReachError::Name(_) | ReachError::Connect(..))
+            | Self::Server(..)
+            | Self::Informational(_) => StatusCode::BAD_GATEWAY,
         }
     }
 
@@ -286,3 +290,7 @@ fn empty(status: StatusCode) -> Response<Body> {
     *response.status_mut() = status;
     response
 }
+
+#[cfg(test)]
+#[path = "http/tests.rs"]
+mod tests;

@@ -373,3 +373,88 @@ fn the_length_of_a_chunked_answer_is_that_of_its_chunks() {
         assert_eq!(body, "5\r\nwhole\r\n0\r\n\r\n");
     }
 }
+
+/// Serves on port 82 what the path of a request says: `/STATUS/COUNT` has as many informational answers before
+/// one of 200, or no end of them without a count, and `/head` has a head without end.
+fn serve_informational(lab: &Lab) {
+    let listener = lab.far.run(|| std::net::TcpListener::bind("10.9.0.1:82").unwrap());
+    listener.set_nonblocking(true).unwrap();
+    lab.serve(&lab.far, move || async move {
+        let listener = TcpListener::from_std(listener).unwrap();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                while let Some(path) = read_path(&mut stream).await {
+                    let mut words = path.split('/').skip(1);
+                    let (begin, one) = match words.next()? {
+                        "head" => ("HTTP/1.1 200 OK\r\nX: ", "x".to_owned()),
+                        status => ("", format!("HTTP/1.1 {status} Early\r\nLink: x\r\n\r\n")),
+                    };
+                    stream.write_all(begin.as_bytes()).await.ok()?;
+                    match words.next().and_then(|count| count.parse().ok()) {
+                        Some(count) => {
+                            let answer =
+                                one.repeat(count) + "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwell";
+                            stream.write_all(answer.as_bytes()).await.ok()?;
+                        }
+                        None => while stream.write_all(one.repeat(10_000).as_bytes()).await.is_ok() {},
+                    }
+                }
+                Some(())
+            });
+        }
+    });
+}
+
+/// Reads the head of a request, and returns its path.
+async fn read_path(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    String::from_utf8(head).unwrap().split(' ').nth(1).map(str::to_owned)
+}
+
+#[test]
+fn a_server_that_sends_informational_answers_without_end_is_given_up_and_holds_no_client_up() {
+    /// Far more than any of it takes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let Some(lab) = Lab::new() else { return };
+    lab.serve_http();
+    serve_informational(&lab);
+    let _running = lab.proxy(options());
+    let get = |path: &str| format!("GET http://10.9.0.1:82/{path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    let within = async |stream: &mut TcpStream, request: &str| {
+        tokio::time::timeout(PATIENCE, status(stream, request)).await.expect("an answer")
+    };
+    lab.client(async || {
+        // On one connection to the server, and each on a new one: the count is that of one request.
+        let mut kept = TcpStream::connect(PROXY).await.unwrap();
+        for (path, code) in [
+            ("100/0", "200"),
+            ("100/16", "200"),
+            ("103/16", "200"),
+            ("100/17", "502"),
+            ("103/17", "502"),
+            ("100/2000", "502"),
+            ("103/16", "200"),
+        ] {
+            let mut new = TcpStream::connect(PROXY).await.unwrap();
+            for stream in [&mut kept, &mut new] {
+                assert_eq!(within(stream, &get(path)).await.as_deref(), Some(code), "{path}");
+            }
+        }
+        let mut flooded = Vec::new();
+        for path in ["100", "103", "102", "199", "100", "103", "head"] {
+            let mut stream = TcpStream::connect(PROXY).await.unwrap();
+            stream.write_all(get(path).as_bytes()).await.unwrap();
+            flooded.push(stream);
+        }
+        let mut other = TcpStream::connect(PROXY).await.unwrap();
+        let answered = within(&mut other, "GET http://10.9.0.1/ HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert_eq!(answered.as_deref(), Some("200"));
+        for mut stream in flooded {
+            assert_eq!(within(&mut stream, "").await.as_deref(), Some("502"));
+        }
+    });
+}
