@@ -10,9 +10,13 @@ use crate::support::{End, NAME, Network, ip, ip_json, peer, seen_from};
 
 const SAFE: &str = "# weft: KillSwitch = on\n# weft: MssClamp = on";
 
+/// Names the first rule of a chain that has a comment like this, as nft does it.
+const HANDLE: &str =
+    r#"handle() { nft -a list chain $1 $2 $3 | grep 'comment "'"$4" | sed -n '1s/.*# //p'; }"#;
+
 fn run(namespace: &Namespace, command: &str) {
-    let mut words = command.split_whitespace();
-    let status = namespace.command(words.next().unwrap()).args(words).status().unwrap();
+    let script = format!("{HANDLE}\n{command}");
+    let status = namespace.command("sh").args(["-c", &script]).status().unwrap();
     assert!(status.success(), "{command}");
 }
 
@@ -43,9 +47,19 @@ fn a_firewall_that_starts_again_does_not_end_the_kill_switch() {
             &["nft flush table inet weft-weft0"],
             &["nft flush chain inet weft-weft0 sent"],
             &["nft flush chain ip wg-quick-weft0 preraw"],
-            &["nft chain inet weft-weft0 output { policy accept ; }"],
-            &["nft add table inet weft-weft0 { flags dormant ; }"],
+            &["nft 'chain inet weft-weft0 output { policy accept; }'"],
+            &["nft 'add table inet weft-weft0 { flags dormant; }'"],
             &["nft add rule inet weft-weft0 output accept", "nft flush chain inet weft-weft0 output"],
+            // As many rules as before, but others: by one change, by two, and by the number of another rule.
+            &[r#"nft add rule inet weft-weft0 sent tcp dport 9 accept \; \
+                 delete rule inet weft-weft0 sent $(handle inet weft-weft0 sent)"#],
+            &[
+                "nft insert rule inet weft-weft0 output tcp dport 9 accept",
+                "nft delete rule inet weft-weft0 output $(handle inet weft-weft0 output blocked)",
+            ],
+            &["nft replace rule inet weft-weft0 output $(handle inet weft-weft0 output blocked) accept"],
+            &["nft replace rule ip wg-quick-weft0 preraw $(handle ip wg-quick-weft0 preraw) accept"],
+            &["nft replace rule inet weft-weft0 mss $(handle inet weft-weft0 mss) accept"],
         ] {
             println!("{commands:?}");
             restored_after(commands);

@@ -19,7 +19,7 @@ mod tests;
 
 use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
 use script::Script;
-use table_socket::{Chain, TableSocket};
+use table_socket::{Chain, Rule, TableSocket};
 
 /// The name prefix of tables with a kill switch or an MSS clamp.
 const OWN_PREFIX: &str = "weft-";
@@ -76,9 +76,9 @@ pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
     Ok(Present { tables, blocked })
 }
 
-/// What the kernel has of the rules of an interface: the chains of each table.
+/// What the kernel has of the rules of an interface: the chains and rules of each table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contents(Vec<(Table, Vec<Chain>)>);
+pub struct Contents(Vec<(Table, Vec<Chain>, Vec<Rule>)>);
 
 /// Returns what the kernel has of these rules.
 ///
@@ -87,13 +87,17 @@ pub struct Contents(Vec<(Table, Vec<Chain>)>);
 pub fn contents(rules: &Rules) -> Result<Contents, FirewallError> {
     let tables = wanted_tables(rules).into_iter();
     let read = TableSocket::open().and_then(|mut socket| {
-        tables.map(|table| socket.chains(&table).map(|chains| (table, chains))).collect()
+        let mut read = |table: Table| {
+            let (chains, rules) = (socket.chains(&table)?, socket.rules(&table)?);
+            Ok((table, chains, rules))
+        };
+        tables.map(&mut read).collect()
     });
     read.map(Contents).map_err(|error| unreadable(&reading(rules), error))
 }
 
-/// Reports whether all tables of these rules exist, and their chains have the rules that `set` has. Rules
-/// that another program adds may be meant.
+/// Reports whether all tables of these rules exist, with the very chains and rules that `set` has. Rules that
+/// another program adds may be meant.
 ///
 /// # Errors
 /// Those of [`FirewallError`].
@@ -105,11 +109,15 @@ pub fn is_in_force(rules: &Rules, set: &Contents) -> Result<bool, FirewallError>
         return Ok(false);
     }
     let has_all = TableSocket::open().and_then(|mut socket| {
-        for (table, chains) in &set.0 {
+        for (table, chains, rules) in &set.0 {
             for chain in chains {
-                if !socket.chain(table, &chain.name)?.is_some_and(|found| found.still_is(chain)) {
+                if socket.chain(table, &chain.name)?.as_ref() != Some(chain) {
                     return Ok(false);
                 }
+            }
+            let found = socket.rules(table)?;
+            if !rules.iter().all(|rule| found.contains(rule)) {
+                return Ok(false);
             }
         }
         Ok(true)

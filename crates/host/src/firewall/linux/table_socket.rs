@@ -1,9 +1,10 @@
-//! Asks the kernel for tables of nftables and their chains, without nft(8): often, and without a process.
+//! Asks the kernel for tables of nftables, their chains and rules, without nft(8): often, and without a
+//! process.
 
 use std::io;
 
 use rtnetlink::packet_core::{
-    ErrorBuffer, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+    ErrorBuffer, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
 };
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{Socket, SocketAddr};
@@ -11,12 +12,15 @@ use rtnetlink::sys::{Socket, SocketAddr};
 use crate::firewall::{Family, Table};
 
 /// The types of the questions and the answers (linux/netfilter/nfnetlink.h, nf_tables.h:
-/// NFNL_SUBSYS_NFTABLES, and NFT_MSG_GETTABLE, NFT_MSG_NEWTABLE, NFT_MSG_GETCHAIN and NFT_MSG_NEWCHAIN).
+/// NFNL_SUBSYS_NFTABLES, and NFT_MSG_GETTABLE, NFT_MSG_NEWTABLE and so on).
 const GET_TABLE: u16 = 10 << 8 | 1;
 const TABLE: u16 = 10 << 8;
 const GET_CHAIN: u16 = 10 << 8 | 4;
 const CHAIN: u16 = 10 << 8 | 3;
-/// The attributes of a table (NFTA_TABLE_NAME, NFTA_TABLE_FLAGS) and of a chain (NFTA_CHAIN_TABLE and so on).
+const GET_RULE: u16 = 10 << 8 | 7;
+const RULE: u16 = 10 << 8 | 6;
+/// The attributes of a table (NFTA_TABLE_NAME, NFTA_TABLE_FLAGS), of a chain (NFTA_CHAIN_TABLE and so on), of
+/// a rule (NFTA_RULE_TABLE and so on) and of an expression in it (NFTA_EXPR_NAME).
 const TABLE_NAME: u16 = 1;
 const TABLE_FLAGS: u16 = 2;
 /// The flag of a table that is not applied (NFT_TABLE_F_DORMANT).
@@ -25,26 +29,35 @@ const CHAIN_TABLE: u16 = 1;
 const CHAIN_HANDLE: u16 = 2;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_POLICY: u16 = 5;
-const CHAIN_USE: u16 = 6;
+const RULE_TABLE: u16 = 1;
+const RULE_HANDLE: u16 = 3;
+const RULE_EXPRESSIONS: u16 = 4;
+const EXPRESSION_NAME: u16 = 1;
+/// The expression that changes with each packet.
+const COUNTER: &[u8] = b"counter\0";
 /// The size of struct nfgenmsg, which precedes the attributes.
 const FAMILY_HEADER: usize = 4;
 
-/// A chain, as far as it shows whether its rules were removed.
+/// How often a list is read again that changed while it was read.
+const TRIES: usize = 10;
+
+/// A chain, as far as it shows whether it is still the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chain {
     pub(crate) name: String,
     /// A chain that is made again has another number.
     handle: u64,
     policy: u32,
-    /// The number of its rules, and of those that jump to it.
-    uses: u32,
 }
 
-impl Chain {
-    /// Reports whether this is the earlier chain with at least its rules.
-    pub(super) fn still_is(&self, earlier: &Self) -> bool {
-        (self.handle, self.policy) == (earlier.handle, earlier.policy) && self.uses >= earlier.uses
-    }
+/// A rule, as far as it shows whether it is still the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rule {
+    /// A rule that is added has another number than each before it in its table, but one that replaces
+    /// another keeps its number.
+    handle: u64,
+    /// The expressions as the kernel writes them, without what it counts.
+    expressions: Vec<u8>,
 }
 
 /// What the kernel answers where it has no nftables (the last one: nfnetlink_rcv_msg without its module), or
@@ -117,24 +130,47 @@ impl TableSocket {
 
     /// Returns the chains of a table. The kernel lists those of all tables of a family.
     pub(super) fn chains(&mut self, table: &Table) -> io::Result<Vec<Chain>> {
-        self.ask(GET_CHAIN, NLM_F_REQUEST | NLM_F_DUMP, table.family, &[])?;
-        let mut chains = Vec::new();
-        loop {
-            let (datagram, _) = self.0.recv_from_full()?;
-            let mut rest = datagram.as_slice();
-            while !rest.is_empty() {
-                let message = NetlinkBuffer::new_checked(rest).map_err(strange)?;
-                if message.message_type() == NLMSG_DONE {
-                    return Ok(chains);
+        self.list(table, GET_CHAIN, CHAIN, &[], chain_of)
+    }
+
+    /// Returns the rules of a table. The kernel lists those of all tables of a family before Linux 4.9.
+    pub(super) fn rules(&mut self, table: &Table) -> io::Result<Vec<Rule>> {
+        self.list(table, GET_RULE, RULE, &[(RULE_TABLE, &table.name)], rule_of)
+    }
+
+    /// Returns what a list has of a table. A list that changes meanwhile may lack what is there, and is read
+    /// again.
+    fn list<T>(
+        &mut self,
+        table: &Table,
+        question: u16,
+        kind: u16,
+        attributes: &[(u16, &str)],
+        read: impl Fn(&[u8]) -> (String, T),
+    ) -> io::Result<Vec<T>> {
+        for _ in 0..TRIES {
+            self.ask(question, NLM_F_REQUEST | NLM_F_DUMP, table.family, attributes)?;
+            let (mut found, mut is_whole, mut is_at_end) = (Vec::new(), true, false);
+            while !is_at_end {
+                let (datagram, _) = self.0.recv_from_full()?;
+                let mut rest = datagram.as_slice();
+                while !rest.is_empty() && !is_at_end {
+                    let message = NetlinkBuffer::new_checked(rest).map_err(strange)?;
+                    is_whole &= message.flags() & NLM_F_DUMP_INTR == 0;
+                    is_at_end = message.message_type() == NLMSG_DONE;
+                    let length = message.length() as usize;
+                    if !is_at_end && let Some(attributes) = content(&rest[..length], kind)? {
+                        let (of_table, item) = read(attributes);
+                        found.extend((of_table == table.name).then_some(item));
+                    }
+                    rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
                 }
-                let length = message.length() as usize;
-                if let Some(attributes) = content(&rest[..length], CHAIN)? {
-                    let (of_table, chain) = chain_of(attributes);
-                    chains.extend((of_table == table.name).then_some(chain));
-                }
-                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+            }
+            if is_whole {
+                return Ok(found);
             }
         }
+        Err(io::ErrorKind::Interrupted.into())
     }
 
     fn ask(&self, kind: u16, flags: u16, family: Family, attributes: &[(u16, &str)]) -> io::Result<()> {
@@ -164,17 +200,38 @@ fn content(answer: &[u8], kind: u16) -> io::Result<Option<&[u8]>> {
 fn chain_of(attributes: &[u8]) -> (String, Chain) {
     let (mut table, mut chain) = (String::new(), Chain::default());
     for (kind, value) in attributes_of(attributes) {
-        let text = || String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned();
         match kind {
-            CHAIN_TABLE => table = text(),
-            CHAIN_NAME => chain.name = text(),
+            CHAIN_TABLE => table = text(value),
+            CHAIN_NAME => chain.name = text(value),
             CHAIN_HANDLE => chain.handle = number(value),
             CHAIN_POLICY => chain.policy = number(value) as u32,
-            CHAIN_USE => chain.uses = number(value) as u32,
             _ => {}
         }
     }
     (table, chain)
+}
+
+/// Reads a rule, and the name of its table.
+fn rule_of(attributes: &[u8]) -> (String, Rule) {
+    let (mut table, mut rule) = (String::new(), Rule::default());
+    for (kind, value) in attributes_of(attributes) {
+        match kind {
+            RULE_TABLE => table = text(value),
+            RULE_HANDLE => rule.handle = number(value),
+            RULE_EXPRESSIONS => {
+                for (_, expression) in attributes_of(value) {
+                    let is_counter = attributes_of(expression).any(|it| it == (EXPRESSION_NAME, COUNTER));
+                    rule.expressions.extend_from_slice(if is_counter { COUNTER } else { expression });
+                }
+            }
+            _ => {}
+        }
+    }
+    (table, rule)
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned()
 }
 
 /// Returns the types and values of attributes.
@@ -251,36 +308,57 @@ mod tests {
         assert!(is_there(&answer(NLMSG_ERROR, &[0; 8])).is_err(), "a consent without an answer");
     }
 
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend_from_slice(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
     #[test]
-    fn a_chain_is_the_same_as_long_as_it_has_its_rules() {
-        let chain = Chain { name: "output".to_owned(), handle: 3, policy: 0, uses: 4 };
-        assert!(chain.still_is(&chain));
-        let with_more = Chain { uses: 5, ..chain.clone() };
-        assert!(with_more.still_is(&chain), "another program has added a rule");
-        for (other, why) in [
-            (Chain { uses: 3, ..chain.clone() }, "a rule is gone"),
-            (Chain { handle: 9, ..chain.clone() }, "made again"),
-            (Chain { policy: 1, ..chain.clone() }, "another policy"),
-        ] {
-            assert!(!other.still_is(&chain), "{why}");
-        }
-        let attribute = |kind: u16, value: &[u8]| {
-            let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
-            bytes.extend_from_slice(value);
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-            bytes
-        };
+    fn a_chain_is_read_from_an_answer_and_from_a_part_of_it() {
         let read = [
             attribute(CHAIN_TABLE, b"weft-wg0\0"),
             attribute(CHAIN_HANDLE, &3u64.to_be_bytes()),
             attribute(CHAIN_NAME, b"output\0"),
-            attribute(CHAIN_POLICY, &0u32.to_be_bytes()),
-            attribute(CHAIN_USE, &4u32.to_be_bytes()),
+            attribute(CHAIN_POLICY, &1u32.to_be_bytes()),
         ]
         .concat();
+        let chain = Chain { name: "output".to_owned(), handle: 3, policy: 1 };
         assert_eq!(chain_of(&read), ("weft-wg0".to_owned(), chain));
         for length in 0..read.len() {
             let _cut_off = chain_of(&read[..length]);
+        }
+    }
+
+    #[test]
+    fn a_rule_is_the_same_whatever_it_has_counted() {
+        const EXPRESSION: u16 = 1;
+        const EXPRESSION_DATA: u16 = 2;
+        let expression = |name: &[u8], data: &[u8]| {
+            attribute(
+                EXPRESSION,
+                &[attribute(EXPRESSION_NAME, name), attribute(EXPRESSION_DATA, data)].concat(),
+            )
+        };
+        let answer = |handle: u64, counted: &[u8], verdict: &[u8]| {
+            let expressions =
+                [expression(b"counter\0", counted), expression(b"immediate\0", verdict)].concat();
+            [
+                attribute(RULE_TABLE, b"weft-wg0\0"),
+                attribute(RULE_HANDLE, &handle.to_be_bytes()),
+                attribute(RULE_EXPRESSIONS, &expressions),
+            ]
+            .concat()
+        };
+        let before = answer(4, &[0; 24], b"drop");
+        let (table, rule) = rule_of(&before);
+        assert_eq!((table.as_str(), rule.handle), ("weft-wg0", 4));
+        assert_eq!(rule_of(&answer(4, &[7; 24], b"drop")).1, rule);
+        assert_ne!(rule_of(&answer(5, &[0; 24], b"drop")).1, rule, "added again");
+        assert_ne!(rule_of(&answer(4, &[0; 24], b"pass")).1, rule, "replaced");
+        for length in 0..before.len() {
+            let _cut_off = rule_of(&before[..length]);
         }
     }
 }
