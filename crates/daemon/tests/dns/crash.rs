@@ -124,11 +124,49 @@ fn a_start_repairs_nothing_that_a_living_daemon_applied() {
 }
 
 #[test]
-fn a_file_whose_backup_is_lost_keeps_its_servers_and_loses_its_mark() {
+fn a_file_whose_backup_is_lost_keeps_its_servers_and_loses_its_mark_and_that_is_a_failure() {
+    let lost = |machine: &Machine, undone: Result<(), String>| {
+        let error = undone.unwrap_err();
+        for part in ["etc/resolv.conf", "10.0.0.1"] {
+            assert!(error.contains(part), "{part} in {error}");
+        }
+        assert_eq!(machine.text(), "nameserver 10.0.0.1\nsearch corp.example\noptions timeout:1\n");
+        assert_eq!(machine.leftovers(), [""; 0]);
+    };
+    let lose = |machine: &Machine| std::fs::remove_dir_all(machine.path("state")).unwrap();
+    let wanted = settings(&["10.0.0.1"], &["corp.example"], &[]);
+    // After a crash, by any start and by the recorded undo.
     let machine = Machine::with_file();
     killed(&machine, "wg0");
-    std::fs::remove_dir_all(machine.path("state")).unwrap();
-    assert_eq!(machine.system().repair().unwrap(), [""; 0]);
-    assert_eq!(machine.text(), "nameserver 10.0.0.1\nsearch corp.example\noptions timeout:1\n");
-    assert_eq!(machine.leftovers(), [""; 0]);
+    lose(&machine);
+    lost(&machine, machine.system().repair().map(drop).map_err(|error| error.to_string()));
+    assert_eq!(machine.system().repair().unwrap(), [""; 0], "told once");
+    let machine = Machine::with_file();
+    let record = killed(&machine, "wg0");
+    lose(&machine);
+    let undo = |machine: &Machine| machine.system().undo_recorded(&name("wg0"), &record);
+    lost(&machine, undo(&machine).map_err(|error| error.to_string()));
+    undo(&machine).unwrap();
+    // At the end of the daemon, also if it has set its servers again meanwhile.
+    for is_set_again in [false, true] {
+        let machine = Machine::with_file();
+        let apply = || machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap();
+        let mut applied = apply();
+        lose(&machine);
+        if is_set_again {
+            applied = apply();
+        }
+        lost(&machine, applied.undo().map_err(|error| error.to_string()));
+        applied.undo().unwrap();
+    }
+    // Another program has written the file since.
+    let machine = Machine::with_file();
+    let apply = || machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap();
+    let mut applied = apply();
+    lose(&machine);
+    drop(apply());
+    std::fs::write(machine.resolv_conf(), BEFORE).unwrap();
+    drop(apply());
+    applied.undo().unwrap();
+    assert_eq!((machine.text().as_str(), machine.leftovers()), (BEFORE, Vec::new()));
 }

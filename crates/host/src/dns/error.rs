@@ -151,6 +151,17 @@ pub enum DnsError {
         /// The advice, after a semicolon; may be empty.
         advice: &'static str,
     },
+    /// What the file said before the tunnel is lost.
+    #[error(
+        "cannot restore {}: what it said before the tunnel was removed from weft's directory; it names {servers} \
+         now: write the DNS servers of this machine to it", path.display()
+    )]
+    Lost {
+        /// The path of the file.
+        path: PathBuf,
+        /// The servers that stay, separated by commas.
+        servers: String,
+    },
     /// weft's state file has invalid content.
     #[error("{}: {reason}; remove the file once /etc/resolv.conf is as it should be", path.display())]
     State {

@@ -211,10 +211,12 @@ fn update(
             places.state.display()
         );
         put(&backup, &present.without_mark())?;
+        layers.is_original_lost = true;
     } else if !has_ours && !layers.is_empty() {
         // This is the first layer, or another program rewrote the file: the present content is restored
         // later.
         put(&backup, &present)?;
+        layers.is_original_lost = false;
     } else if !has_ours {
         file.clear_state()?;
         return Ok(dropped);
@@ -223,6 +225,12 @@ fn update(
     if layers.is_empty() {
         file.put(&original)?;
         file.clear_state()?;
+        if layers.is_original_lost {
+            return Err(DnsError::Lost {
+                path: places.resolv_conf.clone(),
+                servers: text::servers(&original),
+            });
+        }
         return Ok(dropped);
     }
     layers.save(file)?;

@@ -68,6 +68,14 @@ pub(super) fn has_servers_of(present: &FileState, composed: &FileState) -> bool 
     !wanted.is_empty() && wanted.iter().all(|wanted| present.lines().any(|line| words(line) == *wanted))
 }
 
+/// Returns the servers that a file names, for people.
+pub(super) fn servers(state: &FileState) -> String {
+    let text = String::from_utf8_lossy(state.content());
+    let servers = of_keyword(&text, "nameserver").filter_map(|line| line.split_whitespace().nth(1));
+    let servers = list(servers);
+    if servers.is_empty() { "no DNS server".to_owned() } else { servers }
+}
+
 fn keyword(line: &str) -> &str {
     // A keyword is at the beginning of its line.
     line.split([' ', '\t']).next().unwrap_or_default()
