@@ -115,7 +115,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Client {
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        // A refusal waits for nothing: without this, a client that sends requests ahead keeps the thread busy.
+        // A refusal waits for nothing: a client that sends requests ahead would keep the thread busy.
         yield_now().await;
         let is_head = request.method() == Method::HEAD;
         let answered = if !self.is_admitted(&request) {

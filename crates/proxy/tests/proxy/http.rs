@@ -374,8 +374,8 @@ fn the_length_of_a_chunked_answer_is_that_of_its_chunks() {
     }
 }
 
-/// Serves on port 82 what the path of a request says: `/STATUS/COUNT` has as many informational answers before
-/// one of 200, or no end of them without a count, and `/head` has a head without end.
+/// Serves on port 82 what the path of a request says: `/STATUS/COUNT` has as many informational answers
+/// before one of 200, or no end of them without a count, and `/head` has a head without end.
 fn serve_informational(lab: &Lab) {
     let listener = lab.far.run(|| std::net::TcpListener::bind("10.9.0.1:82").unwrap());
     listener.set_nonblocking(true).unwrap();
