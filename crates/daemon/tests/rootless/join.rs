@@ -221,7 +221,13 @@ fn a_command_does_not_wait_for_a_tunnel_that_is_stopped_while_it_comes_up() {
     let mut command = world.in_session(world.exec(&file, &[], &STAY));
     command.env("WG_ENDPOINT_RESOLUTION_RETRIES", "infinity");
     let Starting(mut starting) = Staying::spawn(command);
-    until("the tunnel starts", || world.processes().iter().any(|name| name == "weft-tunnel"));
+    // What it forks has its name for a moment.
+    until("the tunnel has its namespaces", || {
+        let mut names = world.processes();
+        names.retain(|name| ["weft-tunnel", "weft-namespace"].contains(&&**name));
+        names.sort_unstable();
+        names == ["weft-namespace", "weft-tunnel"]
+    });
     let tunnel = world.tunnel();
     kill(tunnel, Signal::SIGSTOP).unwrap();
     until("weft ends", || starting.try_wait().unwrap().is_some());
