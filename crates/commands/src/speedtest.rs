@@ -16,7 +16,7 @@ use weft_report::control_socket::{CaptureRequest, Client};
 use weft_report::{PeerNameError, PeerReport, StatusReport, short_key};
 use weft_speedtest::{
     Datagrams, Direction, Outcome, Outside, PORT, Plan, Probe, Sample, TcpEvents, TestError, Udp, Verdict,
-    outside, peer_of, verdicts,
+    peer_of, verdicts,
 };
 
 use crate::args::{Directions, SpeedtestArgs};
@@ -309,10 +309,6 @@ struct Measured {
 impl Measured {
     fn of(outcome: Outcome) -> Self {
         let (sender, receiver) = (outcome.sender(), outcome.receiver());
-        let counters_receiver = match outcome.direction {
-            Direction::Up => &outcome.counters_there,
-            Direction::Down => &outcome.counters_here,
-        };
         let last = sender.last().and_then(|sample| sample.tcp.clone()).unwrap_or_default();
         let bits_per_second = receiver
             .last()
@@ -327,7 +323,7 @@ impl Measured {
             retransmits: last.retransmits,
             min_rtt_us: last.min_rtt_us,
             events: events(sender),
-            outside: outside(counters_receiver),
+            outside: outcome.outside(),
             advice: advice::of(&limits, bits_per_second, sender, outcome.direction),
             limits,
             outcome,

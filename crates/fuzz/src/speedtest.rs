@@ -58,7 +58,7 @@ pub(crate) fn check(bytes: &[u8]) {
     }
     let first = samples.first().and_then(|sample| sample.counters.clone());
     for end in [counters, samples.last().and_then(|sample| sample.counters.clone())] {
-        if let Some(outside) = outside(&[first.clone(), end]) {
+        if let Some(outside) = outside(&[first.clone(), end], u64::MAX) {
             assert!((0.0..=1.0).contains(&outside.lost_share), "{outside:?}");
         }
     }

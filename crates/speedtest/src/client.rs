@@ -15,8 +15,9 @@ use crate::load::{self, Lanes};
 use crate::protocol::{
     self, Direction, Hello, LineError, MAX_SAMPLES, PATIENCE, Refusal, Reply, Request, SETTLE, UdpRequest,
 };
-use crate::sample::{Counters, Sample};
+use crate::sample::{Counters, Sample, Sent};
 use crate::sampler::{Probe, Sampler, Watch};
+use crate::verdict::{Outside, outside};
 
 /// A test to run.
 #[derive(Clone, Debug)]
@@ -69,6 +70,19 @@ impl Outcome {
     /// Returns the samples of the end that sent.
     pub fn sender(&self) -> &[Sample] {
         if self.direction == Direction::Up { &self.here } else { &self.there }
+    }
+
+    /// Returns what was lost and displaced between the daemons, as the receiver's daemon counts. That of the
+    /// responder may tell any numbers: it is not believed more messages than this end's daemon has sent.
+    pub fn outside(&self) -> Option<Outside> {
+        match self.direction {
+            Direction::Down => outside(&self.counters_here, u64::MAX),
+            Direction::Up => {
+                let [before, after] =
+                    self.counters_here.each_ref().map(|it| it.as_ref().map(|it| it.datagrams));
+                outside(&self.counters_there, after?.saturating_sub(before?))
+            }
+        }
     }
 
     /// Returns the samples of the end that received.
@@ -169,6 +183,8 @@ async fn test(plan: &Plan, probe: Probe, mut on_sample: impl FnMut(&Outcome)) ->
         other => return Err(unexpected(other)),
     }
 
+    let asked = udp.as_ref().map(|(_, udp)| datagrams::most(udp, plan.duration));
+    let asked = asked.unwrap_or(Sent { bytes: u64::MAX, datagrams: 0 });
     let lanes = match udp {
         Some((socket, udp)) => {
             // A firewall of this end lets in what answers.
@@ -190,11 +206,16 @@ async fn test(plan: &Plan, probe: Probe, mut on_sample: impl FnMut(&Outcome)) ->
     loop {
         tokio::select! {
             sample = sampler.next() => {
-                outcome.here.push(sample?);
+                let mut sample = sample?;
+                sample.bound(if sends { sampler.sent() } else { asked });
+                outcome.here.push(sample);
                 on_sample(&outcome);
             }
             line = lines.next() => match line? {
-                Reply::Sample(sample) if outcome.there.len() < MAX_SAMPLES => outcome.there.push(*sample),
+                Reply::Sample(mut sample) if outcome.there.len() < MAX_SAMPLES => {
+                    sample.bound(if sends { sampler.sent() } else { asked });
+                    outcome.there.push(*sample);
+                }
                 Reply::End { counters } => {
                     outcome.counters_there = [outcome.there.first().and_then(|it| it.counters.clone()), counters];
                     break;

@@ -13,8 +13,8 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::from_device;
-use crate::protocol::NUMBER;
-use crate::sample::Datagrams;
+use crate::protocol::{NUMBER, UdpRequest};
+use crate::sample::{Datagrams, Sent};
 
 /// The time between two bursts.
 const BURST_EVERY: Duration = Duration::from_millis(1);
@@ -46,6 +46,12 @@ impl Counts {
         };
         (self.bytes.load(Relaxed), datagrams)
     }
+
+    /// Returns what was sent so far.
+    pub(crate) fn sent(&self, size: u16) -> Sent {
+        let datagrams = self.sent.load(Relaxed);
+        Sent { bytes: datagrams.saturating_mul(size.into()), datagrams }
+    }
 }
 
 /// Makes a socket that sends to and receives from one address, through this interface alone.
@@ -56,6 +62,13 @@ pub(crate) fn socket(device: &str, local: SocketAddr, remote: SocketAddr) -> io:
     socket.bind(&local.into())?;
     socket.connect(&remote.into())?;
     UdpSocket::from_std(socket.into())
+}
+
+/// Returns the most that a sender sends in this time.
+pub(crate) fn most(udp: &UdpRequest, duration: Duration) -> Sent {
+    let size = u64::from(udp.bytes).max(NUMBER as u64);
+    let due = udp.bits_per_second as f64 / (size * 8) as f64 * duration.as_secs_f64();
+    Sent { bytes: u64::MAX, datagrams: (due as u64).saturating_add(MAX_BURST) }
 }
 
 /// Sends datagrams of `bytes` bytes at this rate of payload until this time.

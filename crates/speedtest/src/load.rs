@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::datagrams::{self, Counts};
 use crate::protocol::{Refusal, UdpRequest};
-use crate::sample::{Datagrams, Tcp};
+use crate::sample::{Datagrams, Sent, Tcp};
 use crate::tcp_info;
 
 /// Bytes of one read or write.
@@ -32,50 +32,61 @@ pub(crate) enum Lanes {
 /// The connections of a test at one end. Dropping it resets them: what waits in the send buffers is not sent.
 pub(crate) struct Load {
     streams: Vec<Arc<TcpStream>>,
-    datagrams: Option<Arc<Counts>>,
+    /// With the size of a datagram.
+    datagrams: Option<(Arc<Counts>, u16)>,
     sends: bool,
-    received: Arc<AtomicU64>,
+    /// Bytes of the connections that were sent or received.
+    bytes: Arc<AtomicU64>,
     tasks: JoinSet<io::Result<()>>,
 }
 
 impl Load {
     /// Sends until this time, or receives until the end of each connection.
     pub(crate) fn start(lanes: Lanes, sends: bool, until: Instant) -> Self {
-        let received = Arc::<AtomicU64>::default();
+        let bytes = Arc::<AtomicU64>::default();
         let mut tasks = JoinSet::new();
         let streams = match lanes {
             Lanes::Tcp(streams) => streams,
-            Lanes::Udp(socket, UdpRequest { bits_per_second, bytes, .. }) => {
+            Lanes::Udp(socket, UdpRequest { bits_per_second, bytes: size, .. }) => {
                 let (socket, counts) = (Arc::new(socket), Arc::<Counts>::default());
                 if sends {
-                    tasks.spawn(datagrams::send(socket, bits_per_second, bytes, until, Arc::clone(&counts)));
+                    tasks.spawn(datagrams::send(socket, bits_per_second, size, until, Arc::clone(&counts)));
                 } else {
                     tasks.spawn(datagrams::receive(socket, Arc::clone(&counts)));
                 }
-                return Self { streams: Vec::new(), datagrams: Some(counts), sends, received, tasks };
+                return Self { streams: Vec::new(), datagrams: Some((counts, size)), sends, bytes, tasks };
             }
         };
         let streams: Vec<_> = streams.into_iter().map(Arc::new).collect();
         for stream in &streams {
             let stream = Arc::clone(stream);
             if sends {
-                tasks.spawn(send(stream, until));
+                tasks.spawn(send(stream, until, Arc::clone(&bytes)));
             } else {
-                tasks.spawn(receive(stream, Arc::clone(&received)));
+                tasks.spawn(receive(stream, Arc::clone(&bytes)));
             }
         }
-        Self { streams, datagrams: None, sends, received, tasks }
+        Self { streams, datagrams: None, sends, bytes, tasks }
     }
 
     /// Returns the bytes received so far, what the kernel says of the connections of a sender, and the
     /// datagrams.
     pub(crate) fn observe(&self) -> (u64, Option<Tcp>, Option<Datagrams>) {
-        if let Some(counts) = &self.datagrams {
+        if let Some((counts, _)) = &self.datagrams {
             let (received, datagrams) = counts.observe();
             return (received, None, Some(datagrams));
         }
         let tcp = self.sends.then(|| tcp_info::of(self.streams.iter().map(AsRef::as_ref)));
-        (self.received.load(Ordering::Relaxed), tcp, None)
+        let received = if self.sends { 0 } else { self.bytes.load(Ordering::Relaxed) };
+        (received, tcp, None)
+    }
+
+    /// Returns what a sender has sent so far.
+    pub(crate) fn sent(&self) -> Sent {
+        match &self.datagrams {
+            Some((counts, size)) => counts.sent(*size),
+            None => Sent { bytes: self.bytes.load(Ordering::Relaxed), datagrams: 0 },
+        }
     }
 
     /// Waits until a connection of the sender breaks. The receiver does not know a break from the end.
@@ -113,7 +124,7 @@ pub(crate) fn set_congestion(stream: &TcpStream, name: &str) -> Result<(), Refus
     set.map_err(|error| Refusal::Congestion { name: name.to_owned(), reason: error.to_string() })
 }
 
-async fn send(stream: Arc<TcpStream>, until: Instant) -> io::Result<()> {
+async fn send(stream: Arc<TcpStream>, until: Instant, sent: Arc<AtomicU64>) -> io::Result<()> {
     let block = vec![0; BLOCK];
     let mut end = pin!(sleep_until(until));
     while Instant::now() < until {
@@ -125,7 +136,7 @@ async fn send(stream: Arc<TcpStream>, until: Instant) -> io::Result<()> {
             ready = stream.writable() => ready?,
         }
         match stream.try_write(&block) {
-            Ok(_) => {}
+            Ok(count) => drop(sent.fetch_add(count as u64, Ordering::Relaxed)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }

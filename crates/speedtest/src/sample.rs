@@ -28,6 +28,26 @@ pub struct Sample {
     pub counters: Option<Counters>,
 }
 
+/// What one end has sent of a test.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    pub(crate) bytes: u64,
+    pub(crate) datagrams: u64,
+}
+
+impl Sample {
+    /// Bounds what was received by what was sent: the other end may tell any numbers, and number its
+    /// datagrams as it likes.
+    pub(crate) fn bound(&mut self, most: Sent) {
+        self.received = self.received.min(most.bytes);
+        if let Some(Datagrams { sent, expected, received, displaced }) = &mut self.datagrams {
+            for count in [sent, expected, received, displaced] {
+                *count = (*count).min(most.datagrams);
+            }
+        }
+    }
+}
+
 /// TCP_INFO of the connections, as the kernel has it (tcp(7), `linux/tcp.h`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -209,6 +229,18 @@ mod tests {
     fn peer(key: &str, allowed_ips: &[&str]) -> PeerReport {
         let allowed_ips = allowed_ips.iter().map(|net| (*net).to_owned()).collect();
         PeerReport { public_key: key.to_owned(), allowed_ips, ..PeerReport::default() }
+    }
+
+    #[test]
+    fn no_more_was_received_than_was_sent() {
+        let all = |count| Datagrams { sent: count, expected: count, received: count, displaced: count };
+        let mut sample = Sample { received: u64::MAX, datagrams: Some(all(u64::MAX)), ..Sample::default() };
+        sample.bound(Sent { bytes: 5_000, datagrams: 5 });
+        assert_eq!((sample.received, sample.datagrams), (5_000, Some(all(5))));
+        let true_one = Sample { received: 4_000, datagrams: Some(all(4)), ..Sample::default() };
+        let mut bound = true_one.clone();
+        bound.bound(Sent { bytes: 5_000, datagrams: 5 });
+        assert_eq!(bound, true_one);
     }
 
     #[test]

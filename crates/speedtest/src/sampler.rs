@@ -10,7 +10,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 use weft_report::StatusReport;
 
 use crate::load::{Lanes, Load};
-use crate::sample::{Counters, Sample};
+use crate::sample::{Counters, Sample, Sent};
 use crate::{SAMPLE_EVERY, cpu, tcp_events};
 
 /// Asks the daemon for its state; may block. `None`: it does not answer.
@@ -108,6 +108,8 @@ pub(crate) struct Sampler {
     daemon: Option<u32>,
     tick: Interval,
     is_over: bool,
+    /// What was sent when it was looked at last.
+    sent: Sent,
 }
 
 impl Sampler {
@@ -125,7 +127,7 @@ impl Sampler {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let until = began + duration;
         let load = Some(Load::start(lanes, sends, until));
-        Self { began, until, load, watch, daemon, tick, is_over: false }
+        Self { began, until, load, watch, daemon, tick, is_over: false, sent: Sent::default() }
     }
 
     /// Returns the time at which the sender stops.
@@ -157,8 +159,17 @@ impl Sampler {
         Ok(Sample { at_us, received, tcp, datagrams, events, cpu, counters })
     }
 
+    /// Returns what this end has sent so far.
+    pub(crate) fn sent(&mut self) -> Sent {
+        if let Some(load) = &self.load {
+            self.sent = load.sent();
+        }
+        self.sent
+    }
+
     /// Resets the connections.
     pub(crate) fn end(&mut self) {
+        self.sent();
         self.load = None;
     }
 }

@@ -199,11 +199,14 @@ fn what_happened_outside_is_the_difference_of_the_counters() {
     let counters = |expected_messages, received_messages, displaced_messages| {
         Some(Counters { expected_messages, received_messages, displaced_messages, ..Counters::default() })
     };
-    let outside_of = |before, after| outside(&[before, after]);
+    let outside_of = |before, after| outside(&[before, after], 1_000);
     let found = outside_of(counters(100, 90, 1), counters(1_100, 1_080, 4)).unwrap();
     assert_eq!((found.lost, found.displaced), (10, 3));
     assert!((found.lost_share - 0.01).abs() < 1e-9);
     assert_eq!(outside_of(None, counters(1, 1, 0)), None);
+    // More than was sent, as no daemon counts.
+    let found = outside_of(counters(0, 0, 0), counters(u64::MAX, 900, u64::MAX)).unwrap();
+    assert_eq!((found.lost, found.displaced), (100, 1_000));
     // Messages that came late; a daemon that does not count.
     assert_eq!(outside_of(counters(10, 5, 0), counters(20, 19, 0)).unwrap().lost, 0);
     assert_eq!(outside_of(counters(0, 0, 0), counters(0, 0, 0)), None);
