@@ -80,8 +80,8 @@ impl FileState {
         }
     }
 
-    /// Reports whether weft wrote it. weft writes files, and never through links. Another program may have put
-    /// lines before the mark.
+    /// Reports whether weft wrote it. weft writes files, and never through links. Another program may have
+    /// put lines before the mark.
     pub(super) fn is_marked(&self) -> bool {
         let is_mark = |line: &[u8]| line.starts_with(MARK.as_bytes());
         matches!(self, Self::File { content, .. } if content.split(|&byte| byte == b'\n').any(is_mark))
