@@ -125,7 +125,7 @@ pub struct Places {
     /// The file that says whether the C library queries systemd-resolved directly.
     pub nsswitch: PathBuf,
     /// The directory with the former content of each /etc/resolv.conf, in files that survive a crash and a
-    /// reboot of the machine.
+    /// reboot of the machine, or where only /run is writable a crash.
     pub state: PathBuf,
     /// The file of Debian's resolvconf that names the prefix for tunnel interfaces.
     pub interface_order: PathBuf,
@@ -150,7 +150,7 @@ impl Default for Places {
             resolv_conf: "/etc/resolv.conf".into(),
             bound: Arc::default(),
             nsswitch: "/etc/nsswitch.conf".into(),
-            state: "/var/lib/weft/dns".into(),
+            state: platform::state_directory("/var/lib/weft/dns", "/run/weft-dns").into(),
             interface_order: "/etc/resolvconf/interface-order".into(),
             resolvconf: if cfg!(target_os = "freebsd") { "/var/run/resolvconf" } else { "/run/resolvconf" }
                 .into(),

@@ -29,7 +29,8 @@ impl Host {
         let mut failures = self.applied.undo(&mut self.kernel);
         if !failures.is_empty() {
             // The kernel may have been out of memory for a moment, or another program busy.
-            failures = self.applied.undo(&mut self.kernel);
+            failures.retain(is_final);
+            failures.extend(self.applied.undo(&mut self.kernel));
         }
         if self.kernel.kept.is_some() {
             self.tell_of_kill_switch();
@@ -54,7 +55,11 @@ impl Host {
 
     fn warn_of(&self, failures: &[HostError]) {
         for error in failures {
-            tracing::warn!("{error}; `weft down {}` tries it again", self.plan.interface);
+            if is_final(error) {
+                tracing::warn!("{error}");
+            } else {
+                tracing::warn!("{error}; `weft down {}` tries it again", self.plan.interface);
+            }
         }
     }
 
@@ -77,6 +82,11 @@ impl Host {
         };
         closed.inspect_err(|error| tracing::warn!("{error}"))
     }
+}
+
+/// Reports whether a second try has nothing left to do.
+fn is_final(error: &HostError) -> bool {
+    matches!(error, HostError::LostDns(_))
 }
 
 impl Drop for Host {

@@ -27,6 +27,9 @@ pub enum HostError {
     /// Name servers or the packet filter could not be set.
     #[error("{0}")]
     Outside(#[source] Box<exit::Error>),
+    /// The name servers from before are not known any more. To undo it again would have no effect.
+    #[error("{0}")]
+    LostDns(#[source] Box<crate::dns::DnsError>),
     /// A value below /proc/sys could not be set.
     #[error("cannot set the sysctl {name} to {value}: {error}; set it by hand")]
     Sysctl {

@@ -43,7 +43,10 @@ pub(super) fn undo_dns(
     interface: &InterfaceName,
     record: &dns::Record,
 ) -> Result<(), HostError> {
-    resolver.undo_recorded(interface, record).map_err(|error| HostError::Outside(Box::new(error.into())))
+    resolver.undo_recorded(interface, record).map_err(|error| match error {
+        lost @ dns::DnsError::Lost { .. } => HostError::LostDns(Box::new(lost)),
+        error => HostError::Outside(Box::new(error.into())),
+    })
 }
 
 /// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left there.

@@ -193,6 +193,10 @@ pub(crate) mod dns {
         Err(DnsError::Unsupported)
     }
 
+    pub(crate) fn state_directory<'a>(lasting: &'a str, _: &'a str) -> &'a str {
+        lasting
+    }
+
     pub(crate) fn look(_: &Places, _: &str, _: &Record) -> Result<Seen, DnsError> {
         Ok(Seen::InForce)
     }

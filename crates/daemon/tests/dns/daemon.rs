@@ -19,7 +19,7 @@ use weft_uapi::SOCKET_DIRECTORY;
 
 use crate::name_server::{Records, set};
 use crate::names::with_name_server;
-use crate::support::{Machine, Resolvconf};
+use crate::support::{Machine, Resolvconf, read_only};
 
 pub(crate) const NAME: &str = "weftdns0";
 
@@ -515,6 +515,45 @@ fn down_repairs_the_file_also_when_the_record_is_gone() {
             assert_eq!(down().status.code(), Some(1), "there is nothing any more");
         },
     );
+}
+
+#[test]
+fn down_fails_and_names_the_servers_that_stay_where_the_former_content_is_lost() {
+    with_name_servers(|directory, _daemon| {
+        until("the name server is set", is_ours);
+        fs::remove_dir_all("/var/lib/weft").unwrap();
+        let output = weft(directory).args(["down", NAME]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("cannot restore /etc/resolv.conf") && said.contains("10.77.0.2"), "{said}");
+    });
+}
+
+#[test]
+fn where_only_run_is_writable_the_former_content_is_kept_there() {
+    if !here::tun_permitted() {
+        return;
+    }
+    with_name_server(&Records::default(), || {
+        // As in a container with a read-only root, whose /etc/resolv.conf is mounted.
+        ["/var/lib", "/run"].iter().for_each(|path| mounts::empty(path).unwrap());
+        read_only("/var/lib".as_ref());
+        let machine = Machine::new();
+        let (directory, before) = (machine.root.path(), resolv_conf());
+        let down = || {
+            let output = weft(directory).args(["down", NAME]).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            assert_eq!(resolv_conf(), before);
+        };
+        let ended = up_to("192.0.2.1:51820", directory, "DNS = 10.77.0.2");
+        until("the name server is set", is_ours);
+        down();
+        drop(ended);
+        let killed = up_to("192.0.2.1:51820", directory, "DNS = 10.77.0.2");
+        until("the name server is set", is_ours);
+        killed.crash();
+        down();
+    });
 }
 
 #[test]

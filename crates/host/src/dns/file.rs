@@ -99,6 +99,12 @@ pub(super) fn foresee(places: &Places) -> Result<(), DnsError> {
     places.state.ancestors().find(|path| path.exists()).map_or(Ok(()), is_closed)
 }
 
+/// Reports whether a directory, or where it would be created, is in a read-only file system.
+pub(super) fn is_read_only(directory: &Path) -> bool {
+    let nearest = directory.ancestors().find(|path| path.exists());
+    nearest.is_some_and(|path| access(path, AccessFlags::W_OK) == Err(Errno::EROFS))
+}
+
 /// Returns the beginning of the file, if it is not what weft has written for the interface.
 pub(super) fn replaced(places: &Places, interface: &str) -> Result<Option<String>, DnsError> {
     let file = ResolvConf::find(places)?;

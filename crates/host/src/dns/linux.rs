@@ -104,6 +104,18 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
     }
 }
 
+/// Returns the directory for the former content of the file. A container with a read-only root has only /run,
+/// which ends with it, as its /etc/resolv.conf does. State that is in one of them is used until it is removed.
+pub(super) fn state_directory<'a>(lasting: &'a str, in_run: &'a str) -> &'a str {
+    let has_state = |path: &str| {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+    };
+    let is_read_only = |path: &str| file::is_read_only(path.as_ref());
+    let is_fallback = || !has_state(lasting) && is_read_only(lasting) && !is_read_only(in_run);
+    if has_state(in_run) || is_fallback() { in_run } else { lasting }
+}
+
 /// Finds out what will become of settings, without a change and without the start of a program.
 pub(super) fn foresee(
     places: &Places,

@@ -9,6 +9,10 @@ pub(super) fn method(places: &Places, choice: Choice) -> Result<Method, DnsError
     }
 }
 
+pub(super) fn state_directory<'a>(lasting: &'a str, _: &'a str) -> &'a str {
+    lasting
+}
+
 pub(super) fn apply(places: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
     match record.method {
         Method::Scutil => scutil::add(places, interface, &record.settings),

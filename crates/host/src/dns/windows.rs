@@ -11,6 +11,10 @@ pub(super) fn method(_: &Places, choice: Choice) -> Result<Method, DnsError> {
     }
 }
 
+pub(super) fn state_directory<'a>(lasting: &'a str, _: &'a str) -> &'a str {
+    lasting
+}
+
 pub(super) fn apply(_: &Places, interface: &str, record: &Record) -> Result<(), DnsError> {
     match record.method {
         Method::Registry => registry::add(&System, interface, Process::this(), &record.settings),
