@@ -104,8 +104,9 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
     }
 }
 
-/// Returns the directory for the former content of the file. A container with a read-only root has only /run,
-/// which ends with it, as its /etc/resolv.conf does. State that is in one of them is used until it is removed.
+/// Returns the directory for the former content of the file. A container with a read-only root has only
+/// /run, which ends with it, as its /etc/resolv.conf does. State that is in one of them is used until it is
+/// removed.
 pub(super) fn state_directory<'a>(lasting: &'a str, in_run: &'a str) -> &'a str {
     let has_state = |path: &str| {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
