@@ -23,7 +23,7 @@ mod model;
 mod pace;
 mod site;
 
-const CIPHER: &str = "cipher alone (ring)";
+const CIPHER: &str = "cipher alone";
 
 /// The arguments of `weft-bench shards`.
 #[derive(Clone, Debug, Args)]

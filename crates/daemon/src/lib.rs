@@ -6,6 +6,7 @@
 pub mod assets;
 pub mod background;
 pub mod carried_over;
+pub mod cipher;
 pub mod cli;
 pub mod control;
 pub mod demo;

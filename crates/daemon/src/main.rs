@@ -9,7 +9,9 @@ use clap::Parser as _;
 use weft::cli::drop_in::{Caller, command_line, with_suggestion};
 use weft::cli::{Cli, Command};
 use weft::wiping_allocator::{self, WipingAllocator};
-use weft::{assets, demo, down, drop_in, exec, logging, proxy, service, service_manager, threads, up};
+use weft::{
+    assets, cipher, demo, down, drop_in, exec, logging, proxy, service, service_manager, threads, up,
+};
 use weft_commands::{capture, check, doctor, keys, output, peer, reload, save, speedtest, status, top, wg};
 use weft_config::exit::{Code, Error};
 
@@ -24,7 +26,7 @@ fn main() -> ExitCode {
     match cli.service.take() {
         Some(interface) => service_manager::host(&interface, move |log| run_to_end(cli, log)).into(),
         None => match start_log(&cli, None) {
-            Ok(()) if let Err(error) = threads_for(&cli.command) => ended(Err(error)).into(),
+            Ok(()) if let Err(error) = prepare(&cli.command) => ended(Err(error)).into(),
             // Its exit code is that of its command.
             Ok(()) if let Command::Exec(args) = &cli.command => exec::run(args),
             started => ended(started.and_then(|()| run(cli.command))).into(),
@@ -43,8 +45,19 @@ fn threads_for(command: &Command) -> Result<(), Error> {
     }
 }
 
+/// Does what comes before the first thread.
+fn prepare(command: &Command) -> Result<(), Error> {
+    threads_for(command)?;
+    match command {
+        Command::Up(_) | Command::Run(_) | Command::Exec(_) | Command::Proxy(_) | Command::Demo(_) => {
+            cipher::choose()
+        }
+        _ => Ok(()),
+    }
+}
+
 fn run_to_end(cli: Cli, log: Option<logging::File>) -> Code {
-    ended(start_log(&cli, log).and_then(|()| run(cli.command)))
+    ended(start_log(&cli, log).and_then(|()| cipher::choose()).and_then(|()| run(cli.command)))
 }
 
 fn ended(result: Result<(), Error>) -> Code {

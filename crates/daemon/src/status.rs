@@ -199,6 +199,7 @@ impl Running {
             weft_version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             file: self.source.as_ref().map(|file| file.to_string_lossy().into_owned()),
+            cipher: weft_aead::chosen().name().to_owned(),
             members: self.members.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             public_key: settings.private_key.as_ref().map(|key| key.public_key().to_string()),
             listen_port: settings.listen_port,

@@ -298,6 +298,18 @@ pub(crate) mod background {
     }
 }
 
+/// Instructions are tried in this process.
+#[cfg(not(unix))]
+pub(crate) mod trial {
+    use crate::cipher::Verdict;
+
+    pub(crate) fn run(test: fn() -> bool) -> Verdict {
+        if test() { Verdict::Passed } else { Verdict::Failed }
+    }
+
+    pub(crate) fn explain_illegal_instructions() {}
+}
+
 /// Interfaces that another program runs are not known.
 pub(crate) mod foreign {
     use weft_config::InterfaceName;

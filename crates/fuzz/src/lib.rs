@@ -5,6 +5,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a property that cannot be checked does not hold")]
 
+mod aead;
 mod by_the_book;
 mod capture;
 mod config;
@@ -28,6 +29,7 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// The properties. `corpus/NAME` has their inputs, `fuzz/fuzz_targets/NAME.rs` searches for more.
 pub const TARGETS: &[Target] = &[
+    ("aead", aead::check),
     ("datagrams", datagrams::check),
     ("segments", segments::check),
     ("flows", flows::check),

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The program runs itself under callgrind. Code that depends on the machine is excluded: the functions of
-//! other objects, since the C library chooses its `memcpy` by processor, and those of ring, which does the
-//! same. weft's processor detection finds AVX2 and never AVX-512, which valgrind lacks; without AVX2 nothing
-//! is compared.
+//! other objects, since the C library chooses its `memcpy` by processor, and those of the cipher, which does
+//! the same. weft's processor detection finds AVX2 and never AVX-512, which valgrind lacks; without AVX2
+//! nothing is compared.
 
 use std::process::ExitCode;
 

@@ -15,7 +15,7 @@ const SPAN: Duration = Duration::from_millis(300);
 /// Packets between two looks at the clock.
 const PACKETS: u64 = 256;
 
-/// Returns what `threads` threads seal with ring at once, in packets as those of the other measurements.
+/// Returns what `threads` threads seal at once, in packets as those of the other measurements.
 pub(super) fn speed(threads: usize) -> Result<Sample> {
     let barrier = &Barrier::new(threads);
     std::thread::scope(|scope| {
@@ -37,7 +37,7 @@ fn cpu_time() -> Result<Duration> {
 
 /// Returns the Gbit/s of a thread, and its CPU seconds for each Gbit.
 fn seal(barrier: &Barrier) -> Result<[f64; 2]> {
-    let refused = |_| anyhow!("ring refuses to seal");
+    let refused = |_| anyhow!("the cipher refuses to seal");
     let key = UnboundKey::new(&CHACHA20_POLY1305, &[7; 32]).map(LessSafeKey::new);
     let mut packet = vec![0; PACKET];
     barrier.wait();

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use Level::{Note, Ok, Problem, Warning};
+use weft_aead::Cipher;
 use weft_config::{OVERHEAD, endpoint};
 use weft_host::Obstacle;
 use weft_report::bytes;
@@ -35,6 +36,7 @@ pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
         nft,
         resolver,
         confinement,
+        cipher,
         clock,
     ];
     let mut findings: Vec<Finding> = checks.iter().filter_map(|check| check(facts, target)).collect();
@@ -391,6 +393,20 @@ fn confinement(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
             found(Note, "system calls cannot be filtered here: a fault in weft could use all of the kernel")
                 .advise("a kernel with CONFIG_SECCOMP_FILTER on x86-64, arm64 or riscv64")
         }
+    })
+}
+
+fn cipher(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
+    let found = |level, says: &str| Finding::new("cipher", level, says);
+    let fastest = facts.cipher?.name();
+    Some(match facts.cipher_in_use.as_deref() {
+        Some(used) if used != fastest => found(
+            Note,
+            &format!("the interface encrypts with {used}, and this processor has what {fastest} needs"),
+        )
+        .advise("see WEFT_CIPHER in the environment of weft, and its log for a self-test that failed; restart weft"),
+        _ if facts.cipher == Some(Cipher::Avx512) => found(Ok, "AVX-512 with IFMA encrypts (avx512ifma)"),
+        _ => found(Ok, &format!("{fastest} encrypts: there is no AVX-512 with IFMA")),
     })
 }
 

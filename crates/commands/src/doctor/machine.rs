@@ -51,6 +51,10 @@ pub struct MachineState {
     pub nft: Option<Nft>,
     /// What a thread can be restricted to.
     pub confinement: Option<weft_confine::Support>,
+    /// What computes ChaCha20-Poly1305 fastest here.
+    pub cipher: Option<weft_aead::Cipher>,
+    /// What the running interface uses, as its report has it.
+    pub cipher_in_use: Option<String>,
     pub clock: Clock,
     /// The sysctls that switch IPv6 off for the interface, or for new ones.
     pub ipv6_off_by: Vec<String>,

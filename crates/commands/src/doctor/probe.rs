@@ -47,6 +47,7 @@ pub(super) fn state_for_start(target: &DoctorTarget) -> (MachineState, Option<Cl
         left_behind: target.interface.as_ref().and_then(running::left_behind),
         metrics_in_use: target.metrics.map(is_listened_at),
         obstacles: target.config.as_ref().map(weft_host::obstacles).unwrap_or_default(),
+        cipher: Some(weft_aead::Cipher::detect()),
         clock: Clock {
             is_synchronised: None,
             unix_ms: SystemTime::now()

@@ -95,6 +95,9 @@ fn interface(report: &StatusReport) -> Vec<(&'static str, String)> {
     if !report.threads.is_empty() {
         row("confined", confined(report));
     }
+    if !report.cipher.is_empty() {
+        row("cipher", format!("ChaCha20-Poly1305 by {}", report.cipher));
+    }
     row("device", device(report));
     row("sockets", sockets(report));
     row("sent", traffic(report.udp.bytes_sent, report.udp.datagrams_sent, rates(report, false)));

@@ -33,6 +33,11 @@ fn state(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Result {
         "The weft that runs the interface.",
         &[("version", &report.weft_version), ("os", std::env::consts::OS), ("arch", std::env::consts::ARCH)],
     )?;
+    writer.info(
+        "weft_cipher",
+        "What computes ChaCha20-Poly1305: avx512ifma, aws-lc, or for tests portable.",
+        &[("cipher", &*report.cipher)],
+    )?;
     writer.gauge(
         "weft_start_time_seconds",
         "Unix time at which the interface came up, by the clock of then.",

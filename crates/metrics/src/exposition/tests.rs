@@ -7,6 +7,7 @@ use super::*;
 fn report() -> StatusReport {
     let mut report = StatusReport {
         interface: "wg0".to_owned(),
+        cipher: "avx512ifma".to_owned(),
         unix_time_ms: 2_000_000_000_500,
         peers: vec![PeerReport {
             public_key: "KEY=".to_owned(),
@@ -201,4 +202,11 @@ fn the_format_is_the_one_that_is_understood() {
     assert_eq!(accepted(prometheus), Format::OpenMetrics);
     assert_eq!(lines(Format::OpenMetrics).last().map(String::as_str), Some("# EOF"));
     assert!(!lines(Format::Classic).iter().any(|line| line.starts_with("# EOF")));
+}
+
+#[test]
+fn the_cipher_is_told_by_its_name() {
+    let lines = lines(Format::Classic);
+    let line = r#"weft_cipher_info{interface="wg0",cipher="avx512ifma"} 1"#;
+    assert!(lines.iter().any(|it| it == line), "{lines:#?}");
 }

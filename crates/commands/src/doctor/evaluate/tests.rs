@@ -44,6 +44,8 @@ fn well() -> MachineState {
         wireguard_module: Some(Module::Absent),
         nft: Some(Nft::Works),
         confinement: Some(Support { system_calls: true, files: true }),
+        cipher: Some(Cipher::Avx512),
+        cipher_in_use: None,
         clock: Clock { is_synchronised: Some(true), unix_ms: 1_800_000_000_000 },
         ipv6_off_by: Vec::new(),
         misrouted: Vec::new(),
@@ -112,6 +114,7 @@ fn a_machine_that_is_well_passes_every_check() {
             "nft",
             "resolver",
             "confinement",
+            "cipher",
             "clock",
             "route"
         ]
@@ -372,4 +375,18 @@ fn what_goes_past_the_tunnel_is_told_with_its_advice() {
     let past = weft_host::misrouted::Misrouted::Ipv6Past { via: "eth0".to_owned() };
     let finding = only(|facts, _| facts.misrouted = vec![past], "traffic_past_tunnel", Level::Warning);
     assert!(finding.says.contains("eth0") && finding.advice.unwrap().contains("::/0"), "{}", finding.says);
+}
+
+#[test]
+fn a_slower_cipher_than_the_processor_has_is_told() {
+    let finding = only(|facts, _| facts.cipher_in_use = Some("aws-lc".to_owned()), "cipher", Note);
+    assert!(finding.says.contains("aws-lc") && finding.says.contains("avx512ifma"), "{finding:?}");
+    advice(&finding, "WEFT_CIPHER");
+    for (cipher, in_use) in
+        [(Cipher::Avx512, Some("avx512ifma")), (Cipher::AwsLc, Some("aws-lc")), (Cipher::AwsLc, None)]
+    {
+        let facts = MachineState { cipher: Some(cipher), cipher_in_use: in_use.map(str::to_owned), ..well() };
+        let findings = evaluate(&facts, &full_tunnel());
+        assert!(findings.iter().any(|it| it.check == "cipher" && it.level == Ok), "{findings:#?}");
+    }
 }

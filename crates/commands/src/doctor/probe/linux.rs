@@ -55,7 +55,8 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
     facts.nft = Some(nft(target));
     facts.confinement = Some(weft_confine::support());
     facts.clock.is_synchronised = is_clock_synchronised();
-    let mark = running.map(|report| report.fw_mark);
+    let mark = running.as_ref().map(|report| report.fw_mark);
+    facts.cipher_in_use = running.map(|report| report.cipher).filter(|cipher| !cipher.is_empty());
     ways(facts, mark.unwrap_or(target.fw_mark));
     if let Some(config) = &target.config {
         let endpoints: Vec<SocketAddr> =

@@ -1,0 +1,62 @@
+//! What is linked, by the lock file: a patch that does not fit is dropped by Cargo with a warning alone.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The packages of the lock file: name, and where they come from. Those of the workspace come from nowhere.
+fn packages() -> Vec<(String, Option<String>)> {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    let field = |package: &str, name: &str| {
+        let value = package.lines().find_map(|line| line.strip_prefix(&format!("{name} = \"")))?;
+        Some(value.trim_end_matches('"').to_owned())
+    };
+    let packages = lock.split("[[package]]\n").skip(1);
+    packages.map(|package| (field(package, "name").unwrap(), field(package, "source"))).collect()
+}
+
+#[test]
+fn the_real_ring_is_not_linked() {
+    let packages = packages();
+    assert!(packages.len() > 200, "only {} packages", packages.len());
+    let rings: Vec<_> = packages.iter().filter(|(name, _)| name == "ring").collect();
+    assert_eq!(rings, [&("ring".to_owned(), None)], "cargo update -p ring");
+}
+
+/// Libraries with ChaCha20-Poly1305. RustCrypto's crate of this name is not among them: boringtun uses it for
+/// cookies, which need XChaCha20-Poly1305.
+#[test]
+fn one_library_of_ciphers_is_linked() {
+    const LIBRARIES: [&str; 13] = [
+        "aws-lc-fips-sys",
+        "aws-lc-sys",
+        "boring-sys",
+        "botan-sys",
+        "cryptoxide",
+        "graviola",
+        "libsodium-sys",
+        "libsodium-sys-stable",
+        "mbedtls-platform-support",
+        "mbedtls-sys-auto",
+        "openssl-sys",
+        "ring",
+        "wolfssl-sys",
+    ];
+    let packages = packages();
+    let names = packages.iter().filter(|(_, source)| source.is_some()).map(|(name, _)| name.as_str());
+    let linked: Vec<_> = names.filter(|name| LIBRARIES.contains(name)).collect();
+    assert_eq!(linked, ["aws-lc-sys"]);
+}
+
+/// The other workspaces of the repository have boringtun too, and their own patches.
+#[test]
+fn each_workspace_with_boringtun_has_the_patch() {
+    for file in ["Cargo.toml", "fuzz/Cargo.toml", "scripts/test"] {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        assert!(text.contains("[patch.crates-io]\nring = { path = \""), "{file}");
+    }
+}
