@@ -1,5 +1,6 @@
 //! Both implementations beside aws-lc, and Wycheproof's vectors.
 #![cfg(not(miri))]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::io::Write as _;
 
@@ -83,7 +84,7 @@ proptest! {
         ],
     ) {
         // Sealing the key stream gives the plaintext of this ciphertext.
-        let mut plaintext = ciphertext.clone();
+        let mut plaintext = ciphertext;
         sealed_by_aws_lc(&key, &nonce, &mut plaintext);
         compare(&key, &nonce, &plaintext, 0);
     }

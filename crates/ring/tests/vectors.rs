@@ -1,5 +1,7 @@
 //! Wycheproof's vectors, with associated data and without, as boringtun seals and opens.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use weft_aead::Cipher;
 use wycheproof::TestResult;

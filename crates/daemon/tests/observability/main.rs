@@ -10,6 +10,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod cipher;
 mod contrib;
 mod journal;
 mod page;

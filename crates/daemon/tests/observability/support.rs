@@ -112,11 +112,19 @@ impl End {
     /// `weft up` with this configuration, once it is up.
     #[track_caller]
     pub(crate) fn up(&self, conf: &str, arguments: &[&str]) -> Process {
+        self.up_with(conf, arguments, &[])
+    }
+
+    /// The same with these variables.
+    #[track_caller]
+    pub(crate) fn up_with(&self, conf: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Process {
         self.write(conf);
         let file = self.file();
         let words: Vec<&str> =
             ["up", file.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
-        self.until_up(self.weft(&words))
+        let mut weft = self.weft(&words);
+        weft.envs(variables.iter().copied());
+        self.until_up(weft)
     }
 
     /// The same with a socket for metrics that the service manager made (sd_listen_fds(3)).
