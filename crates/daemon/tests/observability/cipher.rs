@@ -19,7 +19,7 @@ fn the_chosen_cipher_is_shown_and_encrypts() {
         a.reach(&b);
         let status = a.weft(&["status", NAME, "--json"]).output().unwrap();
         let status: Value = serde_json::from_slice(&status.stdout).unwrap();
-        assert_eq!(status["cipher"], name, "{value:?}");
+        assert_eq!(status["interfaces"][0]["cipher"], name, "{value:?}");
         assert_eq!(
             a.get("/metrics").sample(&format!(r#"weft_cipher_info{{interface="{NAME}",cipher="{name}"}}"#)),
             1.0
