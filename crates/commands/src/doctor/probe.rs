@@ -27,6 +27,7 @@ const NAMES: Duration = Duration::from_secs(5);
 /// Observes the state of the machine that matters for this target.
 pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
     let (mut facts, client) = state_for_start(target);
+    facts.cipher = Some(weft_aead::Cipher::detect());
     facts.ways = addresses(&target.endpoints[..target.endpoints.len().min(ENDPOINTS)]);
     #[cfg(target_os = "linux")]
     linux::observe(&mut facts, target, client.and_then(|mut client| client.status().ok()));
@@ -47,7 +48,6 @@ pub(super) fn state_for_start(target: &DoctorTarget) -> (MachineState, Option<Cl
         left_behind: target.interface.as_ref().and_then(running::left_behind),
         metrics_in_use: target.metrics.map(is_listened_at),
         obstacles: target.config.as_ref().map(weft_host::obstacles).unwrap_or_default(),
-        cipher: Some(weft_aead::Cipher::detect()),
         clock: Clock {
             is_synchronised: None,
             unix_ms: SystemTime::now()
