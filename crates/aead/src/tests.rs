@@ -160,9 +160,13 @@ fn the_definition_gives_the_vectors_of_the_rfc() {
 fn tags_are_right_where_limbs_are_largest() {
     // The largest r after its bits are cleared, the smallest ones, and one in between; s of all ones and
     // zeros.
-    let rs = [u128::MAX, 0, 1, 2, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210];
+    let rs: &[u128] = if cfg!(miri) {
+        &[u128::MAX]
+    } else {
+        &[u128::MAX, 0, 1, 2, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210]
+    };
     let lens: &[usize] = if cfg!(miri) {
-        &[0, 1, 16, 191, 192, 193, 257]
+        &[0, 17, 193]
     } else {
         &[
             0, 1, 15, 16, 17, 31, 64, 191, 192, 193, 207, 208, 239, 240, 241, 255, 256, 257, 495, 496, 497,
@@ -170,7 +174,7 @@ fn tags_are_right_where_limbs_are_largest() {
         ]
     };
     for r in rs {
-        for s in [0, u128::MAX] {
+        for s in if cfg!(miri) { vec![u128::MAX] } else { vec![0, u128::MAX] } {
             let mut key = [0; 32];
             key[..16].copy_from_slice(&r.to_le_bytes());
             key[16..].copy_from_slice(&s.to_le_bytes());
@@ -178,7 +182,7 @@ fn tags_are_right_where_limbs_are_largest() {
             for (double, bytes) in doubles.iter_mut().zip(key.as_chunks().0) {
                 *double = u64::from_le_bytes(*bytes);
             }
-            for fill in [0xff, 0, 0xfb] {
+            for fill in if cfg!(miri) { vec![0xff] } else { vec![0xff, 0, 0xfb] } {
                 for &len in lens {
                     let data = vec![fill; len];
                     let mut message = data.clone();
@@ -199,8 +203,10 @@ fn tags_are_right_where_limbs_are_largest() {
 #[test]
 fn neighbours_in_memory_are_left_alone() {
     let (key, nonce) = ([7; KEY_LEN], [9; NONCE_LEN]);
-    for len in if cfg!(miri) { vec![0, 65, 193] } else { (0..300).chain([1420]).collect() } {
-        for (offset, beside) in [(0, 0), (1, 0xff), (15, 1), (63, 2)] {
+    for len in if cfg!(miri) { vec![17, 193] } else { (0..300).chain([1420]).collect() } {
+        for (offset, beside) in
+            if cfg!(miri) { vec![(15, 1)] } else { vec![(0, 0), (1, 0xff), (15, 1), (63, 2)] }
+        {
             for key in keys(&key) {
                 let mut alone: Vec<u8> = (0..len).map(|i| i as u8).collect();
                 let plaintext = alone.clone();
@@ -221,12 +227,12 @@ fn neighbours_in_memory_are_left_alone() {
 #[test]
 fn nothing_is_written_where_any_bit_of_the_tag_is_wrong() {
     let (key, nonce) = ([1; KEY_LEN], [2; NONCE_LEN]);
-    for len in if cfg!(miri) { vec![20, 200] } else { vec![0, 1, 20, 192, 193, 1420, MAX_LEN] } {
+    for len in if cfg!(miri) { vec![20] } else { vec![0, 1, 20, 192, 193, 1420, MAX_LEN] } {
         for key in keys(&key) {
             let mut data = vec![3; len];
             let tag = key.seal(&nonce, &mut data).unwrap();
             let sealed = data.clone();
-            for bit in (0..128).step_by(if cfg!(miri) { 40 } else { 1 }) {
+            for bit in (0..128).step_by(if cfg!(miri) { 127 } else { 1 }) {
                 let wrong = (u128::from_le_bytes(tag) ^ 1 << bit).to_le_bytes();
                 assert_eq!(key.open(&nonce, &mut data, &wrong), Err(Error));
                 assert!(data == sealed, "{len} bytes were changed, bit {bit}");
@@ -243,7 +249,7 @@ fn messages_longer_than_a_datagram_are_refused() {
         let mut data = vec![5; MAX_LEN + 1];
         assert_eq!(key.seal(&[0; NONCE_LEN], &mut data), Err(Error));
         assert_eq!(key.open(&[0; NONCE_LEN], &mut data, &[0; TAG_LEN]), Err(Error));
-        assert!(data.iter().all(|byte| *byte == 5));
+        assert!(data == vec![5; MAX_LEN + 1]);
     }
 }
 
