@@ -38,7 +38,7 @@ summary() {
     [ ${#failed[@]} -eq 0 ]
 }
 
-# The lints of a platform need its standard library, and of ring only that a C compiler seems to be there. One call for
+# The lints of a platform need its standard library, and of aws-lc only that a C compiler seems to be there. One call for
 # several platforms compiles build scripts and macros once, and unites the features of all, of which iOS lacks some.
 #
 # The first argument is which packages and targets of cargo, the others are the platforms.
@@ -56,7 +56,7 @@ CC
             variable=${target//-/_}
             arguments+=(--target "$target")
             compilers+=("CC_$variable=$work/cc" "AR_$variable=/bin/true")
-            # Otherwise the build script of ring asks Xcode where the SDK is.
+            # Otherwise the build script of aws-lc asks Xcode where the SDK is.
             [[ $target != *-ios ]] || compilers+=("SDKROOT=$work")
         else
             not_run "lints for $target" "rustup cannot add the target"
