@@ -199,6 +199,36 @@ fn tags_are_right_where_limbs_are_largest() {
     }
 }
 
+/// With r = 1 the blocks are added: the sum is p, some less, and some more, where the last subtraction
+/// begins.
+#[test]
+fn sums_beside_p_are_reduced() {
+    let mut key = [0; 8];
+    key[0] = 1;
+    let bytes = std::array::from_fn(|i| u8::from(i == 0));
+    for more in if cfg!(miri) { 0..1 } else { -6..6_i128 } {
+        // Three blocks, with that of the length: 3 2^128 + blocks = 2^130 - 5 + more. Fourteen: 14 2^128 +
+        // blocks = 3 2^130 + (2^130 - 5 - 3 5) + more.
+        for (len, first, less) in [(32_usize, 0, 5), (208, u128::MAX, 19)] {
+            let second = 0_u128.wrapping_sub((less - more) as u128 + ((len as u128) << 64));
+            let mut data = vec![0; len];
+            data[..16].copy_from_slice(&first.to_le_bytes());
+            data[16..32].copy_from_slice(&second.to_le_bytes());
+            let mut message = data.clone();
+            message.extend_from_slice(&[0; 8]);
+            message.extend_from_slice(&(len as u64).to_le_bytes());
+            let expected = definition(&bytes, &message);
+            assert_eq!(
+                expected,
+                if more < 0 { 0_u128.wrapping_sub((5 - more) as u128) } else { more as u128 }
+            );
+            for tag in tags(&key, &data) {
+                assert_eq!(tag, expected, "p and {more}, {len} bytes");
+            }
+        }
+    }
+}
+
 /// At each place in memory: what stands beside the message is neither changed nor read into the tag.
 #[test]
 fn neighbours_in_memory_are_left_alone() {
