@@ -5,14 +5,14 @@
 //! rotated, as section 2.3 describes it. Several such groups are computed side by side, because each step of
 //! one waits for the one before.
 
-use crate::vector::Vector;
+use crate::vector::{Vector, splat};
 
 /// Blocks of one vector.
 const LANES: usize = 4;
 /// Groups of blocks that are computed side by side at most: with four vectors each they fit the 32 registers.
 const MOST_GROUPS: usize = 6;
 /// Blocks that one call makes at most.
-pub(crate) const MOST: usize = LANES * MOST_GROUPS;
+const MOST: usize = LANES * MOST_GROUPS;
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 64;
 
@@ -90,17 +90,25 @@ fn blocks<V: Vector, const GROUPS: usize>(
     LANES * GROUPS
 }
 
-/// Writes the first blocks to `out`, block 0 and what a message of `len` bytes needs, and returns how many
-/// they are: a message that needs more takes [`apply`] further calls.
+/// Returns the first blocks, block 0 and what a message of `len` bytes needs, and how many they are: a
+/// message that needs more takes [`apply`] further calls.
 #[inline(always)]
-pub(crate) fn start<V: Vector>(key: &[u32; 8], nonce: &[u32; 3], len: usize, out: &mut [V; MOST]) -> usize {
+pub(crate) fn start<V: Vector>(key: &[u32; 8], nonce: &[u32; 3], len: usize) -> ([V; MOST], usize) {
+    // An array for each: the longest is written completely, and not cleared before.
+    macro_rules! first {
+        ($groups:expr) => {{
+            let mut out = [splat(0); MOST];
+            let made = blocks::<V, { $groups }>(key, nonce, 0, &mut out);
+            (out, made)
+        }};
+    }
     // Few groups take less time than many, but not in proportion. Five were not faster than six.
     match (BLOCK + len).div_ceil(LANES * BLOCK) {
-        ..=1 => blocks::<V, 1>(key, nonce, 0, out),
-        2 => blocks::<V, 2>(key, nonce, 0, out),
-        3 => blocks::<V, 3>(key, nonce, 0, out),
-        4 => blocks::<V, 4>(key, nonce, 0, out),
-        _ => blocks::<V, MOST_GROUPS>(key, nonce, 0, out),
+        ..=1 => first!(1),
+        2 => first!(2),
+        3 => first!(3),
+        4 => first!(4),
+        _ => first!(MOST_GROUPS),
     }
 }
 

@@ -4,8 +4,8 @@
 /// in the lowest bytes.
 ///
 /// No vector may go through a closure, and so not through `map` or `array::from_fn`: a closure lacks the
-/// target features of the function around it, so that the instructions would become calls. Sealing 1,420
-/// bytes took 449 ns with closures and 290 ns without.
+/// target features of the function around it, so that the instructions would become calls. In a probe
+/// on Zen 5 sealing 1,420 bytes took 449 ns with closures and 290 ns without.
 pub(crate) trait Vector: Copy {
     fn words(words: [u32; 16]) -> Self;
     fn doubles(doubles: [u64; 8]) -> Self;

@@ -1,12 +1,11 @@
 //! Times of ChaCha20-Poly1305 with AVX-512 and by aws-lc, in one process and in turn, so that what else the
 //! machine does slows both.
 //!
-//! Fails where AVX-512 is less than 1.25 times as fast as aws-lc at 1,420 bytes: then a compiler has lost the
-//! target features. Otherwise the ratio is 2.4 on Zen 5, and 1.4 to 1.6 on Zen 4, which executes 512 bits in
-//! two halves.
+//! Fails where a compiler has lost the target features: where an intrinsic is a function that is called, or
+//! where AVX-512 is less than [`wanted`] times as fast as aws-lc at 1,420 bytes.
 
 use std::hint::black_box;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use aws_lc_rs::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
@@ -19,7 +18,30 @@ const FULL: usize = 1420;
 /// Bytes between two looks at the clock, and the number of such rounds.
 const BYTES: usize = 1 << 17;
 const ROUNDS: usize = 301;
-const WANTED: f64 = 1.25;
+
+/// The ratio that is wanted. A probe of the same algorithm had 2.4 on Zen 5. Zen 4, which executes 512 bits in
+/// two halves, has 1.55 for sealing and 1.42 for opening. Others were not measured.
+fn wanted() -> f64 {
+    const ZEN5: &str = "26";
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let value = |name| {
+        let line = processors.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split(": ").nth(1)).unwrap_or_default()
+    };
+    if value("vendor_id") == "AuthenticAMD" && value("cpu family") == ZEN5 { 1.5 } else { 1.25 }
+}
+
+/// Returns the intrinsics that are functions in this program.
+fn called_intrinsics() -> Result<Vec<String>, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new("nm").arg(program).output().map_err(|error| format!("nm: {error}"))?;
+    let symbols = String::from_utf8_lossy(&output.stdout);
+    // Otherwise the names would be missing as well.
+    if !symbols.contains("weft_aead") {
+        return Err("nm shows no functions of the cipher".to_owned());
+    }
+    Ok(symbols.lines().filter(|line| line.contains("_mm512_")).map(str::to_owned).collect())
+}
 
 /// Nanoseconds for a packet.
 struct Times {
@@ -94,6 +116,15 @@ fn main() -> ExitCode {
         eprintln!("aws-lc refuses a key");
         return ExitCode::FAILURE;
     };
+    match called_intrinsics() {
+        Ok(called) if called.is_empty() => {}
+        Ok(called) => {
+            eprintln!("functions of AVX-512 lack its target features, and call:\n{}", called.join("\n"));
+            return ExitCode::FAILURE;
+        }
+        Err(reason) => eprintln!("NOT RUN: whether intrinsics are called: {reason}"),
+    }
+    let wanted = wanted();
     println!("{:>6}  {:>16}  {:>16}  {:>13}", "bytes", "avx512ifma, ns", "aws-lc, ns", "ratio");
     println!("{:>6}  {:>16}  {:>16}  {:>13}", "", "seal, open", "seal, open", "seal, open");
     let mut is_fast = true;
@@ -104,10 +135,10 @@ fn main() -> ExitCode {
             "{len:>6}  {:>7.0}, {:>7.0}  {:>7.0}, {:>7.0}  {:>6.2}, {:>5.2}",
             ours.seal, ours.open, theirs.seal, theirs.open, ratios[0], ratios[1]
         );
-        is_fast &= len != FULL || ratios.iter().all(|ratio| *ratio >= WANTED);
+        is_fast &= len != FULL || ratios.iter().all(|ratio| *ratio >= wanted);
     }
     if !is_fast {
-        eprintln!("at {FULL} bytes AVX-512 is less than {WANTED} times as fast as aws-lc");
+        eprintln!("at {FULL} bytes AVX-512 is less than {wanted} times as fast as aws-lc");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS

@@ -111,17 +111,7 @@ pub mod aead {
             aad: Aad<A>,
             in_out: &mut [u8],
         ) -> Result<Tag, Unspecified> {
-            let aad = aad.0.as_ref();
-            match &self.0 {
-                Inner::Weft(key) if aad.is_empty() && in_out.len() <= weft_aead::MAX_LEN => {
-                    key.seal(&nonce.0, in_out).map(Tag).map_err(|_| Unspecified)
-                }
-                _ => self.aws_lc(|key| {
-                    let nonce = aws_lc::Nonce::assume_unique_for_key(nonce.0);
-                    let tag = key.seal_in_place_separate_tag(nonce, aws_lc::Aad::from(aad), in_out)?;
-                    Ok(Tag(tag.as_ref().try_into().map_err(|_| Unspecified)?))
-                }),
-            }
+            self.seal(&nonce.0, aad.0.as_ref(), in_out)
         }
 
         #[expect(clippy::needless_pass_by_value, reason = "the signature is that of ring")]
@@ -131,15 +121,37 @@ pub mod aead {
             aad: Aad<A>,
             in_out: &'in_out mut [u8],
         ) -> Result<&'in_out mut [u8], Unspecified> {
-            let aad = aad.0.as_ref();
+            self.open(&nonce.0, aad.0.as_ref(), in_out)
+        }
+
+        // Once here, and not again in boringtun for each kind of associated data.
+        fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], in_out: &mut [u8]) -> Result<Tag, Unspecified> {
+            match &self.0 {
+                Inner::Weft(key) if aad.is_empty() && in_out.len() <= weft_aead::MAX_LEN => {
+                    key.seal(nonce, in_out).map(Tag).map_err(|_| Unspecified)
+                }
+                _ => self.aws_lc(|key| {
+                    let nonce = aws_lc::Nonce::assume_unique_for_key(*nonce);
+                    let tag = key.seal_in_place_separate_tag(nonce, aws_lc::Aad::from(aad), in_out)?;
+                    Ok(Tag(tag.as_ref().try_into().map_err(|_| Unspecified)?))
+                }),
+            }
+        }
+
+        fn open<'in_out>(
+            &self,
+            nonce: &[u8; NONCE_LEN],
+            aad: &[u8],
+            in_out: &'in_out mut [u8],
+        ) -> Result<&'in_out mut [u8], Unspecified> {
             match &self.0 {
                 Inner::Weft(key) if aad.is_empty() && in_out.len() <= weft_aead::MAX_LEN + TAG_LEN => {
                     let (data, tag) = in_out.split_last_chunk_mut().ok_or(Unspecified)?;
-                    key.open(&nonce.0, data, tag).map_err(|_| Unspecified)?;
+                    key.open(nonce, data, tag).map_err(|_| Unspecified)?;
                     Ok(data)
                 }
                 _ => self.aws_lc(|key| {
-                    let nonce = aws_lc::Nonce::assume_unique_for_key(nonce.0);
+                    let nonce = aws_lc::Nonce::assume_unique_for_key(*nonce);
                     key.open_in_place(nonce, aws_lc::Aad::from(aad), in_out)
                 }),
             }

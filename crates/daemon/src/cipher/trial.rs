@@ -1,7 +1,8 @@
 //! A child process that tries instructions, and what happens where they fail later.
 
-use std::io;
+use std::io::{self, Read as _, Write as _};
 
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -24,29 +25,38 @@ fn here(test: fn() -> bool) -> Verdict {
 }
 
 fn in_child(test: fn() -> bool) -> Verdict {
+    // The result comes through a pipe: where SIGCHLD is ignored, as some parents leave it, waitpid(2) tells
+    // nothing.
+    let Ok((mut reader, mut writer)) = io::pipe() else { return here(test) };
     // SAFETY: the process has a single thread, so the child is a complete copy, in which every function may
     // be called. It ends without running what the parent has registered for its end.
     let child = match unsafe { fork() } {
         Ok(ForkResult::Parent { child }) => child,
         Ok(ForkResult::Child) => {
             secrecy::forbid_core_dumps();
-            let code = if test() { 0 } else { 1 };
+            let _gone = writer.write_all(&[u8::from(test())]);
             // SAFETY: `_exit` may be called at any time.
-            unsafe { libc::_exit(code) }
+            unsafe { libc::_exit(0) }
         }
         Err(_) => return here(test),
     };
-    loop {
-        return match waitpid(child, None) {
-            Ok(WaitStatus::Exited(_, 0)) => Verdict::Passed,
-            Ok(WaitStatus::Exited(..)) => Verdict::Failed,
-            Ok(WaitStatus::Signaled(_, Signal::SIGILL, _)) => {
-                Verdict::Ended("an illegal instruction (SIGILL)".to_owned())
-            }
-            Ok(WaitStatus::Signaled(_, signal, _)) => Verdict::Ended(signal.to_string()),
-            Ok(_) | Err(nix::errno::Errno::EINTR) => continue,
-            Err(errno) => Verdict::Ended(io::Error::from(errno).to_string()),
-        };
+    drop(writer);
+    let mut passed = [0];
+    let result = reader.read_exact(&mut passed);
+    let status = loop {
+        match waitpid(child, None) {
+            Err(Errno::EINTR) => {}
+            status => break status,
+        }
+    };
+    match (result, status) {
+        (Ok(()), _) if passed == [1] => Verdict::Passed,
+        (Ok(()), _) => Verdict::Failed,
+        (Err(_), Ok(WaitStatus::Signaled(_, Signal::SIGILL, _))) => {
+            Verdict::Ended("an illegal instruction (SIGILL)".to_owned())
+        }
+        (Err(_), Ok(WaitStatus::Signaled(_, signal, _))) => Verdict::Ended(signal.to_string()),
+        (Err(_), _) => Verdict::Ended("a signal".to_owned()),
     }
 }
 

@@ -103,8 +103,15 @@ impl End {
 
     /// `weft` with these arguments in the namespace.
     pub(crate) fn weft(&self, arguments: &[&str]) -> Command {
-        let mut command = self.namespace.command(env!("CARGO_BIN_EXE_weft"));
-        command.args(arguments).env_remove("RUST_LOG").env_remove("JOURNAL_STREAM");
+        let mut command = self.command(env!("CARGO_BIN_EXE_weft"));
+        command.args(arguments);
+        command
+    }
+
+    /// A program in the namespace, with the environment of `weft`.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = self.namespace.command(program);
+        command.env_remove("RUST_LOG").env_remove("JOURNAL_STREAM");
         command.env("WEFT_RUNTIME_DIR", self.directory.path());
         command
     }
@@ -131,25 +138,19 @@ impl End {
     #[track_caller]
     pub(crate) fn up_with_socket(&self, conf: &str, listener: TcpListener) -> Process {
         self.write(conf);
-        let weft = self.weft(&[]);
         // Only a shell can put its own number into the environment of what it becomes.
-        let mut shell = self.namespace.command("sh");
+        let mut shell = self.command("sh");
         shell
-            .args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"])
-            .arg(weft.get_program())
-            .arg("up")
+            .args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_weft"), "up"])
             .arg(self.file());
-        shell
-            .env_remove("RUST_LOG")
-            .env_remove("JOURNAL_STREAM")
-            .env("WEFT_RUNTIME_DIR", self.directory.path());
         shell.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "metrics");
         inherit(&mut shell, FIRST, vec![listener.into()]);
         self.until_up(shell)
     }
 
+    /// Starts this, which brings the interface up.
     #[track_caller]
-    fn until_up(&self, mut command: Command) -> Process {
+    pub(crate) fn until_up(&self, mut command: Command) -> Process {
         separate_sockets(&mut command);
         let process = Process::start(&self.namespace, command).unwrap();
         let socket = control_socket(self.directory.path(), &NAME.parse().unwrap());
