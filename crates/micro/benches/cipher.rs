@@ -19,8 +19,8 @@ const FULL: usize = 1420;
 const BYTES: usize = 1 << 17;
 const ROUNDS: usize = 301;
 
-/// The ratio that is wanted. A probe of the same algorithm had 2.4 on Zen 5. Zen 4, which executes 512 bits in
-/// two halves, has 1.55 for sealing and 1.42 for opening. Others were not measured.
+/// The ratio that is wanted. A probe of the same algorithm had 2.4 on Zen 5. Zen 4, which executes 512 bits
+/// in two halves, has 1.55 for sealing and 1.42 for opening. Others were not measured.
 fn wanted() -> f64 {
     const ZEN5: &str = "26";
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
