@@ -1,8 +1,9 @@
 //! Times of ChaCha20-Poly1305 with AVX-512 and by aws-lc, in one process and in turn, so that what else the
 //! machine does slows both.
 //!
-//! Fails where a compiler has lost the target features: where an intrinsic is a function that is called, or
-//! where AVX-512 is less than [`wanted`] times as fast as aws-lc at 1,420 bytes.
+//! Fails where a compiler has lost the target features: where an intrinsic is a function that is called. With
+//! `--check` also where AVX-512 is less than [`wanted`] times as fast as aws-lc at 1,420 bytes. That is a
+//! matter of the processor and of what else it does, and no part of `scripts/test`.
 
 use std::hint::black_box;
 use std::process::{Command, ExitCode};
@@ -127,6 +128,7 @@ fn main() -> ExitCode {
     let wanted = wanted();
     println!("{:>6}  {:>16}  {:>16}  {:>13}", "bytes", "avx512ifma, ns", "aws-lc, ns", "ratio");
     println!("{:>6}  {:>16}  {:>16}  {:>13}", "", "seal, open", "seal, open", "seal, open");
+    let is_checked = std::env::args().any(|argument| argument == "--check");
     let mut is_fast = true;
     for len in LENGTHS {
         let [ours, theirs] = measure(len, &ours, &theirs);
@@ -137,7 +139,7 @@ fn main() -> ExitCode {
         );
         is_fast &= len != FULL || ratios.iter().all(|ratio| *ratio >= wanted);
     }
-    if !is_fast {
+    if is_checked && !is_fast {
         eprintln!("at {FULL} bytes AVX-512 is less than {wanted} times as fast as aws-lc");
         return ExitCode::FAILURE;
     }
