@@ -1,15 +1,15 @@
 //! ChaCha20-Poly1305 (RFC 8439) of one WireGuard data message: no associated data, a nonce of 96 bits. No
 //! allocation, no I/O, no state between messages.
 //!
-//! The algorithm is written once, over vectors of 512 bits ([`vector::Vector`]):
+//! The algorithm is written once, over vectors of 512 bits (`vector::Vector`):
 //!
-//! 1. [`chacha20`] makes the key stream. Its first block holds the key of Poly1305 (section 2.6 of the RFC).
-//! 2. [`poly1305`] authenticates the ciphertext and its length (section 2.5 and 2.8).
-//! 3. [`message`] puts them together: sealing encrypts, then authenticates. Opening authenticates, and only
+//! 1. `chacha20` makes the key stream. Its first block holds the key of Poly1305 (section 2.6 of the RFC).
+//! 2. `poly1305` authenticates the ciphertext and its length (section 2.5 and 2.8).
+//! 3. `message` puts them together: sealing encrypts, then authenticates. Opening authenticates, and only
 //!    then decrypts: where the tag is wrong, no byte is written.
 //!
-//! Two implementations run it: [`avx512`] with the instructions of Ice Lake, Zen 4 and later processors, and
-//! [`portable`], its twin in plain Rust. The twin is for tests, Miri and fuzzing on every machine: it shows
+//! Two implementations run it: `avx512` with the instructions of Ice Lake, Zen 4 and later processors, and
+//! `portable`, its twin in plain Rust. The twin is for tests, Miri and fuzzing on every machine: it shows
 //! what the algorithm computes, and is slow. Processors without these instructions are served better by a
 //! library with assembly for them ([`Cipher::AwsLc`]).
 //!
