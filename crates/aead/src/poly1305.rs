@@ -1,8 +1,8 @@
 //! Poly1305 of a ciphertext (RFC 8439, sections 2.5 and 2.8): the message is the ciphertext, zeros up to a
 //! whole block of 16 bytes, and a block with the two lengths, of which that of the associated data is 0.
 //!
-//! The message's blocks, each with a bit above its 128 bits, are the coefficients of a polynomial, whose
-//! value at `r` is taken modulo p = 2^130 - 5. A long message is summed in 16 lanes, which take every 16th
+//! The message's blocks, each with a bit above its 128 bits, are the coefficients of a polynomial. Its value
+//! at `r` is taken modulo p = 2^130 - 5. A long message is summed in 16 lanes, which take every 16th
 //! block. Each lane is multiplied by r^16 from step to step, and by its own power of r, r^16 to r^1, at the
 //! end.
 //!

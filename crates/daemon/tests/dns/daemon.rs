@@ -535,7 +535,7 @@ fn where_only_run_is_writable_the_former_content_is_kept_there() {
         return;
     }
     with_name_server(&Records::default(), || {
-        // As in a container with a read-only root, whose /etc/resolv.conf is mounted.
+        // A container with a read-only root is such: a file is mounted over its /etc/resolv.conf.
         ["/var/lib", "/run"].iter().for_each(|path| mounts::empty(path).unwrap());
         read_only("/var/lib".as_ref());
         let machine = Machine::new();

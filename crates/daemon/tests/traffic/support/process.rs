@@ -94,7 +94,7 @@ impl Running {
         report_queues_that_are_too_many(&command);
         let running = Self { process: Process::start(namespace, command).unwrap(), directory };
         running.process.wait_for_line("interface is up");
-        // The socket is opened right after that is said.
+        // A busy daemon may answer late.
         wait_until("the control socket", || UnixStream::connect(running.socket()).ok());
         running
     }
