@@ -201,8 +201,8 @@ mod tests {
         let source = directory.path().join("wg0.conf");
         let file = directory.path().join("wg0.key");
         std::fs::write(&file, KEY).unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
-        assert_eq!(read_with("wg0.key", &source, None).unwrap().readable, Some(0o640));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(read_with("wg0.key", &source, None).unwrap().readable, Some(0o644));
         assert_eq!(read_with("wg0.key", &source, Some(directory.path())).unwrap().readable, None);
     }
 

@@ -1,10 +1,50 @@
 //! Permissions of files, as Unix has them.
 
 use std::fs::Metadata;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-/// Returns the permission bits of a regular file, if its group or others can read it.
+/// The group of the service's user, whose service reads a large file itself.
+const GROUP_OF_SERVICE: &str = "weft";
+
+/// Returns the permission bits of a regular file, if its group or others can read it. The groups of root and
+/// of the service's user may.
 pub(super) fn readable_by_others(metadata: &Metadata) -> Option<u32> {
     let mode = metadata.permissions().mode() & 0o7777;
-    (metadata.is_file() && mode & 0o044 != 0).then_some(mode)
+    let is_open = metadata.is_file() && is_open(mode, || is_trusted(metadata.gid()));
+    is_open.then_some(mode)
+}
+
+fn is_open(mode: u32, is_group_trusted: impl Fn() -> bool) -> bool {
+    mode & 0o004 != 0 || mode & 0o040 != 0 && !is_group_trusted()
+}
+
+fn is_trusted(group: u32) -> bool {
+    group == 0 || gid_of_service() == Some(group)
+}
+
+#[cfg(not(target_os = "ios"))]
+fn gid_of_service() -> Option<u32> {
+    nix::unistd::Group::from_name(GROUP_OF_SERVICE).ok().flatten().map(|group| group.gid.as_raw())
+}
+
+#[cfg(target_os = "ios")]
+fn gid_of_service() -> Option<u32> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_has_to_read_a_file_is_no_reason_for_a_warning() {
+        for (mode, by_trusted, by_another) in
+            [(0o600, false, false), (0o640, false, true), (0o644, true, true), (0o604, true, true)]
+        {
+            assert_eq!(is_open(mode, || true), by_trusted, "{mode:o}");
+            assert_eq!(is_open(mode, || false), by_another, "{mode:o}");
+        }
+        assert!(is_trusted(0));
+        assert!(!is_trusted(u32::MAX - 1));
+    }
 }

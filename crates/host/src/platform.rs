@@ -26,16 +26,16 @@ mod process;
 use crate::unsupported::process;
 
 pub(super) use files::{
-    is_open_to_all, is_same_file, open_for_lock, other_owner, sync_directory, try_lock, try_lock_shared,
-    write_private,
+    is_open_to_all, is_same_file, keep_access, open_for_lock, other_owner, sync_directory, try_lock,
+    try_lock_shared, write_private,
 };
 pub(super) use process::has_lost_its_device;
 
-/// Replaces a file whole or not at all by a new one of mode 0600. The target of a symbolic link is replaced,
-/// and the link stays.
+/// Replaces a file whole or not at all by a new one with its owner, group and mode; without a file, by one of
+/// mode 0600. The target of a symbolic link is replaced, and the link stays.
 pub(super) fn replace(file: &Path, text: &str) -> io::Result<()> {
     let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
-    put_private(&target, text.as_bytes())?;
+    put(&target, text.as_bytes(), |new| keep_access(new, &target))?;
     if let Some(directory) = target.parent() {
         // A failure is ignored: the new text is in place, though a power failure may bring back the old text.
         let _ = sync_directory(directory);
@@ -45,8 +45,13 @@ pub(super) fn replace(file: &Path, text: &str) -> io::Result<()> {
 
 /// Puts a new file that only its owner may read at this path, whole or not at all.
 pub(super) fn put_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    put(path, content, |_| Ok(()))
+}
+
+/// Puts a new file at this path, whole or not at all, when `prepare` has succeeded with it.
+fn put(path: &Path, content: &[u8], prepare: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     let temporary = write_beside(path, content)?;
-    let renamed = std::fs::rename(&temporary, path);
+    let renamed = prepare(&temporary).and_then(|()| std::fs::rename(&temporary, path));
     renamed.inspect_err(|_| drop(std::fs::remove_file(&temporary))).map_err(|error| match error.kind() {
         // Written in place, a full disk or a crash would leave half of it.
         io::ErrorKind::ResourceBusy => io::Error::new(
@@ -126,7 +131,7 @@ impl Process {
 #[cfg(unix)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 
     use super::*;
 
@@ -146,13 +151,61 @@ mod tests {
             let at = |name: &str| directory.path().join(name);
             fs::write(at("precious"), "precious").unwrap();
             make(&at("wg0.conf.new"), &at("precious"));
-            fs::write(at("wg0.conf"), "before").unwrap();
+            write_private(&at("wg0.conf"), b"before").unwrap();
             replace(&at("wg0.conf"), "after").unwrap();
             assert_eq!(fs::read_to_string(at("wg0.conf")).unwrap(), "after", "{what}");
             assert_eq!(fs::metadata(at("wg0.conf")).unwrap().permissions().mode() & 0o777, 0o600, "{what}");
             assert_eq!(fs::read_to_string(at("precious")).unwrap(), "precious", "{what}");
             let left = fs::read_dir(directory.path()).unwrap().count();
             assert_eq!(left, 2 + usize::from(what == "what cannot be removed"), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_new_file_has_the_owner_the_group_and_the_mode_of_the_one_that_it_replaces() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("wg0.conf");
+        fs::write(&file, "before").unwrap();
+        let is_root = nix::unistd::geteuid().is_root();
+        for (owner, group, mode) in [(0, 0, 0o600), (0, 7, 0o640), (12, 7, 0o660), (12, 0, 0o644)] {
+            if is_root {
+                chown(&file, Some(owner), Some(group)).unwrap();
+            }
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            let access = |metadata: fs::Metadata| (metadata.uid(), metadata.gid(), metadata.mode());
+            let before = access(fs::metadata(&file).unwrap());
+            replace(&file, "after").unwrap();
+            assert_eq!(access(fs::metadata(&file).unwrap()), before);
+        }
+    }
+
+    /// Linux: the mode of such a file is no more than the most that its list allows.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_new_file_has_the_access_list_of_the_one_that_it_replaces_and_not_that_of_the_directory() {
+        use rustix::fs::{XattrFlags, getxattr, setxattr};
+        const OF_FILE: &str = "system.posix_acl_access";
+        // Version 2; the owner, user 12, the group, the mask and others, each with rights and an id.
+        let entries: [(u16, u16, u32); 5] =
+            [(1, 6, u32::MAX), (2, 4, 12), (4, 0, u32::MAX), (0x10, 4, u32::MAX), (0x20, 0, u32::MAX)];
+        let encoded = entries.iter().flat_map(|(tag, rights, id)| {
+            [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+        });
+        let list: Vec<u8> = 2_u32.to_le_bytes().into_iter().chain(encoded).collect();
+        let list_of = |path: &Path| {
+            let mut list = [0; 256];
+            getxattr(path, OF_FILE, &mut list).map(|length| list[..length].to_vec()).ok()
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for name in ["with", "without"] {
+            write_private(&at(name), b"before").unwrap();
+        }
+        setxattr(at("with"), OF_FILE, &list, XattrFlags::empty()).unwrap();
+        setxattr(directory.path(), "system.posix_acl_default", &list, XattrFlags::empty()).unwrap();
+        for (name, expected) in [("with", Some(list)), ("without", None)] {
+            replace(&at(name), "after").unwrap();
+            assert_eq!(list_of(&at(name)), expected, "{name}");
         }
     }
 }

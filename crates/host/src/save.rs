@@ -74,8 +74,8 @@ impl From<SaveError> for exit::Error {
     }
 }
 
-/// Updates the file to what `saved` says, whole or not at all: writes a new file of mode 0600 beside it,
-/// which then replaces it. Returns whether the file was changed.
+/// Updates the file to what `saved` says, whole or not at all: writes a new file beside it, which then
+/// replaces it, with its owner, group and mode. Returns whether the file was changed.
 pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result<bool, SaveError> {
     let failed = |action| {
         move |error| SaveError::File {
@@ -200,7 +200,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (file, link) = (directory.path().join("real.conf"), directory.path().join("wg0.conf"));
         let text = "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n";
-        std::fs::write(&file, text).unwrap();
+        crate::platform::put_private(&file, text.as_bytes()).unwrap();
         std::os::unix::fs::symlink("real.conf", &link).unwrap();
         let key: PrivateKey = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=".parse().unwrap();
         let settings = InterfaceSettings { private_key: Some(key), ..InterfaceSettings::default() };

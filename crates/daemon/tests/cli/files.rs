@@ -77,10 +77,10 @@ fn files_that_cannot_be_read_end_with_78_and_their_name() {
 fn a_file_that_others_can_read_is_warned_of() {
     use std::os::unix::fs::PermissionsExt as _;
     let (_directory, path) = file("wg0.conf", format!("[Interface]\nPrivateKey={KEY}\n").as_bytes());
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     let ended = run(&["check", path.to_str().unwrap()], "");
     assert_eq!(ended.code, 0);
-    assert!(ended.stderr.contains("mode 0640") && ended.stderr.contains("chmod 600"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("mode 0644") && ended.stderr.contains("chmod 600"), "{}", ended.stderr);
 }
 
 /// How weft ends for a user who owns nothing; `None` if the test cannot become one. All can read the

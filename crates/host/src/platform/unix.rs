@@ -1,8 +1,8 @@
 //! Files and processes, as Unix has them.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
 /// Returns false: the configuration's loader looks at permission bits.
@@ -47,6 +47,58 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(content)?;
     file.sync_all()
+}
+
+/// Gives a new private file the owner, the group and the permissions of the one that it is to replace, if
+/// there is one. After a failure it must not replace it: others than before could read it, or could not.
+pub(crate) fn keep_access(new: &Path, replaced: &Path) -> io::Result<()> {
+    let wanted = match std::fs::metadata(replaced) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let file = File::open(new)?;
+    let now = file.metadata()?;
+    // Only what differs: to change it needs a privilege.
+    let owner = (now.uid() != wanted.uid()).then(|| wanted.uid());
+    let group = (now.gid() != wanted.gid()).then(|| wanted.gid());
+    let is_for_group = wanted.mode() & 0o070 != 0;
+    if let Err(error) = fchown(&file, owner, group)
+        && (owner.is_some() || group.is_some() && is_for_group)
+    {
+        let (owner, group) = (wanted.uid(), wanted.gid());
+        let why = format!("a new file cannot get its owner and group, {owner}:{group}: {error}");
+        return Err(io::Error::new(error.kind(), why));
+    }
+    copy_access_list(replaced, &file)?;
+    file.set_permissions(Permissions::from_mode(wanted.mode() & 0o777))
+}
+
+/// Gives a file the access list of another, or none: it has that of its directory, which the mode would bring
+/// into force, and the mode of a file with a list is not what its group may do.
+#[cfg(target_os = "linux")]
+fn copy_access_list(from: &Path, to: &File) -> io::Result<()> {
+    use rustix::fs::{XattrFlags, fremovexattr, fsetxattr, getxattr};
+    use rustix::io::Errno;
+    const NAME: &str = "system.posix_acl_access";
+    /// The most that Linux keeps in an attribute.
+    const MAX_BYTES: usize = 1 << 16;
+    let mut list = vec![0; MAX_BYTES];
+    let copied = match getxattr(from, NAME, &mut list[..]) {
+        Ok(length) => fsetxattr(to, NAME, &list[..length], XattrFlags::empty()),
+        Err(Errno::NODATA | Errno::NOTSUP) => fremovexattr(to, NAME),
+        Err(error) => Err(error),
+    };
+    match copied {
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+/// The lists of other systems are apart from the mode.
+#[cfg(not(target_os = "linux"))]
+#[allow(clippy::unnecessary_wraps, reason = "it can fail on Linux")]
+fn copy_access_list(_: &Path, _: &File) -> io::Result<()> {
+    Ok(())
 }
 
 /// Waits until the names in a directory are on the disk.

@@ -112,6 +112,12 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Leaves the new file private.
+#[allow(clippy::unnecessary_wraps, reason = "it can fail elsewhere")]
+pub(crate) fn keep_access(_new: &Path, _replaced: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 /// Creates a file, which never has other rights.
 fn create_private(path: &Path) -> io::Result<File> {
     let access = Descriptor::parse(PRIVATE)?;
