@@ -15,7 +15,7 @@ use crate::load::{self, Lanes};
 use crate::protocol::{
     self, Direction, Hello, LineError, MAX_SAMPLES, PATIENCE, Refusal, Reply, Request, SETTLE, UdpRequest,
 };
-use crate::sample::{Counters, Sample, Sent};
+use crate::sample::{Counters, Sample, Sent, micros};
 use crate::sampler::{Probe, Sampler, Watch};
 use crate::verdict::{Outside, outside};
 
@@ -212,11 +212,17 @@ async fn test(plan: &Plan, probe: Probe, mut on_sample: impl FnMut(&Outcome)) ->
                 on_sample(&outcome);
             }
             line = lines.next() => match line? {
-                Reply::Sample(mut sample) if outcome.there.len() < MAX_SAMPLES => {
-                    sample.bound(if sends { sampler.sent() } else { asked });
-                    outcome.there.push(*sample);
+                Reply::Sample(sample) => {
+                    let sent = if sends { sampler.sent() } else { asked };
+                    if !sample.keep(&mut outcome.there, sent, plan.duration + PATIENCE) {
+                        return Err(TestError::Broken(format!("the responder sent over {MAX_SAMPLES} samples")));
+                    }
                 }
                 Reply::End { counters } => {
+                    // A responder samples until the end. That it is earlier would be a higher rate.
+                    if let Some(last) = outcome.there.last_mut() {
+                        last.at_us = last.at_us.max(micros(plan.duration));
+                    }
                     outcome.counters_there = [outcome.there.first().and_then(|it| it.counters.clone()), counters];
                     break;
                 }
@@ -283,4 +289,61 @@ async fn connect(plan: &Plan) -> Result<TcpStream, TestError> {
     let stream = connecting.await.map_err(|_| TestError::NoAnswer(target))?.map_err(failed)?;
     load::prepare(&stream)?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Returns what the client makes of these lines of a responder, which follow the begin of a test.
+    fn told(lines: String) -> Result<Outcome, TestError> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let plan = Plan {
+            target: listener.local_addr().unwrap(),
+            device: "lo".to_owned(),
+            peer: String::new(),
+            daemon: std::process::id(),
+            direction: Direction::Up,
+            duration: Duration::from_secs(1),
+            streams: 1,
+            congestion: None,
+            udp: Some(Udp { bits_per_second: 8_000, bytes: 100 }),
+        };
+        let responder = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let begin = "{\"accepted\":{\"token\":\"a\"}}\n\"begin\"\n";
+            // The client ends where it likes.
+            let _ = stream.write_all((begin.to_owned() + &lines).as_bytes());
+            stream
+        });
+        let outcome = run(&plan, Arc::new(|| None), |_| ());
+        responder.join().unwrap();
+        outcome
+    }
+
+    #[test]
+    fn a_responder_tells_so_many_samples_and_times_that_can_be() {
+        let sample = |at_us: u64| format!("{{\"sample\":{{\"at_us\":{at_us},\"received\":{}}}}}\n", u64::MAX);
+        let samples = |count| sample(7).repeat(count) + "{\"end\":{\"counters\":null}}\n";
+        assert_eq!(told(samples(MAX_SAMPLES)).unwrap().there.len(), MAX_SAMPLES);
+        let most = told(samples(MAX_SAMPLES + 1)).unwrap_err().to_string();
+        assert_eq!(most, "the test broke off: the responder sent over 1200 samples");
+
+        let end = "{\"end\":{\"counters\":null}}\n";
+        let times = |told: Outcome| told.there.iter().map(|sample| sample.at_us).collect::<Vec<_>>();
+        for (lines, bound) in [
+            // The rate of all is no higher than what was sent allows, nor that between two samples.
+            (vec![1, 1, 0, 1], vec![1, 50_001, 100_001, 1_000_000]),
+            (vec![1, u64::MAX, 3], vec![1, 6_000_000, 6_000_000]),
+            (vec![100_000, 1_000_100], vec![100_000, 1_000_100]),
+        ] {
+            let told = told(lines.iter().map(|at_us| sample(*at_us)).collect::<String>() + end).unwrap();
+            assert!(told.there.iter().all(|sample| sample.received <= 10_000), "{told:?}");
+            assert_eq!(times(told), bound, "{lines:?}");
+        }
+    }
 }

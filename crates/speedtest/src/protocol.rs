@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use crate::sample::{Counters, Sample};
+use crate::sample::{Counters, Sample, Sent};
 use crate::{MAX_SECONDS, MAX_STREAMS};
 
 /// The most bytes of a line of the client.
@@ -277,12 +277,16 @@ impl TestLines {
             lines.agreed = Some((request.milliseconds, request.streams));
         }
         buffer.clear();
+        let most = Sent { bytes: u64::MAX, datagrams: u64::MAX };
         while let Ok(reply) = read(&mut bytes, &mut buffer).await {
             match reply {
-                Reply::Sample(sample) if lines.samples.len() < MAX_SAMPLES => lines.samples.push(*sample),
+                Reply::Sample(sample) => {
+                    if !sample.keep(&mut lines.samples, most, Duration::MAX) {
+                        break;
+                    }
+                }
                 Reply::End { counters } => lines.counters = counters,
                 Reply::Accepted { .. } | Reply::Begin | Reply::Refused(_) => {}
-                Reply::Sample(_) => break,
             }
         }
         lines

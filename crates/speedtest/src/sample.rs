@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weft_report::{PeerReport, StatusReport};
+
+use crate::SAMPLE_EVERY;
+use crate::protocol::MAX_SAMPLES;
 
 /// What one end observes at one moment of a test. Counters grow; only differences have a meaning.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -46,6 +50,23 @@ impl Sample {
             }
         }
     }
+
+    /// Adds a sample of the other end to `told`, bounded by what was sent. Its time is one of `whole`, and later
+    /// than that of the one before, as rates are differences. Returns false if there are too many.
+    pub(crate) fn keep(mut self, told: &mut Vec<Self>, most: Sent, whole: Duration) -> bool {
+        self.bound(most);
+        let next = told.last().map_or(0, |last| last.at_us.saturating_add(micros(SAMPLE_EVERY / 2)));
+        self.at_us = self.at_us.max(next).min(micros(whole));
+        let has_room = told.len() < MAX_SAMPLES;
+        if has_room {
+            told.push(self);
+        }
+        has_room
+    }
+}
+
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// TCP_INFO of the connections, as the kernel has it (tcp(7), `linux/tcp.h`).

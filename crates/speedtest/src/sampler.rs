@@ -10,7 +10,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 use weft_report::StatusReport;
 
 use crate::load::{Lanes, Load};
-use crate::sample::{Counters, Sample, Sent};
+use crate::sample::{Counters, Sample, Sent, micros};
 use crate::{SAMPLE_EVERY, cpu, tcp_events};
 
 /// Asks the daemon for its state; may block. `None`: it does not answer.
@@ -93,10 +93,6 @@ impl Watch {
         let _ = spawn_blocking(move || watch.read()).await;
         self.lock().latest.clone()
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// One end of a test that runs.
