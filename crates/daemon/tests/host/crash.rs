@@ -359,11 +359,15 @@ fn in_the_background_a_start_that_fails_is_told_beside_a_command_that_stays() {
 #[test]
 fn a_daemon_that_is_stopped_is_named_with_its_state_and_goes_down_once_it_goes_on() {
     let Some(network) = Network::new() else { return };
-    let daemon = network.up(&network.file("weft0.conf", &full_tunnel("PostDown = sleep 5")));
+    let file = network.file("weft0.conf", &full_tunnel("PostDown = sleep 5"));
+    let daemon = network.up(&file);
     daemon.signal(Signal::SIGSTOP);
+    let path = file.to_str().unwrap();
     let says = format!("process {}, state T (stopped)", daemon.pid());
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 9] = [
         &["down", NAME],
+        &["reload", NAME],
+        &["peer", "add", "phone", "--interface", path],
         &["status", NAME],
         &["save", NAME],
         &["show", NAME],
