@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use weft_config::TunThreads;
 
-use crate::implementation::{Implementation, PeerCommand, WeftCommand, check_names};
+use crate::implementation::{Implementation, PeerCommand, Side, WeftCommand};
 
 /// How long and how often.
 #[derive(Clone, Copy, Debug, Args)]
@@ -41,19 +41,16 @@ pub(crate) struct SideArgs {
 }
 
 impl SideArgs {
-    /// Returns the wefts, and then the other implementations, each with its name. No two names may be equal:
-    /// their figures would be mixed.
-    pub(crate) fn sides(&self) -> Result<Vec<(String, Implementation)>> {
+    /// Returns the wefts, and then the other implementations.
+    pub(crate) fn sides(&self) -> Result<Vec<Side>> {
         let default = [WeftCommand::default()];
         let wefts = if self.wefts.is_empty() { &default[..] } else { &self.wefts };
-        let mut sides = Vec::new();
-        for weft in wefts {
-            sides.push((weft.name.clone(), Implementation::weft(weft, self.tun_threads)?));
-        }
         let others = if self.alone { &[][..] } else { &self.others };
-        sides.extend(others.iter().map(|other| (other.name.clone(), Implementation::Other(other.clone()))));
-        check_names(sides.iter().map(|(name, _)| name.as_str()))?;
-        Ok(sides)
+        let others =
+            others.iter().map(|other| Ok(Side::new(&other.name, Implementation::Other(other.clone()))));
+        let weft =
+            |weft: &WeftCommand| Ok(Side::new(&weft.name, Implementation::weft(weft, self.tun_threads)?));
+        wefts.iter().map(weft).chain(others).collect()
     }
 }
 

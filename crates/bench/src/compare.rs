@@ -5,22 +5,20 @@ use clap::Args;
 use weft_lab::emulator::LinkSpec;
 
 use self::case::{ALL, Case};
-use self::rounds::{Plan, Subject};
+use self::rounds::Plan;
 use crate::args::SideArgs;
-use crate::implementation::{Implementation, Kind, check_names};
+use crate::implementation::{Implementation, Kind, Side};
 use crate::interrupt::Interrupt;
 use crate::report::Report;
-use crate::topology::Wire;
+use crate::topology::Path;
 
 mod bench;
 pub(crate) mod case;
-mod cold_start;
-mod connections;
 mod iperf;
 mod measure;
 mod ping;
 pub(crate) mod rounds;
-mod window;
+mod stream;
 
 /// The name of the bare link in tables.
 pub(crate) const BARE: &str = "no tunnel";
@@ -61,7 +59,7 @@ fn parse_cases(text: &str) -> Result<Cases, case::UnknownCase> {
 /// Returns the list of the cases, for the help.
 pub(crate) fn help() -> String {
     format!(
-        "Cases, with other numbers if you like; unless some are named, all but connections-N:\n  {ALL}\n\n\
+        "Cases, with other numbers if you like; unless some are named, all but connections-N and stream-N:\n  {ALL}\n\n\
          Examples:\n  weft-bench compare\n  weft-bench compare 'go=/opt/wireguard-go -f {{interface}}' \
          'boringtun=boringtun-cli -f {{interface}}'\n  weft-bench compare --alone --weft 'inline=--tun-threads 0' \
          --weft 'threads=--tun-threads 1' --case tcp-1\n  weft-bench compare --alone --bare --link \
@@ -84,25 +82,11 @@ impl CompareArgs {
 
 /// Measures and prints the report.
 pub(crate) fn run(args: &CompareArgs, json: bool) -> Result<()> {
-    let mut subjects = args.sides.sides()?;
-    if args.bare {
-        subjects.push((BARE.to_owned(), Implementation::Bare));
-    }
-    check_names(subjects.iter().map(|(name, _)| name.as_str()))?;
+    let bare = args.bare.then(|| Side::new(BARE, Implementation::Bare));
+    let path = Path { link: args.link.clone(), mtu: args.mtu, congestion: args.congestion.clone() };
     let times = args.sides.times;
-    let plan = Plan {
-        subjects: subjects
-            .into_iter()
-            .map(|(name, implementation)| Subject { name, implementation })
-            .collect(),
-        cases: args.cases(),
-        wire: Wire::from(args.link.clone()),
-        wire_name: String::new(),
-        mtu: args.mtu,
-        congestion: args.congestion.clone(),
-        secs: times.secs,
-        rounds: times.rounds,
-    };
+    let sides = args.sides.sides()?.into_iter().chain(bare).collect();
+    let plan = Plan { sides, cases: args.cases(), path, path_name: String::new(), control: None, times };
     plan.check()?;
     let interrupt = Interrupt::watch()?;
     let mut report =
@@ -112,23 +96,22 @@ pub(crate) fn run(args: &CompareArgs, json: bool) -> Result<()> {
     }
     let ended = plan.run(&mut report, &interrupt);
     for case in &plan.cases {
-        compare(&mut report, &plan.subjects, *case);
+        compare(&mut report, &plan, *case);
     }
     report.finish(ended, json)
 }
 
 /// Compares every weft with every other implementation and the bare link, the first weft with further ones,
 /// and every weft with its absolute targets. Ratio targets apply to the first other implementation.
-fn compare(report: &mut Report, subjects: &[Subject], case: Case) {
-    let of = |kind: Kind| subjects.iter().filter(move |subject| subject.implementation.kind() == kind);
-    let label = case.to_string();
+fn compare(report: &mut Report, plan: &Plan, case: Case) {
+    let label = plan.label(case);
     let targets = case.targets();
-    let first_other = of(Kind::Other).next().map(|subject| &subject.name);
-    for (place, ours) in of(Kind::Weft).enumerate() {
-        let later_wefts = of(Kind::Weft).skip(1).filter(|_| place == 0);
-        for theirs in later_wefts.chain(of(Kind::Other)).chain(of(Kind::Bare)) {
+    let first_other = plan.of(Kind::Other).next().map(|side| &side.name);
+    for (place, ours) in plan.of(Kind::Weft).enumerate() {
+        let later_wefts = plan.of(Kind::Weft).skip(1).filter(|_| place == 0);
+        for theirs in later_wefts.chain(plan.of(Kind::Other)).chain(plan.of(Kind::Bare)) {
             // Against the bare link only the main figure is meaningful.
-            let count = if theirs.implementation.kind() == Kind::Bare { 1 } else { usize::MAX };
+            let count = if theirs.kind() == Kind::Bare { 1 } else { usize::MAX };
             for figure in case.compared().iter().take(count) {
                 let target = targets.iter().find(|(of, wanted)| of == figure && wanted.is_ratio());
                 let wanted = target.filter(|_| Some(&theirs.name) == first_other).map(|(_, wanted)| *wanted);

@@ -17,12 +17,12 @@ use clap::Args;
 use self::attack::{Attack, Kind, defaults};
 use self::figures::{FIRST_LOST, HANDSHAKES, MBIT, NOT_IN, RATIO, SENT, TRIES, TURN};
 use crate::args::{SideArgs, turns};
-use crate::implementation::{self, Implementation};
+use crate::implementation::{self, Implementation, Kind as SideKind, Side};
 use crate::interrupt::Interrupt;
 use crate::peers::priority;
 use crate::report::{PING_P99, Report, Wanted};
+use crate::site::check_permission;
 use crate::worker::Worker;
-use crate::{tools, topology};
 
 mod attack;
 mod attacker;
@@ -31,7 +31,7 @@ pub(crate) mod load;
 mod malicious_peer;
 mod measure;
 pub(crate) mod pinger;
-mod site;
+pub(crate) mod site;
 mod visitors;
 
 /// Target: TCP keeps at least this share of its speed at rest beside an attack.
@@ -68,13 +68,13 @@ pub(crate) fn help() -> String {
 
 /// Measures and prints the report.
 pub(crate) fn run(args: &FloodsArgs, json: bool) -> Result<()> {
-    topology::check_permission()?;
+    check_permission()?;
     let sides = args.sides.sides()?;
-    tools::check([], sides.iter().map(|(_, implementation)| implementation))?;
+    implementation::check(&sides, [])?;
     // All gateways have the same client: a slow client would make its gateway look slow.
     let client = match implementation::weft_beside_this()? {
         path if path.is_file() => Implementation::Weft { path, arguments: Vec::new() },
-        _ => sides[0].1.clone(),
+        _ => sides[0].implementation.clone(),
     };
     let interrupt = Interrupt::watch()?;
     let attacks = if args.attacks.is_empty() { defaults() } else { args.attacks.clone() };
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &FloodsArgs, json: bool) -> Result<()> {
         for round in 0..times.rounds as usize {
             for attack in &attacks {
                 for side in turns(sides.len(), round) {
-                    let (name, implementation) = &sides[side];
+                    let Side { name, implementation } = &sides[side];
                     let figures = measure::measure(*attack, times.secs, &client, implementation, &interrupt);
                     let sent = figures.as_ref().ok().and_then(|sample| sample.get(SENT));
                     let wanted = f64::from(attack.per_second);
@@ -111,11 +111,11 @@ pub(crate) fn run(args: &FloodsArgs, json: bool) -> Result<()> {
         Ok(())
     };
     let ended = rounds();
-    let is_weft = |implementation: &Implementation| matches!(implementation, Implementation::Weft { .. });
+    let of = |kind| sides.iter().filter(move |side| side.kind() == kind).map(|side| &side.name);
     for attack in &attacks {
-        for (name, _) in sides.iter().filter(|(_, ours)| is_weft(ours)) {
+        for name in of(SideKind::Weft) {
             judge(&mut report, &attacks, *attack, name);
-            for (other, _) in sides.iter().filter(|(_, theirs)| attack.is_of_stranger() && !is_weft(theirs)) {
+            for other in of(SideKind::Other).filter(|_| attack.is_of_stranger()) {
                 let attack = attack.to_string();
                 report.compare([&attack, name], [&attack, other], MBIT, Some(Wanted::RatioAtLeast(AS_MUCH)));
             }
@@ -141,19 +141,13 @@ fn judge(report: &mut Report, attacks: &[Attack], attack: Attack, name: &str) {
     }
     if attack.is_of_stranger() {
         report.require(of, PING_P99, Wanted::MedianAtMost(5.0));
-        if report.summary(of, HANDSHAKES).is_some() {
-            report.require(of, HANDSHAKES, Wanted::MedianAtMost(10.0));
-        }
+        report.require_if_measured(of, HANDSHAKES, Wanted::MedianAtMost(10.0));
     }
     if attack.kind == Kind::Scan {
-        if report.summary(of, TURN).is_some() {
-            report.require(of, TURN, Wanted::MedianAtMost(3.0));
-        }
+        report.require_if_measured(of, TURN, Wanted::MedianAtMost(3.0));
         report.require(of, FIRST_LOST, Wanted::AtMost(0.0));
     }
     report.require(of, NOT_IN, Wanted::AtMost(0.0));
-    if report.summary(of, TRIES).is_some() {
-        // The first initiation and two retries.
-        report.require(of, TRIES, Wanted::AtMost(3.0));
-    }
+    // The first initiation and two retries.
+    report.require_if_measured(of, TRIES, Wanted::AtMost(3.0));
 }

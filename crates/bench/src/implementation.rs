@@ -1,24 +1,20 @@
-//! The implementations that are measured, and how an end of a tunnel is brought up with each.
+//! The implementations that are measured, and how an interface is brought up with each.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ipnet::IpNet;
-use weft_config::TunThreads;
-use weft_lab::{Namespace, link};
+use nix::sys::signal::Signal;
+use weft_config::{InterfaceName, TunThreads};
+use weft_lab::{Namespace, Process, link, write_private};
 use weft_report::StatusReport;
 use weft_report::control_socket::Client;
-use weft_tunnel::{PrivateKey, PublicKey};
 
 use crate::interrupt::Interrupt;
-use crate::process::Process;
-use crate::site::{self, PeerSection};
-use crate::usage::Usage;
+use crate::machine::{self, Tool, Usage};
+use crate::site::Interface;
 
 mod named;
 mod rootless;
@@ -26,23 +22,56 @@ mod rootless;
 pub(crate) use named::{PeerCommand, WeftCommand};
 pub(crate) use rootless::{NearEnd, Rootless, TRANSFER_PORT};
 
-/// Name of weft's interface, at both ends.
-const INTERFACE: &str = "weft0";
-/// Timeout for a daemon to create its interface.
-const START: Duration = Duration::from_secs(20);
+/// Timeout for a daemon to be configured with all its peers.
+const START: Duration = Duration::from_secs(120);
+/// Timeout for a program to clean up after SIGTERM.
+const LEAVE: Duration = Duration::from_secs(2);
+/// Number of output lines that an error shows.
+const SHOWN_LINES: usize = 8;
 
 /// Returns the path of the weft built together with this program.
 pub(crate) fn weft_beside_this() -> std::io::Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("weft"))
 }
 
-/// Returns an error if two names are equal.
-pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+/// An implementation and its name in tables.
+#[derive(Clone, Debug)]
+pub(crate) struct Side {
+    pub(crate) name: String,
+    pub(crate) implementation: Implementation,
+}
+
+impl Side {
+    pub(crate) fn new(name: &str, implementation: Implementation) -> Self {
+        Self { name: name.to_owned(), implementation }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.implementation.kind()
+    }
+}
+
+/// Returns an error if two sides have the same name, by which their figures would be mixed, or if a program
+/// is missing.
+pub(crate) fn check(sides: &[Side], tools: impl IntoIterator<Item = Tool>) -> Result<()> {
     let mut seen = BTreeSet::new();
-    for name in names {
+    for Side { name, .. } in sides {
         ensure!(seen.insert(name), "{name} occurs twice: give each a different name");
     }
-    Ok(())
+    let others = sides.iter().filter_map(|side| match &side.implementation {
+        Implementation::Other(command) => Some(command.program()),
+        _ => None,
+    });
+    let others: Vec<&str> = others.collect();
+    machine::check_installed(tools.into_iter().chain(others.first().map(|_| machine::WG)))?;
+    match others.into_iter().find(|program| !machine::is_installed(program.as_ref())) {
+        Some("wireguard-go") => bail!(
+            "wireguard-go is not installed (Debian: apt-get install wireguard-go, though newer ones are faster); \
+             another one can be named, as in 'go=/opt/wireguard-go -f {{interface}}'"
+        ),
+        Some(program) => bail!("there is no program {program}: name one that is installed, or its path"),
+        None => Ok(()),
+    }
 }
 
 /// An implementation under test.
@@ -72,10 +101,7 @@ impl Implementation {
     /// # Errors
     /// When there is no such program.
     pub(crate) fn weft(command: &WeftCommand, tun_threads: TunThreads) -> Result<Self> {
-        let path = match &command.path {
-            Some(path) => path.clone(),
-            None => weft_beside_this()?,
-        };
+        let path = command.path.clone().map_or_else(weft_beside_this, Ok)?;
         ensure!(path.is_file(), "there is no weft at {}: build it, or name one with --weft", path.display());
         let mut arguments = command.arguments.clone();
         if !arguments.iter().any(|argument| argument.starts_with("--tun-threads")) {
@@ -84,8 +110,7 @@ impl Implementation {
         Ok(Self::Weft { path, arguments })
     }
 
-    /// Returns the kind of this implementation.
-    pub(crate) fn kind(&self) -> Kind {
+    fn kind(&self) -> Kind {
         match self {
             Self::Weft { .. } => Kind::Weft,
             Self::Other(_) => Kind::Other,
@@ -112,166 +137,125 @@ impl Implementation {
         !matches!(self, Self::Rootless(Rootless { end: NearEnd::Onetun(_), .. }))
     }
 
-    /// Brings an end up with interface, addresses, key and peer. Returns `None` for the bare link.
+    /// Starts the program in the namespace, with its files in a new directory of `files`, and waits until the
+    /// interface is configured.
+    ///
+    /// # Errors
+    /// Also for the bare link, which has no interface.
     pub(crate) fn start(
         &self,
         namespace: &Namespace,
-        end: &End,
-        directory: &Path,
-        interrupt: &Interrupt,
-    ) -> Result<Option<Daemon>> {
-        // wg(8) finds a daemon by a socket in a directory that all namespaces share, so the name is unique.
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let interface = match self {
-            Self::Weft { .. } => INTERFACE.to_owned(),
-            Self::Rootless(rootless) => {
-                return rootless.start(namespace, end, directory, interrupt).map(Some);
-            }
-            Self::Other(_) => format!("wb{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)),
-            Self::Bare => return Ok(None),
-        };
-        let setup = Setup {
-            interface: &interface,
-            addresses: &[format!("{}/24", end.address).parse()?],
-            mtu: end.mtu,
-            lines: "",
-            config: &|lines| end.text(lines),
-            limit: START,
-        };
-        self.bring_up(namespace, &setup, directory, interrupt).map(Some)
-    }
-
-    /// Starts the program in the namespace, with its files in `directory`, and waits until its interface is
-    /// configured as `setup` says.
-    pub(crate) fn bring_up(
-        &self,
-        namespace: &Namespace,
-        setup: &Setup<'_>,
-        directory: &Path,
+        interface: &Interface,
+        files: &Path,
         interrupt: &Interrupt,
     ) -> Result<Daemon> {
-        let Setup { interface, addresses, mtu, lines, config, limit } = *setup;
+        let name = interface.name.as_str();
+        let directory = files.join(name);
+        std::fs::create_dir_all(&directory)?;
         match self {
             Self::Weft { path, arguments } => {
-                let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-                let lines = format!("Address = {}\nMTU = {mtu}\n{lines}", addresses.join(", "));
-                let file = directory.join(format!("{interface}.conf"));
-                write_private(&file, &config(&lines))?;
-                let words = [path.as_os_str(), "up".as_ref(), file.as_os_str()];
-                let mut words: Vec<String> =
-                    words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-                words.extend_from_slice(arguments);
-                let mut process = Process::start(namespace, &words, directory.join("weft.log"))?;
-                process.wait_until(interrupt, "weft's interface", limit, |process| {
-                    process.output().contains("interface is up")
-                })?;
-                // Both ends of a tunnel have an interface named `INTERFACE`: the socket's path is not unique
-                // to this daemon.
-                let socket = (interface != INTERFACE).then(|| uapi_socket(interface));
-                Ok(Daemon { process, interface: interface.to_owned(), socket, inside: None, tunnel: None })
-            }
-            Self::Other(command) => {
-                let process =
-                    Process::start(namespace, &command.words(interface), directory.join("daemon.log"))?;
-                let socket = Some(uapi_socket(interface));
-                let mut daemon =
-                    Daemon { process, interface: interface.to_owned(), socket, inside: None, tunnel: None };
-                daemon.wait_until(interrupt, "the daemon's answer to wg", limit, || {
-                    wg(&["show", interface, "listen-port"]).is_ok()
-                })?;
-                let file = directory.join("wg.conf");
-                write_private(&file, &config(""))?;
-                wg(&["setconf", interface, &file.to_string_lossy()])?;
-                link::set_mtu(namespace, interface, mtu.into())?;
-                link::set_up(namespace, interface)?;
-                for address in addresses {
-                    link::add_address(namespace, interface, *address)?;
-                }
+                let file = directory.join(format!("{name}.conf"));
+                write_private(&file, &interface.file())?;
+                let words = [&path.to_string_lossy(), "up", &file.to_string_lossy()].map(str::to_owned);
+                let words: Vec<String> = words.into_iter().chain(arguments.iter().cloned()).collect();
+                let daemon = Daemon::start(namespace, &words, &directory, &interface.name)?;
+                daemon.wait_until(interrupt, "weft's interface", || daemon.says("interface is up"))?;
                 Ok(daemon)
             }
-            Self::Rootless(_) | Self::Bare => bail!("it makes no interface in this namespace"),
+            Self::Other(command) => {
+                let daemon = Daemon::start(namespace, &command.words(name), &directory, &interface.name)?;
+                daemon.wait_until(interrupt, "the daemon's answer to wg", || {
+                    wg(&["show", name, "listen-port"]).is_ok()
+                })?;
+                let file = directory.join("wg.conf");
+                write_private(&file, &interface.text())?;
+                wg(&["setconf", name, &file.to_string_lossy()])?;
+                link::set_mtu(namespace, name, interface.mtu.into())?;
+                link::set_up(namespace, name)?;
+                link::add_address(namespace, name, interface.address.into())?;
+                Ok(daemon)
+            }
+            Self::Rootless(rootless) => rootless.start(namespace, interface, &directory, interrupt),
+            Self::Bare => bail!("the bare link has no daemon"),
         }
     }
 }
 
-/// An interface to create.
-#[derive(Clone, Copy)]
-pub(crate) struct Setup<'a> {
-    pub(crate) interface: &'a str,
-    pub(crate) addresses: &'a [IpNet],
-    pub(crate) mtu: u16,
-    /// Lines for the first section of a file for `weft up`, beyond addresses and MTU.
-    pub(crate) lines: &'a str,
-    /// Returns the configuration file, with the given lines in its first section.
-    pub(crate) config: &'a dyn Fn(&str) -> String,
-    /// Timeout for the start.
-    pub(crate) limit: Duration,
+/// Starts a program with a runtime directory for its control socket.
+pub(crate) fn start(namespace: &Namespace, words: &[String], runtime: &Path) -> Result<Process> {
+    let (program, arguments) = words.split_first().context("there is no program to start")?;
+    let mut command = namespace.command(program);
+    command.args(arguments).env(weft_ipc::runtime_dir::VARIABLE, runtime);
+    Process::start(namespace, command).with_context(|| format!("cannot start {program}: is it installed?"))
 }
 
-/// One end of a tunnel.
-#[derive(Clone, Debug)]
-pub(crate) struct End {
-    pub(crate) private_key: PrivateKey,
-    pub(crate) peer_public_key: PublicKey,
-    pub(crate) port: u16,
-    pub(crate) address: Ipv4Addr,
-    pub(crate) peer_address: Ipv4Addr,
-    pub(crate) peer_endpoint: SocketAddr,
-    pub(crate) mtu: u16,
-}
-
-impl End {
-    /// Returns the configuration for `wg setconf`, or for `weft up` with more lines in the first section.
-    fn text(&self, interface_lines: &str) -> String {
-        let peer = PeerSection::new(self.peer_public_key, self.peer_address, Some(self.peer_endpoint));
-        site::config(&self.private_key, Some(self.port), interface_lines, [peer])
+/// Returns an error with its last lines of output if a process has ended.
+pub(crate) fn check_runs(process: &Process) -> Result<()> {
+    if !process.is_running() {
+        let output = process.log();
+        let lines: Vec<_> = output.lines().collect();
+        bail!(
+            "a program ended; it printed:\n{}",
+            lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
+        );
     }
+    Ok(())
 }
 
-/// A running daemon. Dropping it ends the daemon.
+/// A running daemon. Dropping it sends SIGTERM, and kills it if it does not end in time.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     process: Process,
-    interface: String,
-    /// The UAPI socket, which a killed daemon leaves behind.
-    socket: Option<PathBuf>,
+    interface: InterfaceName,
+    runtime: PathBuf,
     /// A process in the namespace that the daemon made.
-    inside: Option<u32>,
+    pub(crate) inside: Option<u32>,
     /// The process that moves the packets, if it is another one.
     tunnel: Option<u32>,
 }
 
 impl Daemon {
+    fn start(
+        namespace: &Namespace,
+        words: &[String],
+        directory: &Path,
+        interface: &InterfaceName,
+    ) -> Result<Self> {
+        let runtime = directory.join("run");
+        let process = start(namespace, words, &runtime)?;
+        Ok(Self { process, interface: interface.clone(), runtime, inside: None, tunnel: None })
+    }
+
     /// Waits until `condition` holds; an error when the daemon ends before.
-    fn wait_until(
-        &mut self,
-        interrupt: &Interrupt,
-        what: &str,
-        limit: Duration,
-        mut condition: impl FnMut() -> bool,
-    ) -> Result<()> {
-        self.process.wait_until(interrupt, what, limit, |_| condition())
+    fn wait_until(&self, interrupt: &Interrupt, what: &str, condition: impl Fn() -> bool) -> Result<()> {
+        interrupt.wait_for(what, START, || {
+            self.check()?;
+            Ok(condition().then_some(()))
+        })
+    }
+
+    fn says(&self, text: &str) -> bool {
+        self.process.log().contains(text)
     }
 
     /// Returns an error if the daemon has ended.
-    pub(crate) fn check(&mut self) -> Result<()> {
-        self.process.check()
+    pub(crate) fn check(&self) -> Result<()> {
+        check_runs(&self.process)
     }
 
     /// Returns weft's status report; `None` if it is no weft, or does not answer.
     pub(crate) fn status(&self) -> Option<StatusReport> {
-        let name = self.interface.parse().ok()?;
-        Client::connect_in(&self.process.runtime_directory(), &name).ok()?.status().ok()
+        Client::connect_in(&self.runtime, &self.interface).ok()?.status().ok()
     }
 
-    /// Returns the name of its interface.
-    pub(crate) fn interface(&self) -> &str {
+    /// Returns its interface.
+    pub(crate) fn interface(&self) -> &InterfaceName {
         &self.interface
     }
 
     /// Returns its process ID.
     pub(crate) fn id(&self) -> u32 {
-        self.process.id()
+        self.process.pid().as_raw().cast_unsigned()
     }
 
     /// Reads the usage of all its processes.
@@ -279,61 +263,23 @@ impl Daemon {
         let usage = Usage::of(self.id())?;
         self.tunnel.map_or(Ok(usage), |process| Ok(usage.and(Usage::of(process)?)))
     }
-
-    /// Returns a process in the namespace that the daemon made; `None` if it made none.
-    pub(crate) fn process_inside(&self) -> Option<u32> {
-        self.inside
-    }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if let Some(socket) = &self.socket {
-            let _ = std::fs::remove_file(socket);
+        let told = Instant::now();
+        self.process.signal(Signal::SIGTERM);
+        while self.process.is_running() && told.elapsed() < LEAVE {
+            std::thread::sleep(Duration::from_millis(5));
         }
+        // One that had to be killed leaves it behind.
+        let _ = std::fs::remove_file(format!("/var/run/wireguard/{}.sock", self.interface));
     }
 }
 
-/// Returns the path of the socket where a daemon listens for wg(8). All namespaces share it.
-pub(crate) fn uapi_socket(interface: &str) -> PathBuf {
-    PathBuf::from(format!("/var/run/wireguard/{interface}.sock"))
-}
-
-/// Creates a file with mode 0600, since it contains a key. Fails if it exists.
-pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    Ok(file.write_all(text.as_bytes())?)
-}
-
-pub(crate) fn wg(arguments: &[&str]) -> Result<()> {
+fn wg(arguments: &[&str]) -> Result<()> {
     let output = Command::new("wg").args(arguments).output().context("cannot start wg")?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "wg {} failed: {}", arguments.join(" "), error.trim());
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_is_written_for_wg_and_for_weft() {
-        let (private_key, other) = (PrivateKey::from_bytes([1; 32]), PrivateKey::from_bytes([2; 32]));
-        let (key, peer_key) = (private_key.to_base64(), other.public_key());
-        let end = End {
-            private_key,
-            peer_public_key: peer_key,
-            port: 1,
-            address: Ipv4Addr::new(10, 0, 0, 1),
-            peer_address: Ipv4Addr::new(10, 0, 0, 2),
-            peer_endpoint: "192.0.2.2:2".parse().unwrap(),
-            mtu: 1420,
-        };
-        let peer =
-            format!("[Peer]\nPublicKey = {peer_key}\nAllowedIPs = 10.0.0.2/32\nEndpoint = 192.0.2.2:2\n");
-        assert_eq!(end.text(""), format!("[Interface]\nPrivateKey = {}\nListenPort = 1\n{peer}", *key));
-        assert!(end.text("MTU = 1420\n").contains("ListenPort = 1\nMTU = 1420\n[Peer]"));
-    }
 }

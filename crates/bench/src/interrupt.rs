@@ -65,19 +65,3 @@ impl Interrupt {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waiting_ends_with_the_answer_the_limit_or_a_signal() {
-        let interrupt = Interrupt::default();
-        let wait = |answer: Option<u8>| interrupt.wait_for("it", Duration::ZERO, || Ok(answer));
-        assert_eq!(wait(Some(1)).unwrap(), 1);
-        assert_eq!(wait(None).unwrap_err().to_string(), "it: not within 0 s");
-        interrupt.0.store(true, Relaxed);
-        assert_eq!(wait(None).unwrap_err().downcast_ref(), Some(&Interrupted));
-        assert!(interrupt.sleep(Duration::ZERO).is_err());
-    }
-}

@@ -8,13 +8,12 @@ use clap::Parser as _;
 mod args;
 mod cli;
 mod compare;
-mod congestion;
 mod floods;
 mod implementation;
 mod interrupt;
 mod machine;
+mod pacing;
 mod peers;
-mod process;
 mod report;
 mod rootless;
 mod rtt;
@@ -23,9 +22,7 @@ mod site;
 mod soak;
 mod stages;
 mod stats;
-mod tools;
 mod topology;
-mod usage;
 mod worker;
 
 /// Runs the command of this process's command line.
@@ -34,7 +31,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            let missing = error.downcast_ref::<topology::Missing>().is_some();
+            let missing = error.downcast_ref::<site::Missing>().is_some();
             (if missing { weft_config::exit::Code::Permission } else { weft_config::exit::Code::Failure })
                 .into()
         }

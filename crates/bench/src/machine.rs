@@ -1,8 +1,12 @@
-//! The machine: its description, and its total CPU time.
+//! The machine and its processes: descriptions, CPU time, memory, installed programs.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, bail};
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 use serde::Serialize;
 
 /// The machine of a measurement.
@@ -11,7 +15,7 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) processor: String,
     pub(crate) kernel: String,
-    /// The congestion control of the measurement: the machine's default, unless another one was requested.
+    /// The machine's default congestion control; a run may use another one in its namespaces.
     pub(crate) tcp_congestion_control: String,
 }
 
@@ -29,57 +33,130 @@ impl Machine {
     }
 }
 
-/// Returns the CPU time of the whole machine since boot, without idle, I/O wait and stolen time.
-pub(crate) fn busy_time() -> Result<Duration> {
-    let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-    parse_stat(&stat).map(|times| times.busy).context("cannot understand /proc/stat")
+/// CPU time of the whole machine since boot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuTime {
+    /// Everything but idle, waiting and stolen time.
+    pub(crate) busy: Duration,
+    /// What this virtual machine wanted and its host gave to others.
+    pub(crate) stolen: Duration,
 }
 
-#[derive(Debug, PartialEq)]
-struct Times {
-    busy: Duration,
-    stolen: Duration,
-}
-
-fn parse_stat(stat: &str) -> Option<Times> {
-    /// USER_HZ: `/proc/stat` counts hundredths of a second on every architecture that weft runs on.
-    const TICK_MILLIS: u64 = 10;
-    let words: Vec<u64> =
-        stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().flat_map(str::parse).collect();
-    let [user, nice, system, _idle, _iowait, irq, softirq, stolen, ..] = words[..] else { return None };
-    let time = |ticks| Duration::from_millis(ticks * TICK_MILLIS);
-    Some(Times { busy: time(user + nice + system + irq + softirq), stolen: time(stolen) })
-}
-
-/// Returns the CPU time that this virtual machine wanted and its host gave to others, since boot.
-pub(crate) fn stolen_time() -> Result<Duration> {
-    let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-    parse_stat(&stat).map(|times| times.stolen).context("cannot understand /proc/stat")
-}
-
-/// Measures for `span` how many cores are busy.
-pub(crate) fn busy_cores(span: Duration) -> Result<f64> {
-    let before = busy_time()?;
-    std::thread::sleep(span);
-    Ok((busy_time()? - before).as_secs_f64() / span.as_secs_f64())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn busy_is_everything_but_idle_waiting_and_stolen() {
-        let stat = "cpu  100 20 30 4000 500 6 7 8000 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-        let times = Times { busy: Duration::from_millis(1630), stolen: Duration::from_secs(80) };
-        assert_eq!(parse_stat(stat), Some(times));
-        assert_eq!(parse_stat("intr 1"), None);
-        assert_eq!(parse_stat("cpu 1 2"), None);
+impl CpuTime {
+    pub(crate) fn now() -> Result<Self> {
+        let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+        Self::parse(&stat).context("cannot understand /proc/stat")
     }
 
-    #[test]
-    fn this_machine_can_be_read() {
-        assert!(busy_time().unwrap() > Duration::ZERO);
-        assert!(Machine::this().cores > 0);
+    fn parse(stat: &str) -> Option<Self> {
+        /// USER_HZ: `/proc/stat` counts hundredths of a second on every architecture that weft runs on.
+        const TICK_MILLIS: u64 = 10;
+        let words: Vec<u64> =
+            stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().flat_map(str::parse).collect();
+        let [user, nice, system, _idle, _iowait, irq, softirq, stolen, ..] = words[..] else { return None };
+        let time = |ticks| Duration::from_millis(ticks * TICK_MILLIS);
+        Some(Self { busy: time(user + nice + system + irq + softirq), stolen: time(stolen) })
     }
+}
+
+/// The usage of one process at one moment, or a difference.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    /// CPU time of all its threads, in user and in kernel mode.
+    pub(crate) cpu: Duration,
+    pub(crate) voluntary_switches: u64,
+    pub(crate) involuntary_switches: u64,
+}
+
+impl Usage {
+    /// Reads the usage of a process. Its CPU clock counts nanoseconds, the figures in `/proc` hundredths of a
+    /// second.
+    pub(crate) fn of(process: u32) -> Result<Self> {
+        let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(process)?))
+            .map_err(|error| anyhow!("no CPU clock of process {process}: {error}"))?;
+        let mut usage = Self { cpu: Duration::from(clock_gettime(clock)?), ..Self::default() };
+        for task in std::fs::read_dir(format!("/proc/{process}/task"))?.flatten() {
+            // A thread may have ended meanwhile.
+            if let Ok(status) = std::fs::read_to_string(task.path().join("status")) {
+                usage.voluntary_switches += number(&status, "voluntary_ctxt_switches").unwrap_or(0);
+                usage.involuntary_switches += number(&status, "nonvoluntary_ctxt_switches").unwrap_or(0);
+            }
+        }
+        Ok(usage)
+    }
+
+    /// Returns the sum with that of another process.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu + other.cpu,
+            voluntary_switches: self.voluntary_switches + other.voluntary_switches,
+            involuntary_switches: self.involuntary_switches + other.involuntary_switches,
+        }
+    }
+
+    /// Returns the difference to `earlier`.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+            voluntary_switches: self.voluntary_switches.saturating_sub(earlier.voluntary_switches),
+            involuntary_switches: self.involuntary_switches.saturating_sub(earlier.involuntary_switches),
+        }
+    }
+}
+
+/// Returns the peak resident memory of a process in MiB.
+pub(crate) fn peak_rss_mib(process: u32) -> Result<f64> {
+    memory_mib(process, "VmHWM")
+}
+
+/// Returns the resident memory of a process in MiB.
+pub(crate) fn rss_mib(process: u32) -> Result<f64> {
+    memory_mib(process, "VmRSS")
+}
+
+fn memory_mib(process: u32, name: &str) -> Result<f64> {
+    let status =
+        std::fs::read_to_string(format!("/proc/{process}/status")).context("cannot read a status")?;
+    let kib = number(&status, name).context("the kernel does not say how much memory a process uses")?;
+    Ok(kib as f64 / 1024.0)
+}
+
+/// Returns a number from the text of `/proc/PID/status`.
+fn number(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// A program, and the Debian package that contains it.
+pub(crate) type Tool = (&'static str, &'static str);
+
+pub(crate) const IPERF3: Tool = ("iperf3", "iperf3");
+pub(crate) const PING: Tool = ("ping", "iputils-ping");
+pub(crate) const WG: Tool = ("wg", "wireguard-tools");
+/// What `rootless` needs.
+pub(crate) const ROOTLESS: [Tool; 3] = [IPERF3, ("setpriv", "util-linux"), ("curl", "curl")];
+
+/// Returns an error that names the programs that are not installed, and their packages.
+pub(crate) fn check_installed(needed: impl IntoIterator<Item = Tool>) -> Result<()> {
+    let mut missing: Vec<Tool> =
+        needed.into_iter().filter(|(program, _)| !is_installed(program.as_ref())).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    let (programs, packages): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
+    if !programs.is_empty() {
+        bail!("not installed: {} (Debian: apt-get install {})", programs.join(", "), packages.join(" "));
+    }
+    Ok(())
+}
+
+/// Reports whether a program of this name, or at this path, can be started.
+pub(crate) fn is_installed(program: &Path) -> bool {
+    let is_program = |path: &Path| {
+        path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    if program.components().count() > 1 {
+        return is_program(program);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| is_program(&directory.join(program)))
 }

@@ -16,31 +16,27 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use self::gateway::Gateway;
-use self::ledger::Ledger;
+use self::gateway::{Gateway, Roster};
 use self::measure::{Direction, JAIN, LOST, Load, SLOWEST, Stand};
-use self::roster::Roster;
-use self::shape::Shape;
+use self::task::Shape;
 use crate::args::{SideArgs, turns};
-use crate::implementation::Implementation;
+use crate::implementation::{self, Side};
 use crate::interrupt::Interrupt;
+use crate::machine::{Usage, peak_rss_mib, rss_mib};
+use crate::pacing::Ledger;
 use crate::report::{CPU, Figure, GBIT, IDLE_CPU, PING_P99, PINGS_LOST, Report, Sample, WAKE_UPS, Wanted};
+use crate::site;
 use crate::stats::Summary;
-use crate::usage::{Usage, mib};
-use crate::{tools, topology};
 
 pub(crate) mod client;
-mod gateway;
+pub(crate) mod gateway;
 mod inside;
-mod ledger;
 mod measure;
 pub(crate) mod packet;
 pub(crate) mod priority;
-pub(crate) mod roster;
-mod round_robin;
-mod shape;
 pub(crate) mod socket;
 mod swarm;
+mod task;
 
 /// Shortest idle measurement: WireGuard's timers are seconds apart.
 const REST: Duration = Duration::from_secs(5);
@@ -52,18 +48,16 @@ const EQUALS: usize = 16;
 /// Number of UAPI dumps.
 const DUMPS: usize = 5;
 const DIRECTIONS: [Direction; 2] = [Direction::Upload, Direction::Download];
-const HANDSHAKES: &str = "handshakes at once";
+const IDLENESS: &str = "memory and idleness";
+/// Ports of the gateway: two sinks, of which the second one is for the flooding peer, and an echo.
+const SINK: u16 = 4000;
+const HEAVY_SINK: u16 = 4003;
+const ECHO: u16 = 4001;
+/// Port of the clients.
+const CLIENT: u16 = 4002;
 
 const SECONDS: Figure = Figure::new("seconds", "seconds", 2);
 const MEMORY: Figure = Figure::new("rss_mib", "RSS MiB", 1);
-/// Resident memory beyond that of the same daemon with one peer, divided by the number of further peers.
-const PER_PEER: Figure = Figure::new("bytes_per_idle_peer", "bytes an idle peer", 0);
-const COMPLETE: Figure = Figure::new("complete", "handshakes", 0);
-const HALF: Figure = Figure::new("half_seconds", "half in, s", 2);
-const PER_SECOND: Figure = Figure::new("per_second", "a second", 0);
-const CPU_EACH: Figure = Figure::new("cpu_millis_each", "CPU each, ms", 3);
-const DUMPED: Figure = Figure::new("peers", "peers", 0);
-const MEANWHILE: Figure = Figure::new("fewest_packets_meanwhile", "packets meanwhile, at least", 0);
 /// The Gbit/s that the gateway carries for the peer beside the others.
 const OTHER: Figure = Figure::new("other_gbit_per_second", "the other", 3);
 /// An equal peer's speed divided by an equal part of the total: 1 is fair, unless the peer wants less.
@@ -111,9 +105,9 @@ pub(crate) fn run(args: &PeersArgs, json: bool) -> Result<()> {
     let total = args.active as usize + Stand::EXTRAS;
     let configured = args.configured as usize;
     ensure!(total <= configured, "{total} peers take part, and only {configured} are configured");
-    topology::check_permission()?;
+    site::check_permission()?;
     let sides = args.sides.sides()?;
-    tools::check([], sides.iter().map(|(_, implementation)| implementation))?;
+    implementation::check(&sides, [])?;
     gateway::allow_sockets(total * sides.len())?;
     let interrupt = Interrupt::watch()?;
     let times = args.sides.times;
@@ -130,8 +124,8 @@ pub(crate) fn run(args: &PeersArgs, json: bool) -> Result<()> {
         priority::refusal().into_iter().for_each(|note| report.note(note));
     }
     let ended = Bench { args, interrupt: &interrupt, report: &mut report }.run(&sides);
-    for (name, _) in &sides {
-        judge(&mut report, args, name);
+    for side in &sides {
+        judge(&mut report, args, &side.name);
     }
     report.finish(ended, json)
 }
@@ -180,71 +174,69 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn run(&mut self, sides: &[(String, Implementation)]) -> Result<()> {
+    fn run(&mut self, sides: &[Side]) -> Result<()> {
         let active = self.args.active as usize + Stand::EXTRAS;
         let roster = Roster::new(self.args.configured as usize, active)?;
         // For the memory without peers.
         let single = Roster::new(1, 0)?;
         let mut stands = Vec::new();
-        for (name, implementation) in sides {
-            let stand = self.bring_up(name, implementation, &roster, &single);
-            stands.push(stand.with_context(|| format!("{name}: the gateway does not come up"))?);
+        for side in sides {
+            let stand = self.bring_up(side, &roster, &single);
+            stands.push(stand.with_context(|| format!("{}: the gateway does not come up", side.name))?);
         }
         for round in 0..self.args.sides.times.rounds as usize {
             for place in turns(stands.len(), round) {
-                let name = &sides[place].0;
+                let name = &sides[place].name;
                 let context = || format!("{name}, round {}", round + 1);
                 self.round(name, &mut stands[place]).with_context(context)?;
             }
         }
-        for ((name, _), stand) in sides.iter().zip(&mut stands) {
+        for (Side { name, .. }, stand) in sides.iter().zip(&mut stands) {
             if self.args.work.contains(&Work::Dump) {
-                stand.renew_sessions(self.interrupt)?;
+                stand.shake_hands(self.interrupt)?;
                 let sample = self.dump(stand);
                 self.report.attempt("dump of all peers", "while all send", name, sample)?;
             }
-            let sample = Sample::default().with(MEMORY, mib(stand.gateway.memory()?.1));
-            self.report.add("memory and idleness", "peak", name, sample);
+            let sample = Sample::default().with(MEMORY, peak_rss_mib(stand.gateway.daemon.id())?);
+            self.report.add(IDLENESS, "peak", name, sample);
         }
         Ok(())
     }
 
-    fn bring_up(
-        &mut self,
-        name: &str,
-        implementation: &Implementation,
-        roster: &Roster,
-        single: &Roster,
-    ) -> Result<Stand> {
+    fn bring_up(&mut self, side: &Side, roster: &Roster, single: &Roster) -> Result<Stand> {
+        let Side { name, implementation } = side;
         let PeersArgs { configured, active, ref work, .. } = *self.args;
-        let (empty, _) = Gateway::start(implementation, single, self.interrupt)?.memory()?;
+        let empty = rss_mib(Gateway::start(implementation, single, self.interrupt)?.daemon.id())?;
         let mut stand = Stand::new(implementation, roster, self.interrupt)?;
-        let (rss, _) = stand.gateway.memory()?;
-        let per_peer = rss.saturating_sub(empty) as f64 / f64::from(configured - 1);
+        let rss = rss_mib(stand.gateway.daemon.id())?;
+        // Beyond that of the same daemon with one peer.
+        let per_peer = (rss - empty).max(0.0) * f64::from(1 << 20) / f64::from(configured - 1);
         let sample = Sample::default()
             .with(SECONDS, stand.gateway.configured_in.as_secs_f64())
-            .with(MEMORY, mib(rss))
-            .with(PER_PEER, per_peer);
-        self.report.attempt("memory and idleness", "configured", name, Ok(sample))?;
+            .with(MEMORY, rss)
+            .with_all([("bytes_per_idle_peer", "bytes an idle peer", 0, per_peer)]);
+        self.report.attempt(IDLENESS, "configured", name, Ok(sample))?;
         if work.contains(&Work::Idle) {
             let sample = self.idle(&mut stand);
-            self.report.attempt("memory and idleness", "idle, without sessions", name, sample)?;
+            self.report.attempt(IDLENESS, "idle, without sessions", name, sample)?;
         }
         let before = stand.gateway.usage()?.cpu;
         let (half, all) = stand.shake_hands(self.interrupt)?;
         let cpu = stand.gateway.usage()?.cpu.saturating_sub(before);
         let sample = Sample::default()
-            .with(COMPLETE, active.into())
-            .with(SECONDS, all.as_secs_f64())
-            .with(HALF, half.as_secs_f64())
-            .with(PER_SECOND, f64::from(active) / all.as_secs_f64())
-            .with(CPU_EACH, cpu.as_secs_f64() * 1000.0 / f64::from(active))
-            .with(MEMORY, mib(stand.gateway.memory()?.0));
-        self.report.attempt(HANDSHAKES, "", name, Ok(sample))?;
+            .with_all([
+                ("complete", "handshakes", 0, active.into()),
+                ("seconds", "seconds", 2, all.as_secs_f64()),
+                ("half_seconds", "half in, s", 2, half.as_secs_f64()),
+                ("per_second", "a second", 0, f64::from(active) / all.as_secs_f64()),
+                ("cpu_millis_each", "CPU each, ms", 3, cpu.as_secs_f64() * 1000.0 / f64::from(active)),
+            ])
+            .with(MEMORY, rss_mib(stand.gateway.daemon.id())?);
+        self.report.attempt("handshakes at once", "", name, Ok(sample))?;
         if work.contains(&Work::Idle) {
             stand.rest(|_| self.interrupt.sleep(KEEPALIVE))?;
             let sample = self.idle(&mut stand);
-            self.report.attempt("memory and idleness", "idle, with sessions", name, sample)?;
+            self.report.attempt(IDLENESS, "idle, with sessions", name, sample)?;
         }
         Ok(stand)
     }
@@ -254,7 +246,7 @@ impl Bench<'_> {
         let span = Duration::from_secs(self.args.sides.times.secs.into());
         let shape = self.shape();
         let interrupt = self.interrupt;
-        stand.renew_sessions(interrupt)?;
+        stand.shake_hands(interrupt)?;
         if self.args.work.contains(&Work::Throughput) {
             for direction in DIRECTIONS {
                 for (case, count) in [("one peer", 1), ("all peers", self.args.active as usize)] {
@@ -304,7 +296,7 @@ impl Bench<'_> {
     }
 
     fn shape(&self) -> Shape {
-        Shape::full(self.args.burst.into(), self.args.window.into())
+        Shape { burst: self.args.burst.into(), window: self.args.window.into() }
     }
 
     /// Measures the daemon's CPU time and wake-ups without traffic.
@@ -313,7 +305,7 @@ impl Bench<'_> {
             let (start, before): (_, Usage) = (Instant::now(), gateway.usage()?);
             self.interrupt.sleep(REST)?;
             let (spent, seconds) = (gateway.usage()?.since(before), start.elapsed().as_secs_f64());
-            gateway.check()?;
+            gateway.daemon.check()?;
             Ok(Sample::default()
                 .with(IDLE_CPU, spent.cpu.as_secs_f64() / seconds * 100.0)
                 .with(WAKE_UPS, spent.voluntary_switches as f64 / seconds))
@@ -322,7 +314,7 @@ impl Bench<'_> {
 
     /// Dumps all peers over UAPI several times, while all active peers send.
     fn dump(&self, stand: &mut Stand) -> Result<Sample> {
-        let ask = |gateway: &mut Gateway, ledger: &Ledger| {
+        let ask = |gateway: &Gateway, ledger: &Ledger| {
             let mut asked = Vec::new();
             for _ in 0..DUMPS {
                 let (start, before) = (Instant::now(), ledger.arrived_so_far());
@@ -336,9 +328,14 @@ impl Bench<'_> {
         let (figures, _, asked) = stand.throughput(Direction::Upload, count, self.shape(), None, ask)?;
         let of = |value: fn(&(f64, f64, f64)) -> f64| Summary::of(asked.iter().map(value)).context("no dump");
         Ok(Sample::default()
-            .with(DUMPED, of(|(_, peers, _)| *peers)?.lowest)
+            .with_all([("peers", "peers", 0, of(|(_, peers, _)| *peers)?.lowest)])
             .with(SECONDS, of(|(seconds, ..)| *seconds)?.median)
-            .with(MEANWHILE, of(|(.., packets)| *packets)?.lowest)
+            .with_all([(
+                "fewest_packets_meanwhile",
+                "packets meanwhile, at least",
+                0,
+                of(|(.., packets)| *packets)?.lowest,
+            )])
             .with(GBIT, figures.get(GBIT).unwrap_or_default()))
     }
 }
@@ -354,25 +351,5 @@ fn share(sample: &Sample, equals: usize, speed: f64, other: Option<f64>, alone: 
     match other {
         Some(other) => sample.with(OTHER, other).with(KEPT, speed / (all * equals / peers).min(alone)),
         None => sample,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fair_share_counts_the_other_as_one_of_them() {
-        let of = |equals, speed, other, alone, figure| {
-            share(&Sample::default(), equals, speed, other, alone).get(figure)
-        };
-        assert_eq!(of(4, 2.0, None, 2.0, FAIR), Some(1.0));
-        assert_eq!(of(4, 2.0, Some(0.5), 2.0, FAIR), Some(1.0));
-        // Half of the total for the loading peer, the rest for four.
-        assert_eq!(of(4, 2.0, Some(2.0), 2.0, FAIR), Some(0.625));
-        // The peer wants less than half of the total, and gets half of what it wants.
-        assert_eq!(of(1, 1.0, Some(6.0), 2.0, KEPT), Some(0.5));
-        // The peer wants the total, and gets half of it.
-        assert_eq!(of(1, 3.0, Some(3.0), 6.0, KEPT), Some(1.0));
     }
 }

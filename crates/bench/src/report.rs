@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
 
 use crate::interrupt::Interrupted;
-use crate::machine::{self, Machine};
+use crate::machine::{CpuTime, Machine};
 use crate::stats::{self, Summary};
 
 mod text;
@@ -32,7 +32,7 @@ impl Figure {
     }
 
     /// Formats a value, without its unit.
-    pub(crate) fn format(self, value: f64) -> String {
+    fn format(self, value: f64) -> String {
         format!("{value:.*}", self.decimals)
     }
 }
@@ -61,13 +61,28 @@ impl Sample {
         self
     }
 
+    /// Adds figures that only the tables need.
+    pub(crate) fn with_all<const N: usize>(self, all: [(&'static str, &'static str, usize, f64); N]) -> Self {
+        all.into_iter().fold(self, |sample, (name, title, decimals, value)| {
+            sample.with(Figure::new(name, title, decimals), value)
+        })
+    }
+
     /// Returns a figure; `None` if it was not measured.
     pub(crate) fn get(&self, figure: Figure) -> Option<f64> {
         self.0.iter().find(|(of, _)| *of == figure).map(|(_, value)| *value)
     }
+
+    fn json(&self) -> Value {
+        self.0
+            .iter()
+            .map(|(figure, value)| (figure.name.to_owned(), json!(value)))
+            .collect::<Map<_, _>>()
+            .into()
+    }
 }
 
-impl fmt::Display for Sample {
+impl Display for Sample {
     /// Writes the first figures, which fit a line of the terminal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.0.iter().take(5);
@@ -78,14 +93,11 @@ impl fmt::Display for Sample {
 
 impl Serialize for Sample {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        self.0.iter().try_for_each(|(figure, value)| map.serialize_entry(figure.name, value))?;
-        map.end()
+        self.json().serialize(serializer)
     }
 }
 
 /// The samples of one side in one case, in the order of the rounds; `None` where the measurement failed.
-#[derive(Clone, Debug)]
 struct Row {
     case: String,
     side: String,
@@ -95,39 +107,29 @@ struct Row {
 impl Row {
     /// Returns the figures of the row in the order of their first sample.
     fn figures(&self) -> Vec<Figure> {
-        let mut figures = Vec::new();
-        for (figure, _) in self.samples.iter().flatten().flat_map(|sample| &sample.0) {
-            if !figures.contains(figure) {
-                figures.push(*figure);
-            }
-        }
-        figures
+        distinct(self.samples.iter().flatten().flat_map(|sample| &sample.0).map(|(figure, _)| *figure))
     }
 
     fn summary(&self, figure: Figure) -> Option<Summary> {
         Summary::of(self.samples.iter().flatten().filter_map(|sample| sample.get(figure)))
     }
-}
 
-impl Serialize for Row {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        struct Figures<'a>(&'a Row);
-        impl Serialize for Figures<'_> {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                let figures = self.0.figures();
-                serializer.collect_map(figures.iter().map(|of| (of.name, self.0.summary(*of))))
-            }
-        }
-        let mut map = serializer.serialize_map(Some(4))?;
-        map.serialize_entry("case", &self.case)?;
-        map.serialize_entry("side", &self.side)?;
-        map.serialize_entry("figures", &Figures(self))?;
-        map.serialize_entry("samples", &self.samples)?;
-        map.end()
+    fn json(&self) -> Value {
+        let figures: Map<_, _> =
+            self.figures().iter().map(|of| (of.name.to_owned(), json!(self.summary(*of)))).collect();
+        json!({ "case": self.case, "side": self.side, "figures": figures, "samples": self.samples })
     }
 }
 
-#[derive(Clone, Debug, Serialize)]
+fn distinct(all: impl Iterator<Item = Figure>) -> Vec<Figure> {
+    all.fold(Vec::new(), |mut figures, figure| {
+        if !figures.contains(&figure) {
+            figures.push(figure);
+        }
+        figures
+    })
+}
+
 struct Table {
     title: String,
     rows: Vec<Row>,
@@ -177,10 +179,8 @@ impl Wanted {
 }
 
 /// A figure of one side compared with that of another, or with what is wanted of it alone.
-#[derive(Clone, Debug, PartialEq, Serialize)]
 struct Comparison {
     case: String,
-    #[serde(serialize_with = "name_of")]
     figure: Figure,
     ours: String,
     theirs: Option<String>,
@@ -193,15 +193,17 @@ struct Comparison {
     holds: Option<bool>,
 }
 
-fn name_of<S: Serializer>(figure: &Figure, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(figure.name)
+impl Comparison {
+    fn json(&self) -> Value {
+        let Self { case, figure, ours, theirs, ratio, value, wanted, holds } = self;
+        json!({ "case": case, "figure": figure.name, "ours": ours, "theirs": theirs, "ratio": ratio,
+                "value": value, "wanted": wanted, "holds": holds })
+    }
 }
 
 /// All results, and their conditions.
-#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     machine: Machine,
-    #[serde(serialize_with = "settings")]
     settings: Vec<(&'static str, String)>,
     /// Cores that were busy with other work before the first measurement.
     busy_cores_before: f64,
@@ -213,37 +215,32 @@ pub(crate) struct Report {
     failed: usize,
     /// Failures and deviations.
     notes: Vec<String>,
-    #[serde(skip)]
-    began: Option<(Instant, Duration)>,
-}
-
-fn settings<S: Serializer>(all: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(all.iter().map(|(name, value)| (name, value)))
+    began: (Instant, CpuTime),
 }
 
 impl Report {
     /// Watches the machine for a second, and begins an empty report.
     pub(crate) fn begin(settings: &[(&'static str, &dyn Display)]) -> Result<Self> {
-        let settings = settings.iter().map(|(name, value)| (*name, value.to_string()));
-        let busy_cores_before = machine::busy_cores(WATCH)?;
-        let began = Some((Instant::now(), machine::stolen_time()?));
-        Ok(Self { busy_cores_before, began, ..Self::new(Machine::this(), settings.collect()) })
-    }
-
-    fn new(machine: Machine, settings: Vec<(&'static str, String)>) -> Self {
+        let before = CpuTime::now()?;
+        std::thread::sleep(WATCH);
+        let now = CpuTime::now()?;
+        let machine = Machine::this();
         let control = ("congestion control", machine.tcp_congestion_control.clone());
-        let settings = settings.into_iter().chain([control]).collect();
-        Self {
+        Ok(Self {
             machine,
-            settings,
-            busy_cores_before: 0.0,
+            settings: settings
+                .iter()
+                .map(|(name, value)| (*name, value.to_string()))
+                .chain([control])
+                .collect(),
+            busy_cores_before: (now.busy - before.busy).as_secs_f64() / WATCH.as_secs_f64(),
             stolen_cores: 0.0,
             tables: Vec::new(),
             comparisons: Vec::new(),
             failed: 0,
             notes: Vec::new(),
-            began: None,
-        }
+            began: (Instant::now(), now),
+        })
     }
 
     /// Adds a condition of the measurements, or replaces it.
@@ -317,15 +314,8 @@ impl Report {
         self.row(of, figure)?.summary(figure)
     }
 
-    /// Returns the quotient of a figure of two cases and sides, round by round.
-    pub(crate) fn ratio(&self, ours: [&str; 2], theirs: [&str; 2], figure: Figure) -> Option<Summary> {
-        let samples = |of| self.row(of, figure).map_or(&[][..], |row| &row.samples);
-        let value = |sample: &Option<Sample>| sample.as_ref()?.get(figure);
-        let pairs = samples(ours).iter().zip(samples(theirs));
-        stats::ratios(pairs.filter_map(|(ours, theirs)| value(ours).zip(value(theirs))))
-    }
-
-    /// Compares a figure with that of another case or side, if both were measured or there is a target.
+    /// Compares a figure with that of another case or side, round by round, if both were measured or there is
+    /// a target.
     pub(crate) fn compare(
         &mut self,
         ours: [&str; 2],
@@ -333,18 +323,26 @@ impl Report {
         figure: Figure,
         wanted: Option<Wanted>,
     ) {
-        let ratio = self.ratio(ours, theirs, figure);
-        let value = self.summary(ours, figure);
-        if wanted.is_none() && (ratio.is_none() || value.is_none()) {
-            return;
+        let samples = |of| self.row(of, figure).map_or(&[][..], |row| &row.samples);
+        let value = |sample: &Option<Sample>| sample.as_ref()?.get(figure);
+        let pairs = samples(ours).iter().zip(samples(theirs));
+        let ratio = stats::ratios(pairs.filter_map(|(ours, theirs)| value(ours).zip(value(theirs))));
+        if wanted.is_some() || ratio.is_some() {
+            let other = if ours[0] == theirs[0] { theirs[1] } else { theirs[0] };
+            self.judge(ours, Some(other.to_owned()), figure, ratio, wanted);
         }
-        let other = if ours[0] == theirs[0] { theirs[1] } else { theirs[0] };
-        self.judge(ours, Some(other.to_owned()), figure, ratio, wanted);
     }
 
     /// Compares a figure with what is wanted of it alone.
     pub(crate) fn require(&mut self, ours: [&str; 2], figure: Figure, wanted: Wanted) {
         self.judge(ours, None, figure, None, Some(wanted));
+    }
+
+    /// Compares a figure with what is wanted of it alone, if it was measured.
+    pub(crate) fn require_if_measured(&mut self, ours: [&str; 2], figure: Figure, wanted: Wanted) {
+        if self.summary(ours, figure).is_some() {
+            self.require(ours, figure, wanted);
+        }
     }
 
     fn judge(
@@ -362,9 +360,25 @@ impl Report {
         self.comparisons.push(Comparison { case, figure, ours, theirs, ratio, value, wanted, holds });
     }
 
+    fn json(&self) -> Value {
+        let rows = |table: &Table| table.rows.iter().map(Row::json).collect::<Vec<_>>();
+        let tables = self.tables.iter().map(|table| json!({ "title": table.title, "rows": rows(table) }));
+        let settings = self.settings.iter().map(|(name, value)| ((*name).to_owned(), json!(value)));
+        json!({
+            "machine": self.machine,
+            "settings": settings.collect::<Map<_, _>>(),
+            "busy_cores_before": self.busy_cores_before,
+            "stolen_cores": self.stolen_cores,
+            "tables": tables.collect::<Vec<_>>(),
+            "comparisons": self.comparisons.iter().map(Comparison::json).collect::<Vec<_>>(),
+            "failed": self.failed,
+            "notes": self.notes,
+        })
+    }
+
     /// Writes the report into two files, as JSON and as text.
     pub(crate) fn save(&self, path: &Path) -> Result<()> {
-        std::fs::write(path.with_extension("json"), serde_json::to_string_pretty(self)?)?;
+        std::fs::write(path.with_extension("json"), serde_json::to_string_pretty(&self.json())?)?;
         Ok(std::fs::write(path.with_extension("txt"), self.text())?)
     }
 
@@ -373,15 +387,14 @@ impl Report {
     /// # Errors
     /// That of the run, or that measurements failed.
     pub(crate) fn finish(mut self, ended: Result<()>, json: bool) -> Result<()> {
-        if let Some((began, before)) = self.began {
-            let stolen = machine::stolen_time()?.saturating_sub(before);
-            self.stolen_cores = stolen.as_secs_f64() / began.elapsed().as_secs_f64();
-        }
+        let (began, before) = self.began;
+        let stolen = CpuTime::now()?.stolen.saturating_sub(before.stolen);
+        self.stolen_cores = stolen.as_secs_f64() / began.elapsed().as_secs_f64();
         if let Err(error) = &ended {
             self.note(format!("it ended early: {error:#}"));
         }
         if json {
-            println!("{}", serde_json::to_string_pretty(&self)?);
+            println!("{}", serde_json::to_string_pretty(&self.json())?);
         } else if ended.is_ok() || !self.tables.is_empty() {
             print!("{}", self.text());
         }
@@ -392,74 +405,44 @@ impl Report {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    /// A report of a machine that was idle.
-    pub(crate) fn empty() -> Report {
-        let machine = Machine {
-            cores: 2,
-            processor: "A".into(),
-            kernel: "6.1".into(),
-            tcp_congestion_control: "cubic".into(),
-        };
-        Report::new(machine, vec![("rounds", "3".to_owned())])
-    }
-
-    pub(crate) fn with(rows: &[(&str, &str, Figure, &[f64])]) -> Report {
-        let mut report = empty();
-        for (case, side, figure, values) in rows {
-            values.iter().for_each(|value| {
-                report.add("table", case, side, Sample::default().with(*figure, *value));
-            });
+    #[test]
+    fn ratios_are_taken_round_by_round_and_targets_are_judged_and_shown() {
+        let mut report = Report::begin(&[("rounds", &3)]).unwrap();
+        for (side, speeds) in [("weft", [2.0, 3.0, 4.0]), ("go", [1.0, 2.0, 2.0])] {
+            for speed in speeds {
+                report.add("TCP", "tcp-1", side, Sample::default().with(GBIT, speed).with(CPU, f64::NAN));
+            }
         }
-        report
-    }
-
-    #[test]
-    fn ratios_are_taken_round_by_round_and_judged_by_their_median() {
-        let mut report =
-            with(&[("tcp", "weft", GBIT, &[2.0, 3.0, 4.0]), ("tcp", "go", GBIT, &[1.0, 2.0, 2.0])]);
-        report.compare(["tcp", "weft"], ["tcp", "go"], GBIT, Some(Wanted::RatioAtLeast(1.7)));
-        report.compare(["tcp", "go"], ["tcp", "weft"], GBIT, Some(Wanted::RatioAtMost(0.4)));
-        report.compare(["tcp", "weft"], ["tcp", "go"], CPU, None);
-        let [first, second] = &report.comparisons[..] else { panic!("{:?}", report.comparisons) };
-        assert_eq!(first.ratio, Some(Summary { median: 2.0, lowest: 1.5, highest: 2.0 }));
-        assert_eq!(
-            (first.theirs.as_deref(), first.holds, second.holds),
-            (Some("go"), Some(true), Some(false))
-        );
-    }
-
-    #[test]
-    fn a_target_without_our_figure_does_not_hold_and_without_theirs_is_not_judged() {
-        let mut report = with(&[("memory", "weft", CPU, &[1.0, 63.6])]);
-        let failed = report.attempt("table", "tcp", "weft", Err(anyhow::anyhow!("no")));
-        assert!(failed.is_ok() && report.failed == 1 && report.notes == ["tcp, weft: no"]);
-        report.compare(["tcp", "weft"], ["tcp", "go"], GBIT, Some(Wanted::RatioAtLeast(1.7)));
-        report.compare(["memory", "weft"], ["memory", "go"], CPU, Some(Wanted::RatioAtLeast(1.7)));
-        report.require(["memory", "weft"], CPU, Wanted::AtMost(64.0));
-        report.require(["memory", "weft"], CPU, Wanted::AtMost(63.0));
-        report.require(["memory", "weft"], CPU, Wanted::MedianAtMost(63.0));
+        let ([weft, go], target) = ([["tcp-1", "weft"], ["tcp-1", "go"]], Wanted::RatioAtLeast);
+        report.compare(weft, go, GBIT, Some(target(1.7)));
+        report.compare(go, weft, GBIT, Some(target(1.0)));
+        report.compare(weft, ["tcp-1", "none"], GBIT, Some(target(1.0)));
+        report.compare(weft, go, CPU, None);
+        report.require(weft, CPU, Wanted::AtMost(1.0));
+        report.require(weft, GBIT, Wanted::AtMost(3.5));
+        report.require(weft, GBIT, Wanted::MedianAtMost(3.5));
+        let failed = report.attempt("TCP", "tcp-4", "weft", Err(anyhow::anyhow!("no")));
+        assert!(failed.is_ok() && report.failed == 1 && report.notes == ["tcp-4, weft: no"]);
+        assert!(report.attempt("TCP", "x", "y", Err(Interrupted.into())).is_err(), "a signal is the end");
         let holds: Vec<_> = report.comparisons.iter().map(|comparison| comparison.holds).collect();
-        assert_eq!(holds, [Some(false), None, Some(true), Some(false), Some(true)]);
-        assert!(report.attempt("table", "x", "y", Err(Interrupted.into())).is_err(), "a signal is the end");
-    }
-
-    #[test]
-    fn json_has_every_sample_with_its_figures_by_names_with_units() {
-        let mut report = with(&[("tcp-1", "weft", GBIT, &[2.0, 3.0])]);
-        let sample = Sample::default().with(GBIT, 1.0).with(CPU, 1.0 / 0.0);
-        assert_eq!(sample.get(CPU), None);
-        report.add("table", "tcp-1", "go", sample);
-        report.compare(["tcp-1", "weft"], ["tcp-1", "go"], GBIT, Some(Wanted::RatioAtLeast(1.7)));
-        let json = serde_json::to_value(&report).unwrap();
-        let rows = &json["tables"][0]["rows"];
-        assert_eq!((&rows[0]["case"], &rows[0]["side"]), (&"tcp-1".into(), &"weft".into()));
-        assert_eq!(rows[0]["samples"][1]["gbit_per_second"], 3.0);
-        assert_eq!(rows[0]["figures"]["gbit_per_second"]["median"], 2.5);
-        assert_eq!(rows[1]["figures"].get("cpu_seconds_per_gbit"), None);
-        assert_eq!(json["comparisons"][0]["wanted"]["ratio_at_least"], 1.7);
-        assert_eq!(json["settings"]["rounds"], "3");
+        assert_eq!(holds, [Some(true), Some(false), None, Some(false), Some(false), Some(true)]);
+        let json = report.json();
+        assert_eq!(json["tables"][0]["rows"][0]["samples"][1]["gbit_per_second"], 3.0);
+        assert_eq!(json["tables"][0]["rows"][0]["figures"]["gbit_per_second"]["median"], 3.0);
+        assert_eq!(json["comparisons"][0]["ratio"]["median"], 2.0);
+        let text = report.text();
+        for shown in [
+            "3.00 (2.00–4.00)",
+            "2.00×",
+            "(1.50–2.00)",
+            "≥ 1.70×",
+            "2 of 6 targets hold; 1 cannot",
+            "note: tcp-4",
+        ] {
+            assert!(text.contains(shown), "{shown} is not in\n{text}");
+        }
     }
 }

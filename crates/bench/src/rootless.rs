@@ -6,7 +6,7 @@
 mod first_byte;
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Path as FilePath, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,15 +14,14 @@ use clap::{Args, ValueEnum};
 
 use crate::args::TimeArgs;
 use crate::compare::case::{Case, Direction};
-use crate::compare::rounds::{Plan, Subject};
-use crate::implementation::{self, Implementation, Kind, NearEnd, Rootless};
+use crate::compare::rounds::Plan;
+use crate::implementation::{self, Implementation, Kind, NearEnd, Rootless, Side};
 use crate::interrupt::Interrupt;
+use crate::machine;
 use crate::report::{CPU, Report, Wanted};
-use crate::topology::Wire;
-use crate::{tools, topology};
+use crate::site::{self, MTU};
+use crate::topology::Path;
 
-/// The MTU of the tunnels.
-const MTU: u16 = 1420;
 const DAEMON: &str = "daemon";
 const TCP: Case = Case::Tcp { streams: 1, direction: Direction::Forward };
 const TCP_REVERSE: Case = Case::Tcp { streams: 1, direction: Direction::Reverse };
@@ -72,7 +71,7 @@ impl Link {
         }
     }
 
-    /// Returns what is to be measured over it, without subjects.
+    /// Returns what is to be measured over it, without sides.
     fn plan(self, args: &RootlessArgs) -> Result<Plan> {
         let (name, spec) = match self {
             Self::Veth => ("veth", None),
@@ -81,14 +80,12 @@ impl Link {
             Self::Rtt100 => ("rtt100", Some("rate=500mbit,delay=50ms")),
         };
         Ok(Plan {
-            subjects: Vec::new(),
+            sides: Vec::new(),
             cases: self.cases().to_vec(),
-            wire: Wire::from(spec.map(str::parse).transpose()?),
-            wire_name: name.to_owned(),
-            mtu: MTU,
-            congestion: None,
-            secs: args.times.secs,
-            rounds: args.times.rounds,
+            path: Path { link: spec.map(str::parse).transpose()?, mtu: MTU, congestion: None },
+            path_name: name.to_owned(),
+            control: None,
+            times: args.times,
         })
     }
 }
@@ -119,8 +116,8 @@ impl Way {
 
 /// Measures and prints the report.
 pub(crate) fn run(args: &RootlessArgs, json: bool) -> Result<()> {
-    topology::check_permission()?;
-    tools::check(tools::ROOTLESS, [])?;
+    site::check_permission()?;
+    machine::check_installed(machine::ROOTLESS)?;
     let interrupt = Interrupt::watch()?;
     let directory = tempfile::tempdir()?;
     // The user may execute what is in it.
@@ -133,11 +130,11 @@ pub(crate) fn run(args: &RootlessArgs, json: bool) -> Result<()> {
     let TimeArgs { secs, rounds } = args.times;
     let mut report =
         Report::begin(&[("rounds", &rounds), ("seconds", &secs), ("net.core.rmem_max", &args.rmem_max)])?;
-    let subjects = subjects(args, &weft, directory.path(), &mut report);
+    let sides = sides(args, &weft, directory.path(), &mut report);
     let _limit = ReceiveLimit::set(args.rmem_max)?;
     let mut measure = || -> Result<()> {
         for &link in &args.link {
-            let plan = Plan { subjects: subjects.clone(), ..link.plan(args)? };
+            let plan = Plan { sides: sides.clone(), ..link.plan(args)? };
             plan.run(&mut report, &interrupt)?;
             for case in &plan.cases {
                 compare(&mut report, &plan, link, *case);
@@ -154,44 +151,40 @@ pub(crate) fn run(args: &RootlessArgs, json: bool) -> Result<()> {
 }
 
 /// Returns what is measured, and notes each way that is not.
-fn subjects(args: &RootlessArgs, weft: &Path, directory: &Path, report: &mut Report) -> Vec<Subject> {
-    let subject = |name: &str, implementation| Subject { name: name.to_owned(), implementation };
+fn sides(args: &RootlessArgs, weft: &FilePath, directory: &FilePath, report: &mut Report) -> Vec<Side> {
     let daemon = Implementation::Weft { path: weft.to_owned(), arguments: Vec::new() };
-    let mut subjects = vec![subject(DAEMON, daemon)];
+    let mut sides = vec![Side::new(DAEMON, daemon)];
     for &way in &args.way {
         let end = match way {
             Way::Exec => Ok(NearEnd::Exec),
             Way::Proxy => Ok(NearEnd::Proxy),
             Way::Netstack => build_forwarder(directory).map(NearEnd::Netstack),
-            Way::Onetun if tools::is_installed(&args.onetun.to_string_lossy()) => {
-                Ok(NearEnd::Onetun(args.onetun.clone()))
-            }
+            Way::Onetun if machine::is_installed(&args.onetun) => Ok(NearEnd::Onetun(args.onetun.clone())),
             Way::Onetun => Err(anyhow::anyhow!("there is no program {}", args.onetun.display())),
         };
         match end {
             Ok(end) => {
                 let rootless = Rootless { end, weft: weft.to_owned() };
-                subjects.push(subject(way.name(), Implementation::Rootless(rootless)));
+                sides.push(Side::new(way.name(), Implementation::Rootless(rootless)));
             }
             Err(error) => report.note(format!("{} is not measured: {error:#}", way.name())),
         }
     }
-    subjects
+    sides
 }
 
 /// Compares exec and proxy with the daemon, and with the fastest of the others.
 fn compare(report: &mut Report, plan: &Plan, link: Link, case: Case) {
     use Wanted::{RatioAtLeast, RatioAtMost};
     let (figure, label) = (case.compared()[0], plan.label(case));
-    let of = |kind| plan.subjects.iter().filter(move |subject| subject.implementation.kind() == kind);
-    let others = of(Kind::Other).filter_map(|subject| {
-        Some((report.summary([&label, &subject.name], figure)?.median, subject.name.clone()))
-    });
+    let others = plan
+        .of(Kind::Other)
+        .filter_map(|side| Some((report.summary([&label, &side.name], figure)?.median, side.name.clone())));
     let mut others: Vec<(f64, String)> = others.collect();
     others.sort_by(|one, other| one.0.total_cmp(&other.0));
     let best_other = if case == COLD { others.first() } else { others.last() };
     let is_cold = case == COLD;
-    for ours in of(Kind::Weft).map(|subject| subject.name.as_str()).filter(|name| *name != DAEMON) {
+    for ours in plan.of(Kind::Weft).map(|side| side.name.as_str()).filter(|name| *name != DAEMON) {
         let beside_daemon = match link {
             Link::Veth if ours == Way::Exec.name() => 0.9,
             Link::Veth => 0.7,
@@ -214,7 +207,7 @@ fn compare(report: &mut Report, plan: &Plan, link: Link, case: Case) {
 }
 
 /// Builds the forwarder over wireguard-go's tun/netstack in the directory, and returns its path.
-fn build_forwarder(directory: &Path) -> Result<PathBuf> {
+fn build_forwarder(directory: &FilePath) -> Result<PathBuf> {
     const FILES: [(&str, &str); 3] = [
         ("main.go", include_str!("rootless/netstack/main.go")),
         ("go.mod", include_str!("rootless/netstack/go.mod")),
@@ -255,60 +248,5 @@ impl Drop for ReceiveLimit {
         if let Err(error) = std::fs::write(Self::PATH, &self.before) {
             eprintln!("cannot restore net.core.rmem_max to {}: {error}", self.before.trim());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::GBIT;
-    use crate::report::tests::with;
-
-    #[test]
-    fn exec_and_proxy_are_compared_with_the_daemon_and_the_fastest_other() {
-        let case = "tcp-1 veth";
-        let speeds = [("daemon", 4.0), ("exec", 3.8), ("proxy", 2.0), ("netstack", 1.5), ("onetun", 0.5)];
-        let rows: Vec<_> =
-            speeds.iter().map(|(name, speed)| (case, *name, GBIT, std::slice::from_ref(speed))).collect();
-        let mut report = with(&rows);
-        let end = |end| Implementation::Rootless(Rootless { end, weft: PathBuf::new() });
-        let subject = |name: &str, implementation| Subject { name: name.to_owned(), implementation };
-        let plan = Plan {
-            subjects: vec![
-                subject(DAEMON, Implementation::Weft { path: PathBuf::new(), arguments: Vec::new() }),
-                subject("exec", end(NearEnd::Exec)),
-                subject("proxy", end(NearEnd::Proxy)),
-                subject("netstack", end(NearEnd::Netstack(PathBuf::new()))),
-                subject("onetun", end(NearEnd::Onetun(PathBuf::new()))),
-            ],
-            cases: vec![TCP],
-            wire: Wire::Veth,
-            wire_name: "veth".to_owned(),
-            mtu: MTU,
-            congestion: None,
-            secs: 1,
-            rounds: 1,
-        };
-        compare(&mut report, &plan, Link::Veth, TCP);
-        let json = serde_json::to_value(&report).unwrap();
-        let found: Vec<_> = json["comparisons"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|found| {
-                ["ours", "theirs", "figure", "holds"]
-                    .map(|name| found[name].to_string().replace('"', ""))
-                    .join(" ")
-            })
-            .collect();
-        let expected = [
-            "exec daemon gbit_per_second true",
-            "exec netstack gbit_per_second true",
-            "exec netstack cpu_seconds_per_gbit false",
-            "proxy daemon gbit_per_second false",
-            "proxy netstack gbit_per_second false",
-            "proxy netstack cpu_seconds_per_gbit false",
-        ];
-        assert_eq!(found, expected);
     }
 }

@@ -14,13 +14,11 @@ use weft_config::{MAX_THREADS, PacketThreads};
 use crate::args::{TimeArgs, turns};
 use crate::interrupt::Interrupt;
 use crate::report::{CPU, GBIT, Report};
-use crate::topology;
+use crate::site::check_permission;
 
 mod cipher;
 mod distance;
 mod measure;
-mod model;
-mod pace;
 mod site;
 
 const CIPHER: &str = "cipher alone";
@@ -42,9 +40,6 @@ pub(crate) struct ShardsArgs {
     /// How many peers send and receive.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=250))]
     peers: u16,
-    /// Measure the stages of the packet path, and print what follows from them for 1 to 32 packet threads.
-    #[arg(long)]
-    model: bool,
 }
 
 /// Parses a number of packet threads.
@@ -128,14 +123,10 @@ pub(crate) fn run(args: &ShardsArgs, json: bool) -> Result<()> {
         largest.get() <= args.peers,
         "{largest} packet threads need as many --peers, each of which one of them serves"
     );
-    topology::check_permission()?;
+    check_permission()?;
     let interrupt = Interrupt::watch()?;
     let TimeArgs { secs, rounds } = args.times;
     let mut report = Report::begin(&[("rounds", &rounds), ("seconds", &secs), ("peers", &args.peers)])?;
-    if args.model {
-        let ended = model::add(&mut report, secs, &interrupt);
-        return report.finish(ended, json);
-    }
     let ended = measure_all(args, &mut report, &interrupt);
     let first = threads_of(args.packet_threads[0]);
     for threads in args.packet_threads[1..].iter().map(|threads| threads_of(*threads)) {
@@ -171,35 +162,4 @@ fn measure_all(args: &ShardsArgs, report: &mut Report, interrupt: &Interrupt) ->
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: ShardsArgs,
-    }
-
-    #[test]
-    fn foreign_shares_are_those_of_downloads_to_several_threads_and_compared_with_one() {
-        let line = "shards --packet-threads 1,2 --foreign 0,100 --load upload,download";
-        let cases = Line::try_parse_from(line.split(' ')).unwrap().args.cases();
-        let cases: Vec<_> = cases.iter().map(|(case, base)| [case.to_string(), base.to_string()]).collect();
-        let expected = [
-            ["1 thread, upload", "1 thread, upload"],
-            ["2 threads, upload", "1 thread, upload"],
-            ["1 thread, download", "1 thread, download"],
-            ["2 threads, download, 0 % foreign", "1 thread, download"],
-            ["2 threads, download, 100 % foreign", "1 thread, download"],
-        ];
-        assert_eq!(cases, expected.map(|pair| pair.map(str::to_owned)));
-        for wrong in ["--packet-threads 0", "--packet-threads auto", "--foreign 101"] {
-            assert!(Line::try_parse_from(format!("shards {wrong}").split(' ')).is_err(), "{wrong}");
-        }
-    }
 }

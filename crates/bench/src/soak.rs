@@ -26,8 +26,8 @@ use self::figures::Figures;
 use crate::implementation::{Implementation, WeftCommand};
 use crate::interrupt::Interrupt;
 use crate::report::{Figure, Report, Sample};
+use crate::site::check_permission;
 use crate::stats::{Summary, growth};
-use crate::topology;
 
 /// The time that a flow may be without progress, and a peer without a session: docs/RELIABILITY.md.
 const STALL: Duration = Duration::from_secs(30);
@@ -96,7 +96,7 @@ fn minutes(text: &str) -> Result<Duration, String> {
 
 /// Runs it and prints the report.
 pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<()> {
-    topology::check_permission()?;
+    check_permission()?;
     let command = args.weft.clone().unwrap_or_default();
     let implementation = Implementation::weft(&command, weft_config::TunThreads::Auto)?;
     let files = tempfile::tempdir()?;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   near  eth0 ─── veth or emulated link ──── eth0  far
-//!    192.0.2.1                          192.0.2.2
-//!     tunnel 10.99.0.1 ══ MTU 1420 ══ 10.99.0.2 tunnel
+//!    198.18.0.1                          198.18.0.2
+//!     tunnel 10.0.0.2 ══ MTU 1420 ══ 10.0.0.1 tunnel
 //! ```
 //!
 //! Every implementation has separate namespaces and stays up during the others' turns: an idle tunnel costs
@@ -18,28 +18,22 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 use weft_lab::Namespace;
 use weft_lab::counters::Counters;
 use weft_lab::emulator::{Emulator, LinkSpec};
-use weft_lab::link::{self, LinkOptions};
+use weft_lab::link;
 use weft_lab::traffic::TcpReceiver;
-use weft_tunnel::PrivateKey;
 
-use crate::congestion;
-use crate::implementation::{Daemon, End, Implementation, TRANSFER_PORT};
+use crate::implementation::{Daemon, Implementation, Side, TRANSFER_PORT};
 use crate::interrupt::Interrupt;
-use crate::site;
-use crate::usage::Usage;
+use crate::machine::Usage;
+use crate::site::{self, GATEWAY, Interface, Net, OUTER, PORT, Peer, namespace};
 
-/// The addresses of the link's two ends.
-const NEAR_LINK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const FAR_LINK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-/// The addresses of the tunnel's two ends.
-const NEAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
-const FAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
-const PORT: u16 = 51820;
+const LINK: Net = Net(0);
+/// The near end's address in the tunnel.
+const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// WireGuard's overhead over IPv6: 40 + 8 + 16 + 16 bytes.
 const OVERHEAD: u32 = 80;
 /// Timeout for the first connection through a new tunnel.
@@ -48,46 +42,41 @@ const CONNECT: Duration = Duration::from_secs(30);
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// The beginning of a flow: a seed and a byte.
 const FIRST_BYTES: &[u8] = &[0; 9];
+/// The congestion control of a namespace (ip-sysctl in the kernel's documentation).
+const CONGESTION: &str = "net/ipv4/tcp_congestion_control";
 
-/// The connection between the two namespaces.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) enum Wire {
-    /// A veth pair: as fast as the machine, without delay, loss or a queue.
-    #[default]
-    Veth,
-    /// A link with rate, delay, queue, losses and reordering.
-    Emulated(LinkSpec),
+/// What a tunnel runs over.
+#[derive(Clone, Debug)]
+pub(crate) struct Path {
+    /// A link with rate, delay, queue, losses and reordering; without one a veth pair, as fast as the
+    /// machine.
+    pub(crate) link: Option<LinkSpec>,
+    /// MTU of the tunnel in bytes.
+    pub(crate) mtu: u16,
+    /// TCP's congestion control at both ends; `None` for the machine's default.
+    pub(crate) congestion: Option<String>,
 }
 
-impl From<Option<LinkSpec>> for Wire {
-    fn from(spec: Option<LinkSpec>) -> Self {
-        spec.map_or(Self::Veth, Self::Emulated)
-    }
-}
-
-impl Wire {
-    /// Joins the namespaces; both ends have their addresses and pass packets of up to `mtu` bytes. Returns
-    /// the emulator, which has to be kept as long as they are to be joined.
-    fn join(&self, near: &Namespace, far: &Namespace, mtu: u32) -> Result<Option<Emulator>> {
-        let options = LinkOptions {
-            mtu,
-            addresses_a: vec![format!("{NEAR_LINK}/24").parse()?],
-            addresses_b: vec![format!("{FAR_LINK}/24").parse()?],
-            ..LinkOptions::default()
+impl Path {
+    /// Joins the namespaces, and returns the emulator, which has to be kept as long as they are to be joined.
+    fn join(&self, near: &Namespace, far: &Namespace) -> Result<Option<Emulator>> {
+        let options = LINK.link(OUTER, 2, (u32::from(self.mtu) + OVERHEAD).max(1500))?;
+        let Some(spec) = &self.link else {
+            link::join(near, far, &options)?;
+            return Ok(None);
         };
-        match self {
-            Self::Veth => {
-                link::join(near, far, &options)?;
-                Ok(None)
-            }
-            Self::Emulated(spec) => {
-                for namespace in [near, far] {
-                    lift_tcp_limits(namespace)?;
-                }
-                let emulator = Emulator::between(near, far, &options, spec);
-                Ok(Some(emulator.context("cannot emulate the link")?))
-            }
-        }
+        lift_tcp_limits(near)?;
+        lift_tcp_limits(far)?;
+        Ok(Some(Emulator::between(near, far, &options, spec).context("cannot emulate the link")?))
+    }
+
+    fn prepare(&self, namespace: &Namespace) -> Result<()> {
+        // Disable the metrics cache: results must not depend on the order of the runs.
+        namespace.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
+        let Some(control) = &self.congestion else { return Ok(()) };
+        namespace.set_sysctl(CONGESTION, control).with_context(|| {
+            format!("{control} has to be among net.ipv4.tcp_allowed_congestion_control of the host, too")
+        })
     }
 }
 
@@ -107,68 +96,65 @@ pub(crate) struct Tunnel {
     pub(crate) target: IpAddr,
     /// The namespace of the near daemon.
     pub(crate) outside: Namespace,
-    files: TempDir,
+    /// The directory with the files of the near end.
+    pub(crate) near_directory: PathBuf,
+    _files: TempDir,
 }
 
 impl Tunnel {
-    /// Brings both ends up and waits until a connection has passed. `congestion` is TCP's congestion control
-    /// at both ends; `None` keeps the machine's default.
-    pub(crate) fn start(
-        implementation: &Implementation,
-        wire: &Wire,
-        mtu: u16,
-        congestion: Option<&str>,
-        interrupt: &Interrupt,
-    ) -> Result<Self> {
+    /// Brings both ends up and waits until a connection has passed.
+    pub(crate) fn start(side: &Side, path: &Path, interrupt: &Interrupt) -> Result<Self> {
+        Self::bring_up(&side.implementation, path, interrupt)
+            .with_context(|| format!("cannot bring up {}", side.name))
+    }
+
+    fn bring_up(implementation: &Implementation, path: &Path, interrupt: &Interrupt) -> Result<Self> {
         let (near, far) = (namespace("near")?, namespace("far")?);
-        let emulator = wire.join(&near, &far, (u32::from(mtu) + OVERHEAD).max(1500))?;
-        let prepare = |namespace: &Namespace| {
-            // Disable the metrics cache: results must not depend on the order of the runs.
-            namespace.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
-            congestion.map_or(Ok(()), |control| congestion::choose(namespace, control))
-        };
-        prepare(&near)?;
-        prepare(&far)?;
+        let emulator = path.join(&near, &far)?;
+        path.prepare(&near)?;
+        path.prepare(&far)?;
         let files = tempfile::tempdir()?;
         // An end without root has a directory in it.
         std::fs::set_permissions(files.path(), Permissions::from_mode(0o711))?;
         let (near_key, far_key) = (site::key()?, site::key()?);
-        let start = |implementation: &Implementation,
-                     namespace: &Namespace,
-                     key: &PrivateKey,
-                     peer: &PrivateKey,
-                     [own, other, link]: [Ipv4Addr; 3]| {
-            let directory = files.path().join(namespace.name());
-            std::fs::create_dir(&directory)?;
-            let end = End {
-                private_key: key.clone(),
-                peer_public_key: peer.public_key(),
-                port: PORT,
-                address: own,
-                peer_address: other,
-                peer_endpoint: SocketAddr::from((link, PORT)),
-                mtu,
-            };
-            implementation.start(namespace, &end, &directory, interrupt)
+        let [near_peer, far_peer] = [
+            Peer::new(near_key.public_key(), NEAR, Some(LINK.endpoint(1))),
+            Peer::new(far_key.public_key(), GATEWAY, Some(LINK.endpoint(2))),
+        ];
+        let interface = |key, address, peer| -> Result<Interface> {
+            Ok(Interface { mtu: path.mtu, ..Interface::new(key, Some(PORT), address, vec![peer])? })
         };
-        let far_daemon =
-            start(&implementation.of_far_end(), &far, &far_key, &near_key, [FAR, NEAR, NEAR_LINK])?;
-        let near_daemon = start(implementation, &near, &near_key, &far_key, [NEAR, FAR, FAR_LINK])?;
-        let inside = near_daemon.as_ref().and_then(Daemon::process_inside);
-        let clients = match inside {
+        let (near_end, far_end) =
+            (interface(near_key, NEAR, far_peer)?, interface(far_key, GATEWAY, near_peer)?);
+        let near_directory = files.path().join(near_end.name.as_str());
+        let mut daemons = Vec::new();
+        if !matches!(implementation, Implementation::Bare) {
+            let far_daemon = implementation.of_far_end().start(&far, &far_end, files.path(), interrupt)?;
+            daemons.extend([implementation.start(&near, &near_end, files.path(), interrupt)?, far_daemon]);
+        }
+        let clients = match daemons.first().and_then(|daemon| daemon.inside) {
             Some(process) => {
                 Namespace::of_process("inside", process).context("cannot enter its namespace")?
             }
             None => near.clone(),
         };
-        prepare(&clients)?;
-        let daemons: Vec<Daemon> = near_daemon.into_iter().chain(far_daemon).collect();
-        let server = IpAddr::from(if daemons.is_empty() { FAR_LINK } else { FAR });
+        path.prepare(&clients)?;
+        let server = IpAddr::from(if daemons.is_empty() { LINK.v4(2) } else { GATEWAY });
         let target = if implementation.forwards_ports() { Ipv4Addr::LOCALHOST.into() } else { server };
-        let mut tunnel = Self { daemons, emulator, near: clients, far, server, target, outside: near, files };
+        let tunnel = Self {
+            daemons,
+            emulator,
+            near: clients,
+            far,
+            server,
+            target,
+            outside: near,
+            near_directory,
+            _files: files,
+        };
 
         let receiver = tunnel.listen()?;
-        let target = SocketAddr::new(tunnel.target, TRANSFER_PORT);
+        let target = tunnel.transfer_address();
         interrupt.wait_for("a connection through the tunnel", CONNECT, || {
             tunnel.check()?;
             // A forwarder accepts before it knows whether the other end does.
@@ -184,43 +170,37 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// Starts a receiver at the far end; clients reach it at [`TRANSFER_PORT`] of the target.
+    /// Starts a receiver at the far end; clients reach it at [`Self::transfer_address`].
     pub(crate) fn listen(&self) -> Result<TcpReceiver> {
         let listen = || TcpReceiver::listen((self.server, TRANSFER_PORT).into());
         self.far.run(listen).context("cannot listen in the tunnel")
     }
 
+    pub(crate) fn transfer_address(&self) -> SocketAddr {
+        (self.target, TRANSFER_PORT).into()
+    }
+
     /// Returns an error if one of its daemons has ended.
-    pub(crate) fn check(&mut self) -> Result<()> {
-        self.daemons.iter_mut().try_for_each(Daemon::check)
+    pub(crate) fn check(&self) -> Result<()> {
+        self.daemons.iter().try_for_each(Daemon::check)
     }
 
     /// Ends the near daemon: what is started in its place has the same key.
     pub(crate) fn end_near_daemon(&mut self) {
-        if !self.daemons.is_empty() {
-            self.daemons.remove(0);
-        }
+        self.daemons.drain(..self.daemons.len().min(1));
     }
 
-    /// Returns the directory with the files of the near end.
-    pub(crate) fn near_directory(&self) -> PathBuf {
-        self.files.path().join(self.outside.name())
+    /// Returns the emulated link; `None` for a veth.
+    pub(crate) fn emulator(&self) -> Option<&Emulator> {
+        self.emulator.as_ref()
     }
 
-    /// Returns the emulated link.
-    ///
-    /// # Errors
-    /// The ends are joined by a veth.
-    pub(crate) fn emulator(&self) -> Result<&Emulator> {
-        self.emulator.as_ref().context("the ends are not joined by an emulated link")
+    /// Returns its daemons, the near one first; none without a tunnel.
+    pub(crate) fn daemons(&self) -> &[Daemon] {
+        &self.daemons
     }
 
-    /// Returns the process IDs of its daemons, the near one first; empty without a tunnel.
-    pub(crate) fn processes(&self) -> Vec<u32> {
-        self.daemons.iter().map(Daemon::id).collect()
-    }
-
-    /// Reads the usage of its daemons, the near one first; empty without a tunnel.
+    /// Reads the usage of its daemons.
     pub(crate) fn usages(&self) -> Result<Vec<Usage>> {
         self.daemons.iter().map(Daemon::usage).collect()
     }
@@ -230,9 +210,9 @@ impl Tunnel {
         Ok([Counters::read(&self.near)?, Counters::read(&self.far)?])
     }
 
-    /// Returns the path of a file that is removed with the tunnel.
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.files.path().join(name)
+    /// Returns the congestion control of new TCP connections.
+    pub(crate) fn congestion(&self) -> Result<String> {
+        self.near.sysctl(CONGESTION).context("cannot read which congestion control a namespace uses")
     }
 }
 
@@ -250,47 +230,4 @@ fn lift_tcp_limits(namespace: &Namespace) -> Result<()> {
         namespace.set_sysctl(name, &sizes.join(" "))?;
     }
     Ok(())
-}
-
-/// A permission is missing, which has an exit code; contains the system's error.
-#[derive(Debug, thiserror::Error)]
-#[error("weft-bench has to run as root, for instance with sudo: {0}")]
-pub(crate) struct Missing(pub(crate) std::io::Error);
-
-/// Returns an error if the permission to bring up tunnels is missing.
-pub(crate) fn check_permission() -> Result<()> {
-    namespace("probe").map(drop)
-}
-
-pub(crate) fn namespace(name: &str) -> Result<Namespace> {
-    Namespace::new(name).map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => Missing(error).into(),
-        _ => anyhow!(error).context("cannot make a network namespace"),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use weft_lab::here;
-
-    use super::*;
-
-    #[test]
-    fn a_congestion_control_is_of_both_ends_and_not_of_the_host() {
-        if !here::namespaces_permitted() {
-            return;
-        }
-        let host = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
-        let (before, interrupt) = (host(), Interrupt::default());
-        let start =
-            |congestion| Tunnel::start(&Implementation::Bare, &Wire::Veth, 1420, congestion, &interrupt);
-        // Every kernel has reno, and permits it in every namespace.
-        let tunnel = start(Some("reno")).unwrap();
-        for end in [&tunnel.near, &tunnel.far] {
-            assert_eq!(congestion::in_use(end).unwrap(), "reno");
-        }
-        let error = start(Some("none-such")).unwrap_err();
-        assert!(format!("{error:#}").contains("none-such"), "{error:#}");
-        assert_eq!(host(), before);
-    }
 }

@@ -31,14 +31,6 @@ fn each_load_is_carried_with_one_packet_thread_and_with_two() {
 }
 
 #[test]
-fn the_model_has_a_line_for_each_number_of_packet_threads() {
-    let Some(report) = report("shards --model --secs 1") else { return };
-    let rows = rows(&report, "packet threads, Gbit/s");
-    assert_eq!(rows.len(), 32);
-    assert!(figure(&rows[31], "outbound_begun_here") < figure(&rows[31], "outbound"));
-}
-
-#[test]
 fn more_packet_threads_than_peers_are_refused_by_name() {
     let error = refusal("shards --packet-threads 1,8 --peers 7", 1);
     assert!(error.contains("8 packet threads need as many --peers"), "{error}");

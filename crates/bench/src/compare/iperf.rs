@@ -5,19 +5,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
+use weft_lab::Process;
 
 use super::bench::{Bench, Outcome};
 use super::case::{Direction, LARGE};
-use crate::process::Process;
-use crate::report::{Figure, GBIT, RETRANSMITS, Sample};
+use crate::implementation;
+use crate::report::{GBIT, RETRANSMITS, Sample};
 
 /// Timeout of iperf3 beyond its sending time.
 const GRACE: Duration = Duration::from_secs(30);
 /// Timeout for the server to listen.
 const LISTEN: Duration = Duration::from_secs(10);
-
-const PACKETS: Figure = Figure::new("packets_per_second", "packets/s", 0);
-const LOSS: Figure = Figure::new("loss_percent", "lost %", 1);
 
 /// A running client with its server.
 #[derive(Debug)]
@@ -29,35 +27,37 @@ pub(super) struct Run {
 
 impl Run {
     /// Starts both; the client sends for `secs` seconds.
-    pub(super) fn start(bench: &mut Bench<'_>, secs: u32, arguments: &[&str]) -> Result<Self> {
+    pub(super) fn start(bench: Bench<'_>, secs: u32, arguments: &[&str]) -> Result<Self> {
         let words = ["iperf3", "-s", "-1", "--forceflush"].map(str::to_owned);
-        let mut server = Process::start(&bench.tunnel.far, &words, bench.tunnel.file("iperf3-server.log"))?;
-        server.wait_until(bench.interrupt, "the iperf3 server", LISTEN, |server| {
-            server.output().contains("Server listening")
+        let directory = &bench.tunnel.near_directory;
+        let server = implementation::start(&bench.tunnel.far, &words, directory)?;
+        bench.interrupt.wait_for("the iperf3 server", LISTEN, || {
+            implementation::check_runs(&server)?;
+            Ok(server.log().contains("Server listening").then_some(()))
         })?;
         let mut words = vec!["iperf3".to_owned(), "-J".into(), "-c".into(), bench.tunnel.target.to_string()];
         words.extend(["-t".into(), secs.to_string()]);
         words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let client = Process::start(&bench.tunnel.near, &words, bench.tunnel.file("iperf3-client.json"))?;
+        let client = implementation::start(&bench.tunnel.near, &words, directory)?;
         Ok(Self { client, _server: server, limit: Duration::from_secs(secs.into()) + GRACE })
     }
 
     /// Waits until the client has ended, and returns its totals.
-    pub(super) fn finish(mut self, bench: &mut Bench<'_>) -> Result<Totals> {
+    pub(super) fn finish(self, bench: Bench<'_>) -> Result<Totals> {
         bench.interrupt.wait_for("the end of iperf3", self.limit, || {
             bench.tunnel.check()?;
-            Ok(self.client.has_ended()?.then_some(()))
+            Ok((!self.client.is_running()).then_some(()))
         })?;
-        parse(&self.client.output())
+        parse(&self.client.log())
     }
 }
 
-fn run(bench: &mut Bench<'_>, secs: u32, arguments: &[&str]) -> Result<Totals> {
+fn run(bench: Bench<'_>, secs: u32, arguments: &[&str]) -> Result<Totals> {
     Run::start(bench, secs, arguments)?.finish(bench)
 }
 
 /// Measures TCP, one way or both ways at once.
-pub(super) fn tcp(bench: &mut Bench<'_>, streams: u32, direction: Direction) -> Result<Outcome> {
+pub(super) fn tcp(bench: Bench<'_>, streams: u32, direction: Direction) -> Result<Outcome> {
     let streams = streams.to_string();
     let mut arguments = vec!["-P", &streams];
     arguments.extend(match direction {
@@ -87,7 +87,7 @@ pub(super) fn tcp_outcome(totals: &Totals, direction: Direction) -> Result<Outco
 }
 
 /// Measures datagrams of `bytes` bytes, as fast as one sender can send them.
-pub(super) fn udp(bench: &mut Bench<'_>, bytes: u32) -> Result<Outcome> {
+pub(super) fn udp(bench: Bench<'_>, bytes: u32) -> Result<Outcome> {
     let (size, secs) = (bytes.to_string(), bench.secs);
     let arrived = Arrived::of(&run(bench, secs, &["-u", "-b", "0", "-l", &size])?, bytes)?;
     Ok(Outcome::new(arrived.sample(), arrived.gbit_per_second * arrived.seconds))
@@ -95,7 +95,7 @@ pub(super) fn udp(bench: &mut Bench<'_>, bytes: u32) -> Result<Outcome> {
 
 /// Measures the highest rate of datagrams with less than 1 % loss. Receive buffers are large, so that the
 /// application is not what drops.
-pub(super) fn udp_rate(bench: &mut Bench<'_>) -> Result<Outcome> {
+pub(super) fn udp_rate(bench: Bench<'_>) -> Result<Outcome> {
     const SECONDS_PER_STEP: u32 = 1;
     let size = LARGE.to_string();
     let best = search(|rate| {
@@ -163,10 +163,10 @@ impl Arrived {
     }
 
     fn sample(&self) -> Sample {
-        Sample::default()
-            .with(GBIT, self.gbit_per_second)
-            .with(PACKETS, self.packets_per_second)
-            .with(LOSS, self.loss * 100.0)
+        Sample::default().with(GBIT, self.gbit_per_second).with_all([
+            ("packets_per_second", "packets/s", 0, self.packets_per_second),
+            ("loss_percent", "lost %", 1, self.loss * 100.0),
+        ])
     }
 }
 
@@ -215,80 +215,5 @@ fn parse(printed: &str) -> Result<Totals> {
         ),
         Some(error) => bail!("iperf3 failed: {error}"),
         None => Ok(output.end),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sums_of_a_report_are_read_and_errors_are_told_with_what_helps() {
-        let json = r#"warning: UDP block size 1372 exceeds TCP MSS 1368
-{
-            "start": {}, "end": { "streams": [],
-            "sum_sent": { "seconds": 2.01, "bytes": 260000000, "retransmits": 7, "sender": true },
-            "sum_received": { "seconds": 2.0, "bytes": 250000000, "packets": 10, "lost_packets": -1 } } }"#;
-        let one = tcp_outcome(&parse(json).unwrap(), Direction::Forward).unwrap();
-        assert_eq!(
-            (one.gbit, one.sample.get(GBIT), one.sample.get(RETRANSMITS)),
-            (2.0, Some(1.0), Some(7.0))
-        );
-        let failed =
-            |error| parse(&format!(r#"{{ "end": {{}}, "error": "{error}" }}"#)).unwrap_err().to_string();
-        assert!(failed("unable to connect to server: Connection refused").contains("refused"));
-        assert!(failed("socket buffer size not set correctly").contains("rmem_max"));
-        assert!(parse("").is_err() && tcp_outcome(&Totals::default(), Direction::Forward).is_err());
-    }
-
-    #[test]
-    fn both_ways_are_summed_up() {
-        let sum = |bytes, retransmits| Some(Sum { bytes, seconds: 2.0, retransmits, ..Sum::default() });
-        let totals = Totals {
-            sum_sent: sum(9, 5),
-            sum_received: sum(1_000_000_000, 0),
-            sum_sent_bidir_reverse: sum(9, 2),
-            sum_received_bidir_reverse: sum(500_000_000, 0),
-        };
-        let both = tcp_outcome(&totals, Direction::BothWays).unwrap();
-        assert_eq!(
-            (both.gbit, both.sample.get(GBIT), both.sample.get(RETRANSMITS)),
-            (12.0, Some(6.0), Some(7.0))
-        );
-    }
-
-    #[test]
-    fn what_arrives_is_counted_against_what_was_sent() {
-        // 100 are lost within the sequence, and 100 more behind the last one that arrived.
-        let totals = Totals {
-            sum_sent: Some(Sum { packets: 1000, seconds: 2.0, ..Sum::default() }),
-            sum_received: Some(Sum { packets: 900, lost_packets: 100, seconds: 2.1, ..Sum::default() }),
-            ..Totals::default()
-        };
-        let arrived = Arrived::of(&totals, 1250).unwrap();
-        assert!((arrived.gbit_per_second - 400.0 * 1e-5).abs() < 1e-12);
-        assert!((arrived.loss - 0.2).abs() < 1e-12);
-    }
-
-    #[test]
-    fn the_rate_is_found_to_a_few_per_cent() {
-        let arrived = |sent: f64, capacity: f64| {
-            let gbit_per_second = sent.min(capacity);
-            let loss = 1.0 - gbit_per_second / sent;
-            Arrived {
-                gbit_per_second,
-                sent_gbit_per_second: sent,
-                packets_per_second: 0.0,
-                loss,
-                seconds: 1.0,
-            }
-        };
-        for capacity in [0.04, 0.31, 1.0, 2.77, 9.0] {
-            let found = search(|rate| Ok(arrived(rate, capacity))).unwrap().gbit_per_second;
-            assert!((0.97..=1.0).contains(&(found / capacity)), "{found} of {capacity}");
-        }
-        let at_its_limit = search(|rate| Ok(arrived(rate.min(1.5), 100.0)));
-        assert_eq!(at_its_limit.unwrap().gbit_per_second, 1.5);
-        assert!(search(|rate| Ok(arrived(rate, 0.001))).is_err(), "a path that always loses");
     }
 }

@@ -1,15 +1,17 @@
-//! One measurement of one case: its figures, and what the daemons spent on it.
+//! One measurement of one case: its figures, and what the machine and the daemons spent on it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::counters::Counters;
+use weft_lab::traffic::{Amount, STALL, TcpReceiver, TcpSenders};
 
 use super::bench::{Bench, Outcome};
-use super::case::{Case, Direction, PEAK};
-use super::window::Window;
-use super::{cold_start, connections, iperf, ping};
-use crate::report::{IDLE_CPU, Sample, WAKE_UPS};
-use crate::usage;
+use super::case::{Case, Direction, FAILED, PEAK};
+use super::{iperf, ping, stream};
+use crate::machine::{self, CpuTime, Usage};
+use crate::report::{CPU, GBIT, IDLE_CPU, RETRANSMITS, Sample, WAKE_UPS};
+use crate::topology::Tunnel;
 
 /// Shortest idle measurement: WireGuard's timers are seconds apart.
 const REST: Duration = Duration::from_secs(5);
@@ -18,43 +20,160 @@ const REST: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(11);
 
 /// Measures the case.
-pub(super) fn measure(bench: &mut Bench<'_>, case: Case) -> Result<Outcome> {
+pub(super) fn measure(bench: Bench<'_>, case: Case) -> Result<Outcome> {
     let window = Window::open(bench.tunnel)?;
     let outcome = match case {
         Case::Tcp { streams, direction } => iperf::tcp(bench, streams, direction)?,
         Case::UdpFlood { bytes } => iperf::udp(bench, bytes)?,
         Case::UdpRate => iperf::udp_rate(bench)?,
-        Case::Ping => ping::idle(bench)?,
+        Case::Ping => Outcome::new(ping::measure(bench)?, 0.0),
         Case::PingLoaded => ping::loaded(bench)?,
         Case::Memory => memory(bench)?,
         Case::Idle => idle(bench)?,
-        Case::Connections { count } => connections::measure(bench, count)?,
-        Case::ColdStart { megabytes } => cold_start::measure(bench, megabytes)?,
+        Case::Connections { count } => connections(bench, count)?,
+        Case::ColdStart { megabytes } => stream::cold_start(bench, megabytes)?,
+        Case::Stream { omit } => stream::steady(bench, omit)?,
     };
     let spent = window.close(bench.tunnel)?;
     Ok(if outcome.gbit > 0.0 { spent.cost(outcome) } else { outcome })
 }
 
 /// Measures the peak memory of either daemon since its start, including TCP at full rate both ways.
-fn memory(bench: &mut Bench<'_>) -> Result<Outcome> {
+fn memory(bench: Bench<'_>) -> Result<Outcome> {
     iperf::tcp(bench, 1, Direction::BothWays)?;
-    let mut maximum = 0;
-    for process in bench.tunnel.processes() {
-        maximum = maximum.max(usage::peak_rss(process)?);
-    }
-    Ok(Outcome::new(Sample::default().with(PEAK, usage::mib(maximum)), 0.0))
+    let peaks = bench.tunnel.daemons().iter().map(|daemon| machine::peak_rss_mib(daemon.id()));
+    let maximum = peaks.collect::<Result<Vec<_>>>()?.into_iter().fold(0.0, f64::max);
+    Ok(Outcome::new(Sample::default().with(PEAK, maximum), 0.0))
 }
 
 /// Measures CPU time and wake-ups of either daemon without traffic; the larger of each counts.
-fn idle(bench: &mut Bench<'_>) -> Result<Outcome> {
+fn idle(bench: Bench<'_>) -> Result<Outcome> {
     bench.interrupt.sleep(KEEPALIVE)?;
     let window = Window::open(bench.tunnel)?;
     bench.interrupt.sleep(REST.max(bench.span()))?;
     bench.tunnel.check()?;
     let spent = window.close(bench.tunnel)?;
-    let seconds = spent.elapsed.as_secs_f64();
-    let maximum = |figures: &mut dyn Iterator<Item = f64>| figures.fold(0.0, f64::max) / seconds;
-    let cpu = maximum(&mut spent.daemons.iter().map(|daemon| daemon.cpu.as_secs_f64()));
-    let wake_ups = maximum(&mut spent.daemons.iter().map(|daemon| daemon.voluntary_switches as f64));
+    let maximum = |of: fn(&Usage) -> f64| {
+        spent.daemons.iter().map(of).fold(0.0, f64::max) / spent.elapsed.as_secs_f64()
+    };
+    let cpu = maximum(|daemon| daemon.cpu.as_secs_f64());
+    let wake_ups = maximum(|daemon| daemon.voluntary_switches as f64);
     Ok(Outcome::new(Sample::default().with(IDLE_CPU, cpu * 100.0).with(WAKE_UPS, wake_ups), 0.0))
+}
+
+/// Measures many concurrent TCP connections, from threads of this process, with every byte checked on
+/// arrival.
+fn connections(bench: Bench<'_>, count: u32) -> Result<Outcome> {
+    /// Connections differ in their contents, which are the same in every run.
+    const SEED: u64 = 0x5eed;
+    let Bench { tunnel, interrupt, .. } = bench;
+    let listen = || TcpReceiver::listen((tunnel.target, 0).into());
+    let receiver = tunnel.far.run(listen).context("cannot listen in the tunnel")?;
+    let start = Instant::now();
+    let amount = Amount::Until(start + bench.span());
+    let senders = TcpSenders::start(&tunnel.near, receiver.local_addr(), count, amount, SEED)
+        .context("cannot start the senders")?;
+    let wait = || -> Result<f64> {
+        interrupt.sleep(bench.span().saturating_sub(start.elapsed()))?;
+        // What arrived while they sent: data that is still buffered at the end may take any time.
+        let speed = receiver.bytes() as f64 * 8e-9 / start.elapsed().as_secs_f64();
+        // Each connection ends by itself within one or two `STALL`s.
+        interrupt.wait_for("the end of the connections", STALL * 3, || {
+            tunnel.check()?;
+            Ok(senders.is_finished().then_some(()))
+        })?;
+        Ok(speed)
+    };
+    let speed = wait().inspect_err(|_| senders.stop())?;
+    let (sent, received) = (senders.finish(), receiver.finish());
+    let wrong = received.iter().filter(|flow| flow.first_mismatch.is_some()).count();
+    ensure!(wrong == 0, "{wrong} connections delivered other bytes than were sent");
+    let bytes: u64 = received.iter().map(|flow| flow.bytes).sum();
+    let confirmed = || sent.iter().map(|flow| if flow.error.is_none() { flow.confirmed } else { 0 });
+    let fairness = confirmed().min().unwrap_or(0) as f64 / confirmed().max().unwrap_or(0) as f64;
+    let errors = || sent.iter().filter_map(|flow| flow.error.as_deref());
+    let sample = Sample::default()
+        .with(GBIT, speed)
+        .with_all([("fairness", "slowest/fastest", 2, fairness)])
+        .with(FAILED, errors().count() as f64)
+        .with(RETRANSMITS, sent.iter().map(|flow| flow.retransmits).sum::<u64>() as f64);
+    let note = errors().next().map(|error| format!("a connection failed: {error}"));
+    Ok(Outcome { note, ..Outcome::new(sample, bytes as f64 * 8e-9) })
+}
+
+/// The readings at the first moment.
+struct Window {
+    opened: Instant,
+    machine: CpuTime,
+    daemons: Vec<Usage>,
+    counters: [Counters; 2],
+}
+
+/// The differences between the two moments.
+struct Spent {
+    elapsed: Duration,
+    /// CPU time of the whole machine.
+    machine: Duration,
+    /// Usage of each daemon, the near one first; empty without a tunnel.
+    daemons: Vec<Usage>,
+    /// Of both ends.
+    counters: [Counters; 2],
+}
+
+impl Window {
+    fn open(tunnel: &Tunnel) -> Result<Self> {
+        let (counters, daemons) = (tunnel.counters()?, tunnel.usages()?);
+        Ok(Self { counters, daemons, machine: CpuTime::now()?, opened: Instant::now() })
+    }
+
+    fn close(self, tunnel: &Tunnel) -> Result<Spent> {
+        let elapsed = self.opened.elapsed();
+        let machine = CpuTime::now()?.busy.saturating_sub(self.machine.busy);
+        let daemons = tunnel.usages()?.into_iter().zip(&self.daemons).map(|(now, then)| now.since(*then));
+        let [near, far] = tunnel.counters()?;
+        let counters = [near.since(&self.counters[0]), far.since(&self.counters[1])];
+        Ok(Spent { elapsed, machine, daemons: daemons.collect(), counters })
+    }
+}
+
+impl Spent {
+    /// Adds the cost per Gbit, and what the kernel's TCP counted at both ends.
+    fn cost(&self, outcome: Outcome) -> Outcome {
+        let Outcome { mut sample, gbit, mut cost, note } = outcome;
+        let sum = |count: &dyn Fn(&Counters) -> u64| self.counters.iter().map(count).sum::<u64>() as f64;
+        if sample.get(CPU).is_none() {
+            sample = sample.with(CPU, self.machine.as_secs_f64() / gbit);
+        }
+        if sample.get(RETRANSMITS).is_some() {
+            let reorderings = |counters: &Counters| {
+                counters.protocol("TcpExtTCPSACKReorder") + counters.protocol("TcpExtTCPTSReorder")
+            };
+            sample = sample.with_all([
+                // After a loss, or reordered.
+                ("out_of_order", "out of order", 0, sum(&Counters::tcp_out_of_order)),
+                // How often a sender found its segments reordered rather than lost.
+                ("reorderings", "reorderings", 0, sum(&reorderings)),
+            ]);
+        }
+        if let [near, far] = self.daemons[..] {
+            let tun_overflows = |counters: &Counters| {
+                let tunnels =
+                    counters.interfaces.iter().filter(|(name, _)| !["lo", "eth0"].contains(&name.as_str()));
+                tunnels.map(|(_, interface)| interface.tx_dropped).sum()
+            };
+            let both = near.and(far);
+            let (voluntary, involuntary) = (both.voluntary_switches as f64, both.involuntary_switches as f64);
+            let udp_overflows = sum(&Counters::udp_receive_buffer_full);
+            cost = cost.with_all([
+                ("near_cpu_seconds_per_gbit", "near daemon CPU s", 3, near.cpu.as_secs_f64() / gbit),
+                ("far_cpu_seconds_per_gbit", "far daemon CPU s", 3, far.cpu.as_secs_f64() / gbit),
+                ("voluntary_switches_per_gbit", "voluntary switches", 0, voluntary / gbit),
+                ("involuntary_switches_per_gbit", "involuntary switches", 0, involuntary / gbit),
+                // Of the daemons and of the measured programs.
+                ("queue_overflows_per_gbit", "TUN overflows", 0, sum(&tun_overflows) / gbit),
+                ("receive_overflows_per_gbit", "UDP overflows", 0, udp_overflows / gbit),
+            ]);
+        }
+        Outcome { sample, gbit, cost, note }
+    }
 }

@@ -8,13 +8,11 @@ use std::str::FromStr;
 pub(crate) enum Kind {
     NoMac1,
     Mac1,
-    UnknownKey,
     Proven,
     Junk,
     Data,
     AimedHash,
     AimedThread,
-    AimedAddress,
     AimedIndex,
     AimedName,
     Scan,
@@ -35,16 +33,14 @@ const PORTS: u32 = 60_000;
 /// For each kind its name and meaning, its usual number of sources and datagrams a second, and the highest
 /// number of sources: addresses, ports (N in the text), or absent peers.
 #[rustfmt::skip]
-const KINDS: [(Kind, &str, &str, u32, u32, u32); 20] = [
+const KINDS: [(Kind, &str, &str, u32, u32, u32); 18] = [
     (Kind::NoMac1, "no-mac1", "initiations with a wrong first MAC", ADDRESSES, 200_000, ADDRESSES),
     (Kind::Mac1, "mac1", "initiations with a valid first MAC, no cookie", ADDRESSES, 100_000, ADDRESSES),
-    (Kind::UnknownKey, "unknown-key", "the same, whole and made with a key that the gateway does not know", ADDRESSES, 100_000, ADDRESSES),
     (Kind::Proven, "proven", "initiations with a valid first MAC and the cookie of their source", 1, 10_000, ADDRESSES),
     (Kind::Junk, "junk", "wrong types, short ones, data for unknown receivers, from N ports", 1024, 200_000, PORTS),
     (Kind::Data, "data", "data for unknown receivers, from N ports: the baseline for aimed ones", 1024, 60_000, PORTS),
     (Kind::AimedHash, "aimed-hash", "the same from ports that a hash without a key puts into the client's queue", 1024, 60_000, PORTS),
     (Kind::AimedThread, "aimed-thread", "data for unknown receivers of the second of two packet threads; the client belongs to the first", 1024, 200_000, PORTS),
-    (Kind::AimedAddress, "aimed-address", "forged data with the client's receiver index and address, from N ports", 1024, 60_000, PORTS),
     (Kind::AimedIndex, "aimed-index", "forged data with the client's receiver index, from N ports", 1024, 60_000, PORTS),
     (Kind::AimedName, "aimed-name", "forged data with the client's receiver index, address and port", 1, 60_000, 1),
     (Kind::Scan, "scan", "a peer sends to N others that are away", 50_000, 20_000, 60_000),
@@ -96,7 +92,7 @@ impl Attack {
 impl Kind {
     /// Reports whether the attack is aimed at the queue of one peer.
     pub(crate) fn is_aimed(self) -> bool {
-        matches!(self, Self::AimedHash | Self::AimedAddress | Self::AimedIndex | Self::AimedName)
+        matches!(self, Self::AimedHash | Self::AimedIndex | Self::AimedName)
     }
 
     /// Reports whether it is a peer that attacks.

@@ -10,9 +10,8 @@ use weft_lab::pace::Pace;
 
 use super::attack::{Attack, Kind};
 use super::malicious_peer::MaliciousPeer;
-use super::site::{Site, TO_ATTACKER, TO_CLIENT};
+use super::site::{Site, TO_CLIENT, behind_attacker, target};
 use crate::interrupt::Interrupt;
-use crate::site::OUTER;
 use crate::worker::Worker;
 
 /// Timeout for observing a data message of the client.
@@ -37,18 +36,17 @@ impl Prepared {
         let Attack { kind, count, per_second, .. } = attack;
         let count = count as usize;
         let seen = if kind.is_aimed() {
-            let seen = ObservedMessage::on_path(&site.inside, TO_CLIENT, site.target(), LOOK);
+            let seen = ObservedMessage::on_path(&site.networks.inside, TO_CLIENT, target(attack.is_v6), LOOK);
             Some(seen.context("nothing is seen of the client")?)
         } else {
             None
         };
-        let behind = site.behind_attacker();
+        let behind = behind_attacker(attack.is_v6);
         let addresses = || Sources::addresses(behind, count);
         let ports = || Sources::ports(behind, count);
         let (kind, sources) = match (kind, seen) {
             (Kind::NoMac1, _) => (flood::Kind::WithoutMac1, addresses()),
             (Kind::Mac1, _) => (flood::Kind::WithMac1(Contents::Random), addresses()),
-            (Kind::UnknownKey, _) => (flood::Kind::WithMac1(Contents::UnknownKey), addresses()),
             (Kind::Proven, _) => {
                 // Complete initiations take a while to make, and each source needs a message.
                 let contents = if count <= MANY { Contents::UnknownKey } else { Contents::Random };
@@ -58,11 +56,6 @@ impl Prepared {
                 let all = Sources::ports(behind, 60_000);
                 let aimed = all.filter(|source| same_queue(source, seen.source)).first(count);
                 (flood::Kind::Junk(Junk::Data), aimed)
-            }
-            (Kind::AimedAddress, Some(seen)) => {
-                let sources = Sources::ports(seen.source.ip(), count);
-                let sources = sources.filter(|source| source != seen.source);
-                (flood::Kind::Junk(Junk::ForIndex(seen.receiver_index)), sources)
             }
             (Kind::AimedIndex, Some(seen)) => {
                 (flood::Kind::Junk(Junk::ForIndex(seen.receiver_index)), ports())
@@ -78,16 +71,20 @@ impl Prepared {
             (Kind::AimedThread, _) => (flood::Kind::Junk(Junk::ForThread { number: 1, count: 2 }), ports()),
             _ => (flood::Kind::Junk(Junk::Mixed), ports()),
         };
-        Ok(Self::Flood(Flood { kind, target: site.target(), key: site.key(), sources, per_second, time }))
+        Ok(Self::Flood(Flood {
+            kind,
+            target: target(attack.is_v6),
+            key: site.key,
+            sources,
+            per_second,
+            time,
+        }))
     }
 
     /// Starts the attack.
     pub(super) fn start(self, site: &Site) -> Result<Attacking> {
         match self {
-            Self::Flood(flood) => {
-                let running = flood.start(&site.attacker, OUTER, &site.inside, TO_ATTACKER);
-                Ok(Attacking::Flood(running.context("the flood does not begin")?))
-            }
+            Self::Flood(flood) => Ok(Attacking::Flood(site.networks.flood(flood)?)),
             Self::Peer(peer, per_second) => {
                 let sent = Arc::<AtomicU64>::default();
                 let counter = Arc::clone(&sent);

@@ -131,22 +131,3 @@ fn percentile_of(then: &HistogramReport, now: &HistogramReport, part: f64) -> f6
     });
     found.map_or(0.0, |(bound, _)| *bound)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_percentile_counts_what_was_added() {
-        let histogram = |buckets: &[(Option<u64>, u64)]| HistogramReport {
-            buckets: buckets.to_vec(),
-            ..HistogramReport::default()
-        };
-        let then = histogram(&[(Some(1000), 500), (Some(8000), 7)]);
-        let now = histogram(&[(Some(1000), 1498), (Some(8000), 8), (None, 1)]);
-        assert_eq!(percentile_of(&then, &now, 0.998), 1000.0);
-        assert_eq!(percentile_of(&then, &now, 0.999), 8000.0);
-        assert_eq!(percentile_of(&then, &now, 1.0), 2e9);
-        assert_eq!(percentile_of(&now, &now, 0.999), 0.0);
-    }
-}

@@ -44,8 +44,8 @@ impl MaliciousPeer {
     /// Creates the peer and waits until it has a session.
     pub(super) fn new(kind: Kind, site: &Site, interrupt: &Interrupt) -> Result<Self> {
         let (client, bench) = (site.scanner()?, Workbench::new());
-        let keys = (site.attacking_key(), site.key());
-        let mut this = Self { kind, client, keys, absent: site.absent().max(1), bench, number: 0 };
+        let keys = (site.attacking_key().clone(), site.key);
+        let mut this = Self { kind, client, keys, absent: site.absent.max(1), bench, number: 0 };
         this.send_to(GATEWAY, Instant::now())?;
         interrupt.wait_for("the session of the peer that attacks", HANDSHAKE, || {
             this.receive(Instant::now())?;

@@ -16,7 +16,6 @@ use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::report::Sample;
 use crate::site::GATEWAY;
-use crate::usage::Usage;
 
 /// Excluded start-up time: slow start, and credit that a flood uses up at once.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -30,15 +29,15 @@ pub(super) fn measure(
     implementation: &Implementation,
     interrupt: &Interrupt,
 ) -> Result<Sample> {
-    let mut site = Site::start(attack, implementation, client, interrupt)?;
+    let site = Site::start(attack, implementation, client, interrupt)?;
     let span = Duration::from_secs(secs.into());
     let warm_up = match attack.kind {
         // Each source sends its first message without a cookie.
         Kind::Proven => WARM_UP + Duration::from_secs(attack.count.into()) / attack.per_second,
         _ => WARM_UP,
     };
-    let stream = PacedStream::start(&site.client, &site.inside, GATEWAY, MBIT_PER_SECOND)?;
-    let pinger = Pinger::start(&site.client)?;
+    let stream = PacedStream::start(&site.networks.client, &site.networks.inside, GATEWAY, MBIT_PER_SECOND)?;
+    let pinger = Pinger::start(&site.networks.client)?;
     // The flood lasts longer than everything measured beside it.
     let prepared = Prepared::new(attack, &site, warm_up + span + LIMIT + WARM_UP, interrupt)?;
     interrupt.sleep(WARM_UP)?;
@@ -50,7 +49,7 @@ pub(super) fn measure(
     interrupt.sleep(warm_up)?;
     let moment = |site: &Site| -> Result<Moment> {
         let status: Option<StatusReport> = site.gateway.status();
-        let cpu = Usage::of(site.gateway.id())?.cpu;
+        let cpu = site.gateway.usage()?.cpu;
         Ok(Moment { at: Instant::now(), sent: attacking.so_far(), cpu, status })
     };
     let (window, before) = (stream.window(), moment(&site)?);

@@ -45,9 +45,9 @@ impl Visitors {
     /// Starts all strangers at once; with absent peers (in a scan) it also starts the awaited peers.
     pub(super) fn start(site: &Site) -> Result<Self> {
         let strangers = site.strangers()?;
-        let awaited = if site.absent() > 0 { site.awaited()? } else { Vec::new() };
+        let awaited = if site.absent > 0 { site.awaited()? } else { Vec::new() };
         let awaited = awaited.into_iter().map(|client| Awaited { client, sent: None, took: None }).collect();
-        let sender = site.inside.run(|| UdpSocket::bind((GATEWAY, 0)))?;
+        let sender = site.networks.inside.run(|| UdpSocket::bind((GATEWAY, 0)))?;
         let visit = move || visit(strangers, awaited, &sender);
         Ok(Self(std::thread::Builder::new().name("visitors".to_owned()).spawn(visit)?))
     }

@@ -1,18 +1,17 @@
 //! Near ends of an ordinary user, who may not make interfaces.
 
-use std::fmt::Write as _;
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
-use weft_lab::{Namespace, run_as};
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::{Namespace, run_as, write_private};
 use weft_report::control_socket::Client;
 
-use super::{Daemon, End, INTERFACE, Kind, START, write_private};
+use super::{Daemon, Kind, START};
 use crate::interrupt::Interrupt;
-use crate::process::Process;
+use crate::site::Interface;
 
 /// The user without root.
 const USER: u32 = 54_320;
@@ -22,6 +21,8 @@ pub(crate) const TRANSFER_PORT: u16 = 5202;
 const PORTS: [u16; 2] = [5201, TRANSFER_PORT];
 /// The name of the configuration file.
 const FILE: &str = "weft0.conf";
+/// The name of the interface, after the file.
+const NAME: &str = "weft0";
 /// What the command of `weft exec` prints before its process ID.
 const INSIDE: &str = "inside: ";
 
@@ -71,7 +72,7 @@ impl Rootless {
 
     /// Waits until no process runs the tunnel of this runtime directory.
     pub(crate) fn wait_for_end(runtime: &Path, interrupt: &Interrupt) -> Result<()> {
-        let name = INTERFACE.parse()?;
+        let name = NAME.parse()?;
         interrupt.wait_for("the end of the tunnel", START, || {
             Ok(run_as(USER, || Client::connect_in(runtime, &name).is_err())?.then_some(()))
         })
@@ -81,64 +82,62 @@ impl Rootless {
     pub(super) fn start(
         &self,
         namespace: &Namespace,
-        end: &End,
+        interface: &Interface,
         directory: &Path,
         interrupt: &Interrupt,
     ) -> Result<Daemon> {
+        let peer = interface.peers.first().context("a tunnel without a peer")?;
+        let (far, endpoint) = (peer.allowed.addr(), peer.endpoint.context("a peer without an endpoint")?);
+        let (address, mtu) = (interface.address.addr().to_string(), interface.mtu.to_string());
         let file = directory.join(FILE);
+        let path_of_file = file.to_string_lossy();
         let (words, serves) = match &self.end {
             NearEnd::Exec => (self.exec(&file, &format!("echo {INSIDE}$$; exec sleep infinity")), INSIDE),
             NearEnd::Proxy => {
-                let forwards =
-                    PORTS.map(|port| format!("--forward=127.0.0.1:{port}={}:{port}", end.peer_address));
-                (words(&self.weft, &["proxy", &file.to_string_lossy()], &forwards), "serving")
+                let forwards = PORTS.map(|port| format!("--forward=127.0.0.1:{port}={far}:{port}"));
+                (words(&self.weft, &["proxy", &path_of_file], &forwards), "serving")
             }
             NearEnd::Netstack(path) => {
-                let forwards = PORTS.map(|port| format!("127.0.0.1:{port}={}:{port}", end.peer_address));
-                let (file, mtu) = (file.to_string_lossy(), end.mtu.to_string());
-                (words(path, &[&file, &end.address.to_string(), &mtu], &forwards), "serving")
+                let forwards = PORTS.map(|port| format!("127.0.0.1:{port}={far}:{port}"));
+                (words(path, &[&path_of_file, &address, &mtu], &forwards), "serving")
             }
             NearEnd::Onetun(path) => {
-                let forwards = PORTS.map(|port| format!("127.0.0.1:{port}:{}:{port}", end.peer_address));
-                let (key, peer) = (end.private_key.to_base64(), end.peer_public_key.to_string());
-                let arguments = [
-                    "--private-key",
-                    &**key,
-                    "--endpoint-public-key",
-                    &peer,
-                    "--endpoint-addr",
-                    &end.peer_endpoint.to_string(),
-                    "--source-peer-ip",
-                    &end.address.to_string(),
-                    "--max-transmission-unit",
-                    &end.mtu.to_string(),
+                let forwards = PORTS.map(|port| format!("127.0.0.1:{port}:{far}:{port}"));
+                let (key, peer, endpoint) =
+                    (interface.key.to_base64(), peer.key.to_string(), endpoint.to_string());
+                let options = [
+                    ["--private-key", &**key],
+                    ["--endpoint-public-key", &peer],
+                    ["--endpoint-addr", &endpoint],
+                    ["--source-peer-ip", &address],
+                    ["--max-transmission-unit", &mtu],
                 ];
-                (words(path, &arguments, &forwards), "Tunneling TCP")
+                (words(path, options.as_flattened(), &forwards), "Tunneling TCP")
             }
         };
         let text = match self.end {
-            NearEnd::Netstack(_) => uapi(end),
-            _ => end.text(&format!("Address = {}/24\nMTU = {}\n", end.address, end.mtu)),
+            // The format of the UAPI's `set`.
+            NearEnd::Netstack(_) => format!(
+                "private_key={}\npublic_key={}\nendpoint={endpoint}\nallowed_ip={far}/32\n",
+                hex(interface.key.as_bytes()),
+                hex(peer.key.as_bytes()),
+            ),
+            _ => interface.file(),
         };
         write_private(&file, &text)?;
         std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
         for path in [directory, &file] {
             chown(path, Some(USER), Some(USER))?;
         }
-        let mut process = Process::start(namespace, &as_user(words), directory.join("weft.log"))?;
-        process.wait_until(interrupt, "the tunnel of a user", START, |process| {
-            process.output().contains(serves)
-        })?;
-        let inside = process.output().lines().find_map(|line| line.strip_prefix(INSIDE)?.parse().ok());
-        let mut daemon =
-            Daemon { process, interface: INTERFACE.to_owned(), socket: None, inside, tunnel: None };
+        let mut daemon = Daemon::start(namespace, &as_user(words), directory, &NAME.parse()?)?;
+        daemon.wait_until(interrupt, "the tunnel of a user", || daemon.says(serves))?;
+        let log = daemon.process.log();
+        daemon.inside = log.lines().find_map(|line| line.strip_prefix(INSIDE)?.parse().ok());
         // weft's commands leave the packets to another process.
         let report = run_as(USER, || daemon.status())?;
         daemon.tunnel = report.map(|report| report.pid).filter(|process| *process != daemon.id());
-        ensure!(
-            daemon.tunnel.is_some() || self.kind() == Kind::Other,
-            "the tunnel's process does not answer"
-        );
+        let is_whole = daemon.tunnel.is_some() || self.kind() == Kind::Other;
+        ensure!(is_whole, "the tunnel's process does not answer");
         Ok(daemon)
     }
 
@@ -163,19 +162,6 @@ fn as_user(program: Vec<String>) -> Vec<String> {
     setpriv.into_iter().chain(program).collect()
 }
 
-/// Returns the configuration in the format of the UAPI's `set`.
-fn uapi(end: &End) -> String {
-    let hex = |bytes: &[u8; 32]| {
-        bytes.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-    };
-    format!(
-        "private_key={}\npublic_key={}\nendpoint={}\nallowed_ip={}/32\n",
-        hex(end.private_key.as_bytes()),
-        hex(end.peer_public_key.as_bytes()),
-        end.peer_endpoint,
-        end.peer_address
-    )
+fn hex(bytes: &[u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -4,19 +4,16 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use weft_tunnel::{
     ControlQueue, Ecn, Inbound, Offload, Outbound, PacketMut, PeerConfig, PeerSettings, PlainSlab,
     PrivateKey, PublicKey, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
 use super::packet::{self, Flow, Stamp};
-use super::roster::{self, GATEWAY_LINK};
 use super::socket;
-use crate::site::{GATEWAY, INNER_PREFIX};
+use crate::site::{GATEWAY, MTU};
 
-/// The MTU of the tunnels.
-pub(crate) const MTU: u16 = 1420;
 /// Capacity for packets that wait for a session: the first one and a few more.
 const STAGING_BYTES: usize = 1 << 16;
 /// Receive calls for one client before the next client's turn.
@@ -56,13 +53,6 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Creates the peer with this number. Call it in the clients' namespace.
-    pub(crate) fn new(number: usize, key: &PrivateKey, gateway: PublicKey) -> Result<Self> {
-        let address = roster::source(number);
-        let socket = socket::bind(address, 0).with_context(|| format!("no socket on {address}"))?;
-        Self::over(socket, GATEWAY_LINK.into(), roster::inner(number), key, gateway)
-    }
-
     /// Creates a peer with this address in the tunnel, over a socket that is connected to the gateway.
     pub(crate) fn over(
         socket: UdpSocket,
@@ -76,7 +66,7 @@ impl Client {
         let config = PeerConfig {
             public_key: gateway_key,
             endpoint: Some(gateway),
-            allowed_ips: vec![format!("10.0.0.0/{INNER_PREFIX}").parse()?],
+            allowed_ips: vec!["10.0.0.0/8".parse()?],
             settings: PeerSettings::default(),
         };
         let mut tunnel = Tunnel::new(key.clone(), TunnelConfig { mtu: MTU, staging_bytes: STAGING_BYTES });

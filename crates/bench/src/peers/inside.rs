@@ -6,11 +6,10 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::ledger::Ledger;
 use super::packet::{STAMP, Stamp};
-use super::round_robin::{PAUSE, RoundRobin};
-use super::shape::{CLIENT, ECHO, HEAVY_SINK, SINK, Shape};
-use super::socket;
+use super::task::Task;
+use super::{CLIENT, ECHO, HEAVY_SINK, SINK, socket};
+use crate::pacing::{Ledger, PAUSE};
 use crate::site::GATEWAY;
 
 /// How long a receive call blocks at most before it checks whether to stop.
@@ -76,25 +75,18 @@ impl Host {
         Ok(())
     }
 
-    /// Sends to these clients until `stop` is set: to each client one burst in turn, while less than the
-    /// window is in flight; a flood sends without a window.
-    pub(super) fn download(
-        &self,
-        clients: &[Ipv4Addr],
-        shape: Shape,
-        is_flood: bool,
-        ledger: &Ledger,
-        stop: &AtomicBool,
-    ) -> io::Result<()> {
-        let len = shape.payload();
-        let mut contents = vec![0; len * shape.burst as usize];
-        let mut round_robin = RoundRobin::new(shape, clients.len(), is_flood);
-        while !stop.load(Relaxed) {
-            let Some(peer) = round_robin.next(ledger) else {
+    /// Sends to these clients: to each client one burst in turn, while less than the window is in flight; a
+    /// flood sends without a window.
+    pub(super) fn download(&self, clients: &[Ipv4Addr], task: Task<'_>) -> io::Result<()> {
+        let (len, ledger, burst) = (Task::PAYLOAD, task.ledger, task.shape.burst);
+        let mut contents = vec![0; len * burst as usize];
+        let mut windows = task.windows(clients.len());
+        while !task.is_over() {
+            let Some(peer) = windows.next(ledger) else {
                 std::thread::sleep(PAUSE);
                 continue;
             };
-            let first = ledger.send(peer, shape.burst);
+            let first = ledger.send(peer, burst);
             for (number, payload) in (first..).zip(contents.chunks_mut(len)) {
                 Stamp { run: ledger.run(), peer: peer as u32, number }.write(&mut payload[..STAMP]);
             }

@@ -3,20 +3,22 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
+use weft_lab::counters::Counters;
 use weft_tunnel::PublicKey;
 
-use super::gateway::{Carried, Gateway};
-use super::inside::Inside;
-use super::ledger::{Ledger, Totals};
+use super::gateway::{Gateway, Roster};
+use super::inside::{Host, Inside};
 use super::priority::{stepping_back, stepping_forward};
-use super::roster::Roster;
-use super::shape::{HEAVY_SINK, Shape};
-use super::swarm::{Pings, Swarm, drain};
+use super::swarm::{Pings, Swarm};
+use super::task::{GIVEN_UP, PACKET, Shape, Task};
+use super::{HEAVY_SINK, SINK};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
+use crate::pacing::Ledger;
 use crate::report::{CPU, Figure, GBIT, PING_P50, PING_P99, PINGS_LOST, Sample};
 use crate::stats::{jain, percentile};
 
@@ -27,18 +29,10 @@ const HANDSHAKES: Duration = Duration::from_secs(60);
 /// Packets in a burst of the flooding peer.
 const FLOOD_BURST: u64 = 32;
 
-const SENT: Figure = Figure::new("sent", "sent", 0);
 pub(super) const LOST: Figure = Figure::new("lost", "lost", 0);
-/// Packets that arrived after a later one of the same peer.
-const DISPLACED: Figure = Figure::new("displaced", "displaced", 0);
-/// Packets that the kernel dropped: datagrams for the gateway's socket, packets for its TUN.
-const SOCKET_FULL: Figure = Figure::new("socket_overflows", "socket full", 0);
-const TUN_FULL: Figure = Figure::new("tun_overflows", "TUN full", 0);
 pub(super) const JAIN: Figure = Figure::new("jain", "Jain", 3);
 /// Packets of the slowest peer divided by those of the fastest.
 pub(super) const SLOWEST: Figure = Figure::new("slowest_to_fastest", "slowest to fastest", 2);
-/// The highest p50 of a single peer.
-const SLOWEST_P50: Figure = Figure::new("slowest_p50_ms", "slowest p50 ms", 3);
 
 /// Which way the packets go, as the peers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,17 +56,6 @@ pub(super) enum Load {
     Flood,
 }
 
-/// A gateway with its peers and the hosts behind it.
-pub(super) struct Stand {
-    pub(super) gateway: Gateway,
-    inside: Inside,
-    swarm: Swarm,
-    flooder: Swarm,
-    pinger: Swarm,
-    flooder_key: PublicKey,
-    runs: u32,
-}
-
 /// Stops threads when dropped, also if an error occurs meanwhile.
 struct Stop<'a>(&'a AtomicBool);
 
@@ -80,6 +63,47 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
+}
+
+type Thread<'scope> = ScopedJoinHandle<'scope, std::io::Result<()>>;
+
+fn join(thread: Thread<'_>) -> Result<()> {
+    Ok(thread.join().map_err(|_| anyhow!("a thread panicked"))??)
+}
+
+/// Starts what sends and what receives for the first `count` clients. What sends ends with its task, and what
+/// receives when `stop` is set.
+fn exchange<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    direction: Direction,
+    (host, swarm, count): (&'env Host, &'scope mut Swarm, usize),
+    task: Task<'scope>,
+    stop: &'scope AtomicBool,
+) -> [Thread<'scope>; 2] {
+    let (is_flood, ledger) = (task.is_flood, task.ledger);
+    match direction {
+        Direction::Upload => [
+            scope.spawn(stepping_back(is_flood, move || swarm.upload(count, task))),
+            scope.spawn(stepping_back(is_flood, move || host.take(ledger, stop))),
+        ],
+        Direction::Download => {
+            let clients = swarm.inner(count);
+            [
+                scope.spawn(stepping_back(is_flood, move || host.download(&clients, task))),
+                scope.spawn(stepping_back(is_flood, move || swarm.listen(ledger, stop))),
+            ]
+        }
+    }
+}
+
+/// A gateway with its peers and the hosts behind it.
+pub(super) struct Stand {
+    pub(super) gateway: Gateway,
+    inside: Inside,
+    /// The active peers, one that floods, and those that ping.
+    swarms: [Swarm; 3],
+    flooder_key: PublicKey,
+    runs: u32,
 }
 
 impl Stand {
@@ -98,29 +122,30 @@ impl Stand {
         let inside = gateway.inside.run(Inside::new).context("no sockets behind the gateway")?;
         let active = roster.active.len() - Self::EXTRAS;
         let swarm = |peers: Range<usize>| gateway.clients.run(|| Swarm::new(roster, peers));
-        let pingers = active + 1..active + Self::EXTRAS;
-        let (swarm, flooder, pinger) = (swarm(0..active)?, swarm(active..active + 1)?, swarm(pingers)?);
+        let swarms =
+            [swarm(0..active)?, swarm(active..active + 1)?, swarm(active + 1..active + Self::EXTRAS)?];
         let flooder_key = roster.active[active].public_key();
-        Ok(Self { gateway, inside, swarm, flooder, pinger, flooder_key, runs: 0 })
+        Ok(Self { gateway, inside, swarms, flooder_key, runs: 0 })
     }
 
-    /// Performs all handshakes at once. Returns how long the fastest half of the active peers took, and all
-    /// of them.
+    /// Performs the handshakes of all peers without a session at once. Returns how long the fastest half of
+    /// the active peers took, and all of them.
     pub(super) fn shake_hands(&mut self, interrupt: &Interrupt) -> Result<(Duration, Duration)> {
-        let times = self.swarm.shake_hands(HANDSHAKES, interrupt)?;
-        self.flooder.shake_hands(HANDSHAKES, interrupt)?;
-        self.pinger.shake_hands(HANDSHAKES, interrupt)?;
+        let [active, flooder, pinger] = &mut self.swarms;
+        let times = active.shake_hands(HANDSHAKES, interrupt)?;
+        flooder.shake_hands(HANDSHAKES, interrupt)?;
+        pinger.shake_hands(HANDSHAKES, interrupt)?;
         Ok(times)
     }
 
     /// Runs `work` while no peer sends data.
-    pub(super) fn rest<T>(&mut self, work: impl FnOnce(&mut Gateway) -> Result<T>) -> Result<T> {
-        let (no_peers, stop) = (Ledger::new(0, 0), AtomicBool::new(false));
-        let (gateway, swarms) = (&mut self.gateway, [&mut self.swarm, &mut self.flooder, &mut self.pinger]);
-        let (no_peers, stop) = (&no_peers, &stop);
+    pub(super) fn rest<T>(&mut self, work: impl FnOnce(&Gateway) -> Result<T>) -> Result<T> {
+        let (no_peers, stop) = (&Ledger::new(0, 0), &AtomicBool::new(false));
+        let gateway = &self.gateway;
+        let swarms = &mut self.swarms;
         std::thread::scope(|scope| {
             let guard = Stop(stop);
-            let threads = swarms.map(|swarm| scope.spawn(|| swarm.listen(no_peers, stop)));
+            let threads = swarms.each_mut().map(|swarm| scope.spawn(|| swarm.listen(no_peers, stop)));
             let result = work(gateway);
             drop(guard);
             threads.into_iter().try_for_each(join)?;
@@ -128,12 +153,9 @@ impl Stand {
         })
     }
 
-    /// Renews the sessions that have expired since the peers sent last.
-    pub(super) fn renew_sessions(&mut self, interrupt: &Interrupt) -> Result<()> {
-        for swarm in [&mut self.swarm, &mut self.flooder, &mut self.pinger] {
-            swarm.shake_hands(HANDSHAKES, interrupt)?;
-        }
-        Ok(())
+    fn ledger(&mut self, peers: usize) -> Ledger {
+        self.runs += 1;
+        Ledger::new(self.runs, peers)
     }
 
     /// Lets the first `count` peers send or receive with a window, and runs `meanwhile` during the
@@ -146,73 +168,47 @@ impl Stand {
         count: usize,
         shape: Shape,
         beside: Option<Load>,
-        meanwhile: impl FnOnce(&mut Gateway, &Ledger) -> Result<T>,
+        meanwhile: impl FnOnce(&Gateway, &Ledger) -> Result<T>,
     ) -> Result<(Sample, Option<f64>, T)> {
-        let count = count.min(self.swarm.len());
-        let [ledger, flood] = [count, 1].map(|peers| {
-            self.runs += 1;
-            Ledger::new(self.runs, peers)
-        });
-        let (ledger, flood) = (&ledger, &flood);
+        let count = count.min(self.swarms[0].len());
+        let (ledger, flood) = (&self.ledger(count), &self.ledger(1));
         let (stop_sending, stop) = (&AtomicBool::new(false), &AtomicBool::new(false));
-        let (inside, gateway) = (&self.inside, &mut self.gateway);
-        let (swarm, flooder, flooder_key) = (&mut self.swarm, &mut self.flooder, &self.flooder_key);
+        let Self { inside, gateway, swarms: [swarm, flooder, _], flooder_key, .. } = self;
+        let (inside, gateway, flooder_key) = (&*inside, &*gateway, &*flooder_key);
         std::thread::scope(|scope| {
-            let guards = (Stop(stop_sending), Stop(stop));
-            let is_flood = beside == Some(Load::Flood);
-            let heavy = Shape { burst: FLOOD_BURST, port: HEAVY_SINK, ..shape };
-            let mut senders = Vec::new();
-            let mut takers = Vec::new();
-            match direction {
-                Direction::Upload => {
-                    takers.push(scope.spawn(|| inside.ordinary.take(ledger, stop)));
-                    takers.push(scope.spawn(stepping_back(is_flood, || inside.heavy.take(flood, stop))));
-                    senders
-                        .push(scope.spawn(move || swarm.upload(count, shape, false, ledger, stop_sending)));
-                    if beside.is_some() {
-                        senders.push(scope.spawn(stepping_back(is_flood, move || {
-                            flooder.upload(1, heavy, is_flood, flood, stop_sending)
-                        })));
-                    }
-                }
-                Direction::Download => {
-                    let (many, one) = (swarm.inner(), flooder.inner());
-                    takers.push(scope.spawn(|| swarm.listen(ledger, stop)));
-                    takers.push(scope.spawn(stepping_back(is_flood, || flooder.listen(flood, stop))));
-                    senders.push(scope.spawn(move || {
-                        inside.ordinary.download(&many[..count], shape, false, ledger, stop_sending)
-                    }));
-                    if beside.is_some() {
-                        senders.push(scope.spawn(stepping_back(is_flood, move || {
-                            inside.heavy.download(&one, heavy, is_flood, flood, stop_sending)
-                        })));
-                    }
-                }
+            let (sending, taking) = (Stop(stop_sending), Stop(stop));
+            let task = Task { shape, port: SINK, is_flood: false, ledger, stop: stop_sending };
+            let mut threads = vec![exchange(scope, direction, (&inside.ordinary, swarm, count), task, stop)];
+            if let Some(load) = beside {
+                let heavy = heavy(shape, load, flood, stop_sending);
+                threads.push(exchange(scope, direction, (&inside.heavy, flooder, 1), heavy, stop));
             }
             std::thread::sleep(WARM_UP);
-            let carried = |gateway: &Gateway| -> Result<_> {
+            let carried = || -> Result<_> {
                 let carried = beside.map(|_| gateway.carried(flooder_key)).transpose()?;
                 Ok((carried, Instant::now()))
             };
-            let (before, since) = carried(gateway)?;
+            let (before, since) = carried()?;
             let window = Span::open(gateway, ledger)?;
             let other = meanwhile(gateway, ledger)?;
-            let arrived = window.close(gateway, ledger, shape)?;
-            let (after, until) = carried(gateway)?;
+            let arrived = window.close(gateway, ledger)?;
+            let (after, until) = carried()?;
             let beside = before.zip(after).map(|(before, after)| {
-                gbit(packets(direction, shape, before, after), shape, until.duration_since(since))
+                let way = usize::from(direction == Direction::Download);
+                gbit(packets(after[way].saturating_sub(before[way])), until.duration_since(since))
             });
-            let (sending, taking) = guards;
             drop(sending);
+            let (senders, takers): (Vec<_>, Vec<_>) =
+                threads.into_iter().map(|[sender, taker]| (sender, taker)).unzip();
             senders.into_iter().try_for_each(join)?;
-            drain(ledger);
+            ledger.drain(GIVEN_UP, || Ok(()))?;
             drop(taking);
             takers.into_iter().try_for_each(join)?;
-            let Totals { sent, arrived: all, displaced } = ledger.totals();
+            let (sent, all) = (ledger.sent_so_far(), ledger.arrived_so_far());
             let sample = arrived
-                .with(SENT, sent as f64)
+                .with_all([("sent", "sent", 0, sent as f64)])
                 .with(LOST, sent.saturating_sub(all) as f64)
-                .with(DISPLACED, displaced as f64);
+                .with_all([("displaced", "displaced", 0, ledger.displaced() as f64)]);
             Ok((sample, beside, other))
         })
     }
@@ -226,32 +222,17 @@ impl Stand {
         span: Duration,
         interrupt: &Interrupt,
     ) -> Result<Sample> {
-        self.runs += 2;
-        let (run, flood) = (self.runs, &Ledger::new(self.runs - 1, 1));
+        let flood = &self.ledger(1);
+        let run = self.ledger(0).run();
         let stop = &AtomicBool::new(false);
-        let is_flood = matches!(load, Some((_, Load::Flood)));
-        let heavy = Shape { burst: FLOOD_BURST, port: HEAVY_SINK, ..shape };
-        let (inside, flooder, pinger) = (&self.inside, &mut self.flooder, &mut self.pinger);
+        let Self { inside, swarms: [_, flooder, pinger], .. } = self;
+        let inside = &*inside;
         std::thread::scope(|scope| {
             let guard = Stop(stop);
-            let mut others = vec![
-                scope.spawn(stepping_forward(|| inside.answer(stop))),
-                scope.spawn(stepping_back(is_flood, || inside.heavy.take(flood, stop))),
-            ];
-            match load {
-                Some((Direction::Upload, _)) => {
-                    others.push(scope.spawn(stepping_back(is_flood, move || {
-                        flooder.upload(1, heavy, is_flood, flood, stop)
-                    })));
-                }
-                Some((Direction::Download, _)) => {
-                    let to = flooder.inner();
-                    others.push(scope.spawn(stepping_back(is_flood, move || flooder.listen(flood, stop))));
-                    others.push(scope.spawn(stepping_back(is_flood, move || {
-                        inside.heavy.download(&to, heavy, is_flood, flood, stop)
-                    })));
-                }
-                None => {}
+            let mut others = vec![scope.spawn(stepping_forward(|| inside.answer(stop)))];
+            if let Some((direction, load)) = load {
+                let heavy = heavy(shape, load, flood, stop);
+                others.extend(exchange(scope, direction, (&inside.heavy, flooder, 1), heavy, stop));
             }
             let counts_from = Instant::now() + WARM_UP;
             let pings = scope.spawn(stepping_forward(move || pinger.ping(run, counts_from, stop)));
@@ -265,23 +246,20 @@ impl Stand {
     }
 }
 
-fn join(thread: std::thread::ScopedJoinHandle<'_, std::io::Result<()>>) -> Result<()> {
-    Ok(thread.join().map_err(|_| anyhow!("a thread panicked"))??)
+/// Returns the task of the peer that loads the gateway.
+fn heavy<'a>(shape: Shape, load: Load, ledger: &'a Ledger, stop: &'a AtomicBool) -> Task<'a> {
+    let shape = Shape { burst: FLOOD_BURST, ..shape };
+    Task { shape, port: HEAVY_SINK, is_flood: load == Load::Flood, ledger, stop }
 }
 
-fn gbit(packets: u64, shape: Shape, elapsed: Duration) -> f64 {
-    packets as f64 * shape.bytes as f64 * 8e-9 / elapsed.as_secs_f64()
+fn gbit(packets: u64, elapsed: Duration) -> f64 {
+    (packets * PACKET as u64) as f64 * 8e-9 / elapsed.as_secs_f64()
 }
 
-/// Computes the number of one peer's packets that the gateway has carried between two readings.
-fn packets(direction: Direction, shape: Shape, before: Carried, after: Carried) -> u64 {
-    // Padding to 16 bytes, a header and a tag of 16 bytes each (whitepaper, section 5.4.6).
-    let message = shape.bytes.next_multiple_of(16) + 16 + 16;
-    let bytes = match direction {
-        Direction::Upload => after.received.saturating_sub(before.received),
-        Direction::Download => after.sent.saturating_sub(before.sent),
-    };
-    bytes / message as u64
+/// Computes the number of packets in this number of bytes of messages: padding to 16 bytes, a header and a
+/// tag of 16 bytes each (whitepaper, section 5.4.6).
+fn packets(bytes: u64) -> u64 {
+    bytes / (PACKET.next_multiple_of(16) + 16 + 16) as u64
 }
 
 /// A span of time in which received packets are counted.
@@ -289,69 +267,47 @@ struct Span {
     start: Instant,
     peers: Vec<u64>,
     cpu: Duration,
-    counters: weft_lab::counters::Counters,
+    counters: Counters,
 }
 
 impl Span {
     fn open(gateway: &Gateway, ledger: &Ledger) -> Result<Self> {
         let (counters, cpu) = (gateway.counters()?, gateway.usage()?.cpu);
-        Ok(Self { start: Instant::now(), peers: ledger.arrived_by_peer(), cpu, counters })
+        Ok(Self { start: Instant::now(), peers: ledger.arrived_by_lane(), cpu, counters })
     }
 
-    fn close(self, gateway: &mut Gateway, ledger: &Ledger, shape: Shape) -> Result<Sample> {
+    fn close(self, gateway: &Gateway, ledger: &Ledger) -> Result<Sample> {
         let elapsed = self.start.elapsed();
-        let peers: Vec<u64> =
-            ledger.arrived_by_peer().iter().zip(&self.peers).map(|(now, then)| now - then).collect();
+        let now = ledger.arrived_by_lane();
+        let peers: Vec<u64> = now.iter().zip(&self.peers).map(|(now, then)| now - then).collect();
         let cpu = gateway.usage()?.cpu.saturating_sub(self.cpu);
-        gateway.check()?;
+        gateway.daemon.check()?;
         let counters = gateway.counters()?.since(&self.counters);
         let packets: u64 = peers.iter().sum();
         let [fewest, most] = [peers.iter().min(), peers.iter().max()].map(|of| of.copied().unwrap_or(0));
+        let tun = counters.interface(gateway.daemon.interface().as_str());
         Ok(Sample::default()
-            .with(GBIT, gbit(packets, shape, elapsed))
-            .with(CPU, cpu.as_secs_f64() / gbit(packets, shape, Duration::from_secs(1)))
+            .with(GBIT, gbit(packets, elapsed))
+            .with(CPU, cpu.as_secs_f64() / gbit(packets, Duration::from_secs(1)))
             .with(JAIN, jain(&peers))
             .with(SLOWEST, fewest as f64 / most.max(1) as f64)
-            .with(SOCKET_FULL, counters.protocol("UdpRcvbufErrors") as f64)
-            .with(TUN_FULL, counters.interface(gateway.interface()).tx_dropped as f64))
+            .with_all([
+                ("socket_overflows", "socket full", 0, counters.protocol("UdpRcvbufErrors") as f64),
+                ("tun_overflows", "TUN full", 0, tun.tx_dropped as f64),
+            ]))
     }
 }
 
 /// Returns the figures of the answered pings of several peers; two seconds without any answer.
 fn percentiles(peers: &[Pings]) -> Sample {
-    let part = |mut millis: Vec<f64>, part| {
-        millis.sort_by(f64::total_cmp);
-        percentile(&millis, part).unwrap_or(2000.0)
-    };
+    let part = |millis: &[f64], part| percentile(millis, part).unwrap_or(2000.0);
     let all: Vec<f64> = peers.iter().flat_map(|peer| peer.millis.iter().copied()).collect();
     // If many pings are lost, some peers may have sent none.
     let had_a_turn = peers.iter().filter(|peer| peer.lost > 0 || !peer.millis.is_empty());
-    let slowest = had_a_turn.map(|peer| part(peer.millis.clone(), 0.5)).fold(0.0, f64::max);
+    let slowest = had_a_turn.map(|peer| part(&peer.millis, 0.5)).fold(0.0, f64::max);
     Sample::default()
-        .with(PING_P50, part(all.clone(), 0.5))
-        .with(PING_P99, part(all, 0.99))
-        .with(SLOWEST_P50, slowest)
+        .with(PING_P50, part(&all, 0.5))
+        .with(PING_P99, part(&all, 0.99))
+        .with_all([("slowest_p50_ms", "slowest p50 ms", 3, slowest)])
         .with(PINGS_LOST, peers.iter().map(|peer| peer.lost).sum::<u64>() as f64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packets_of_the_other_are_those_that_its_direction_carried() {
-        let (before, after) = (Carried { received: 100, sent: 7 }, Carried { received: 1_540, sent: 2_887 });
-        let of = |direction| packets(direction, Shape::full(1, 1), before, after);
-        assert_eq!((of(Direction::Upload), of(Direction::Download)), (1, 2));
-    }
-
-    #[test]
-    fn the_slowest_of_several_shows_beside_all_of_them_and_lost_pings_are_no_good_pings() {
-        let answered = |millis: [f64; 3]| Pings { millis: millis.to_vec(), lost: 0 };
-        let all = percentiles(&[answered([1.0; 3]), answered([9.0, 8.0, 2.0]), Pings::default()]);
-        let figures = [PING_P50, PING_P99, SLOWEST_P50, PINGS_LOST].map(|figure| all.get(figure));
-        assert_eq!(figures, [Some(1.0), Some(9.0), Some(8.0), Some(0.0)]);
-        let none = percentiles(&[Pings { millis: Vec::new(), lost: 3 }]);
-        assert_eq!([PING_P99, PINGS_LOST].map(|figure| none.get(figure)), [Some(2000.0), Some(3.0)]);
-    }
 }

@@ -82,24 +82,3 @@ pub(crate) fn checksum(mut sum: u64) -> u16 {
     }
     !(sum as u16)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_packet_has_its_checksums_and_says_what_it_is() {
-        let flow = Flow { source: ([10, 1, 0, 9].into(), 4000), destination: ([10, 0, 0, 1].into(), 4001) };
-        let stamp = Stamp { run: 3, peer: 999, number: 1 << 40 };
-        let mut packet = [0; 101];
-        write(&mut packet, flow, stamp);
-        let (port, payload) = parse(&packet).unwrap();
-        assert_eq!((port, payload.len(), Stamp::read(payload)), (4001, 73, Some(stamp)));
-        // The sum over correct data with its checksum is all ones.
-        assert_eq!(checksum(sum_of(&packet[..20])), 0);
-        let udp = sum_of(&packet[20..100]) + u64::from(packet[100]) * 256;
-        assert_eq!(checksum(udp + sum_of(&packet[12..20]) + 17 + 81), 0);
-        assert_eq!(Stamp::read(&payload[..15]), None);
-        assert_eq!(parse(&packet[..20]), None);
-    }
-}

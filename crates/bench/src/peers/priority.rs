@@ -38,32 +38,3 @@ pub(crate) fn refusal() -> Option<String> {
     let error = tried.ok()?.err()?;
     Some(format!("pings wait for a core as all other threads do, without a real-time priority: {error}"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns the nice value and the scheduling policy of this thread (proc_pid_stat(5), fields 19 and 41).
-    fn nice_and_policy() -> (i32, i32) {
-        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-        let (_, behind_the_name) = stat.rsplit_once(") ").unwrap();
-        let fields: Vec<&str> = behind_the_name.split_whitespace().collect();
-        (fields[19 - 3].parse().unwrap(), fields[41 - 3].parse().unwrap())
-    }
-
-    fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| scope.spawn(work).join().unwrap())
-    }
-
-    #[test]
-    fn priorities_are_of_one_thread_and_end_with_it() {
-        const SCHED_RR: i32 = 2;
-        let before = nice_and_policy();
-        let look = || Ok(nice_and_policy());
-        assert_eq!(on_a_thread(stepping_back(true, look)).unwrap().0, 19);
-        assert_eq!(on_a_thread(stepping_back(false, look)).unwrap(), before);
-        let policy = on_a_thread(stepping_forward(nice_and_policy)).1;
-        assert_eq!(policy == SCHED_RR, refusal().is_none());
-        assert_eq!((nice_and_policy(), on_a_thread(nice_and_policy)), (before, before));
-    }
-}

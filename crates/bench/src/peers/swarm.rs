@@ -5,17 +5,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use weft_tunnel::PublicKey;
 
 use super::client::{Client, Workbench};
-use super::ledger::Ledger;
+use super::gateway::Roster;
 use super::packet::{HEADERS, STAMP, Stamp};
-use super::roster::Roster;
-use super::round_robin::{LOST, PAUSE, RoundRobin};
-use super::shape::{CLIENT, ECHO, SINK, Shape};
+use super::task::Task;
+use super::{CLIENT, ECHO, SINK};
 use crate::interrupt::Interrupt;
+use crate::pacing::{Ledger, PAUSE};
 
 /// Interval at which the timers of all clients are checked.
 const TIMERS: Duration = Duration::from_millis(20);
@@ -47,11 +46,9 @@ impl Swarm {
     /// work in any namespace.
     pub(super) fn new(roster: &Roster, peers: Range<usize>) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let gateway: PublicKey = roster.gateway.public_key();
         let mut clients = Vec::with_capacity(peers.len());
         for number in peers {
-            let key = roster.active.get(number).context("there is no such peer")?;
-            let client = Client::new(number, key, gateway)?;
+            let client = roster.client(number)?;
             epoll.add(client.socket(), EpollEvent::new(EpollFlags::EPOLLIN, clients.len() as u64))?;
             clients.push(client);
         }
@@ -92,27 +89,19 @@ impl Swarm {
             }
             interrupt.check()?;
             let missing = self.clients.len() - done;
-            anyhow::ensure!(start.elapsed() < limit, "{missing} handshakes are not done after {limit:?}");
+            ensure!(start.elapsed() < limit, "{missing} handshakes are not done after {limit:?}");
             self.serve(Duration::from_millis(5), &no_peers, |_| {})?;
         }
     }
 
-    /// Sends to the gateway until `stop` is set: each of the first `count` clients one burst in turn, while
-    /// less than the window is in flight; a flood sends without a window.
-    pub(super) fn upload(
-        &mut self,
-        count: usize,
-        shape: Shape,
-        is_flood: bool,
-        ledger: &Ledger,
-        stop: &AtomicBool,
-    ) -> io::Result<()> {
-        let bytes = shape.payload() + HEADERS;
-        let count = count.clamp(1, self.clients.len());
-        let mut round_robin = RoundRobin::new(shape, count, is_flood);
+    /// Sends to the gateway: each of the first `count` clients one burst in turn, while less than the window
+    /// is in flight; a flood sends without a window.
+    pub(super) fn upload(&mut self, count: usize, task: Task<'_>) -> io::Result<()> {
+        let Task { shape, ledger, port, .. } = task;
+        let mut windows = task.windows(count.clamp(1, self.clients.len()));
         let mut bursts = 0_u32;
-        while !stop.load(Relaxed) {
-            let Some(peer) = round_robin.next(ledger) else {
+        while !task.is_over() {
+            let Some(peer) = windows.next(ledger) else {
                 self.serve(Duration::ZERO, ledger, |_| {})?;
                 std::thread::sleep(PAUSE);
                 continue;
@@ -123,8 +112,8 @@ impl Swarm {
             bursts = bursts.wrapping_add(1);
             let number = ledger.send(peer, shape.burst);
             let stamp = Stamp { run: ledger.run(), peer: peer as u32, number };
-            let (ports, now) = ((CLIENT, shape.port), Instant::now());
-            self.clients[peer].send(ports, bytes, stamp, shape.burst, now, &mut self.bench)?;
+            let (bytes, now) = (Task::PAYLOAD + HEADERS, Instant::now());
+            self.clients[peer].send((CLIENT, port), bytes, stamp, shape.burst, now, &mut self.bench)?;
         }
         Ok(())
     }
@@ -202,20 +191,8 @@ impl Swarm {
         Ok(())
     }
 
-    /// Returns the clients' addresses in the tunnel.
-    pub(super) fn inner(&self) -> Vec<std::net::Ipv4Addr> {
-        self.clients.iter().map(|client| client.inner).collect()
-    }
-}
-
-/// Waits until all packets have arrived, or none arrives for [`LOST`].
-pub(super) fn drain(ledger: &Ledger) {
-    let (mut arrived, mut since) = (ledger.arrived_so_far(), Instant::now());
-    while ledger.arrived_so_far() < ledger.totals().sent && since.elapsed() < LOST {
-        std::thread::sleep(Duration::from_millis(2));
-        let now = ledger.arrived_so_far();
-        if now != arrived {
-            (arrived, since) = (now, Instant::now());
-        }
+    /// Returns the addresses in the tunnel of the first `count` clients.
+    pub(super) fn inner(&self, count: usize) -> Vec<std::net::Ipv4Addr> {
+        self.clients.iter().take(count).map(|client| client.inner).collect()
     }
 }

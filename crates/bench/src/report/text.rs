@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table as Grid, presets};
 
-use super::{Comparison, Figure, Report, Row, Table};
+use super::{Comparison, Figure, Report, Row, Table, distinct};
 use crate::stats::Summary;
 
 /// Number of busy or stolen cores above which figures are doubtful.
@@ -48,12 +48,7 @@ impl Report {
 
 impl Table {
     fn text(&self) -> String {
-        let mut figures: Vec<Figure> = Vec::new();
-        for figure in self.rows.iter().flat_map(Row::figures) {
-            if !figures.contains(&figure) {
-                figures.push(figure);
-            }
-        }
+        let figures = distinct(self.rows.iter().flat_map(Row::figures));
         let cell = |row: &Row, figure: &Figure| match row.summary(*figure) {
             Some(summary) => spread(*figure, summary),
             None => "–".to_owned(),
@@ -142,53 +137,4 @@ fn comparisons(all: &[Comparison]) -> String {
         let _ = writeln!(text, "{held} of {all} targets hold{open}.");
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::with;
-    use super::super::{CPU, GBIT, PING_P50, Sample, Wanted};
-    use super::*;
-
-    #[test]
-    fn the_tables_have_a_line_for_each_and_say_what_holds() {
-        let mut report = with(&[("tcp", "weft", GBIT, &[2.0, 3.0, 4.0]), ("tcp", "go", GBIT, &[1.5; 3])]);
-        report.compare(["tcp", "weft"], ["tcp", "go"], GBIT, Some(Wanted::RatioAtLeast(1.7)));
-        report.require(["tcp", "go"], CPU, Wanted::AtMost(64.0));
-        report.note("udp-64, go: it ended");
-        report.busy_cores_before = 1.0;
-        report.stolen_cores = 0.5;
-        let text = report.text();
-        for shown in [
-            "3.00 (2.00–4.00)",
-            "1.50 ",
-            "2.00×",
-            "(1.33–2.67)",
-            "≥ 1.70×",
-            "✓ yes",
-            "✗ no",
-            "≤ 64.000",
-            "1 of 2 targets hold.",
-            "rounds 3; congestion control cubic; 2 × A; Linux 6.1.",
-            "note: udp-64, go: it ended",
-            "note: 1.0 cores were busy",
-            "gave 0.5 of its cores",
-        ] {
-            assert!(text.contains(shown), "{shown} is not in\n{text}");
-        }
-        assert_eq!(text.matches("│ tcp").count(), 2, "a case is named once in each table\n{text}");
-    }
-
-    #[test]
-    fn many_figures_stand_below_each_other() {
-        const NAMES: [&str; WIDE + 1] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
-        let mut report = with(&[]);
-        let sample =
-            NAMES.iter().fold(Sample::default(), |sample, name| sample.with(Figure::new(name, name, 0), 7.0));
-        report.add("wide", "one", "weft", sample);
-        report.add("narrow", "", "weft", Sample::default().with(PING_P50, 0.25));
-        let text = report.text();
-        assert!(text.contains("│ wide ┆ one weft │") && text.contains("│ j    ┆        7 │"), "{text}");
-        assert!(text.contains("0.250"), "{text}");
-    }
 }

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::MTU;
-use crate::implementation::{Implementation, Rootless};
+use crate::implementation::{Implementation, Rootless, Side};
 use crate::interrupt::Interrupt;
 use crate::report::{Figure, Report, Sample, Wanted};
-use crate::topology::{Tunnel, Wire};
+use crate::site::MTU;
+use crate::topology::{Path, Tunnel};
 
 const CASE: &str = "first byte";
 /// From the start of `weft exec` to the first byte that curl has through it, the handshake included.
@@ -22,8 +22,9 @@ const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n.";
 
 /// Starts `weft exec` with curl a few times, each with a new handshake.
 pub(super) fn add(report: &mut Report, exec: &Rootless, rounds: u32, interrupt: &Interrupt) -> Result<()> {
-    let implementation = Implementation::Rootless(exec.clone());
-    let mut tunnel = Tunnel::start(&implementation, &Wire::Veth, MTU, None, interrupt)?;
+    let side = Side::new("exec", Implementation::Rootless(exec.clone()));
+    let path = Path { link: None, mtu: MTU, congestion: None };
+    let mut tunnel = Tunnel::start(&side, &path, interrupt)?;
     tunnel.end_near_daemon();
     let address = (tunnel.server, PORT);
     let listener = tunnel.far.run(|| TcpListener::bind(address)).context("cannot listen in the tunnel")?;
@@ -34,11 +35,11 @@ pub(super) fn add(report: &mut Report, exec: &Rootless, rounds: u32, interrupt: 
         }
     });
     let script = format!("exec curl -s http://{}:{}/", address.0, address.1);
-    let directory = tunnel.near_directory();
-    Rootless::wait_for_end(&directory.join("weft.run"), interrupt)?;
+    let directory = &tunnel.near_directory;
+    Rootless::wait_for_end(&directory.join("run"), interrupt)?;
     for round in 0..rounds {
         let runtime = directory.join(round.to_string());
-        let mut command = exec.command_of_exec(&tunnel.outside, &directory, &runtime, &script);
+        let mut command = exec.command_of_exec(&tunnel.outside, directory, &runtime, &script);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let start = Instant::now();
         let mut child = tunnel.outside.start(command)?;

@@ -8,10 +8,10 @@ use weft_lab::cpu;
 
 use super::Case;
 use super::distance;
-use super::pace::{self, Pace, PacedSender, Progress};
-use super::site::{Counters, PACKET, Site};
+use super::site::{Counters, PACKET, Sender, Site};
 use crate::interrupt::Interrupt;
-use crate::report::{CPU, Figure, GBIT, Sample};
+use crate::pacing::{Bounds, Ledger, PAUSE, Windows};
+use crate::report::{CPU, GBIT, Sample};
 
 /// Interval at which the gateway's counters are read.
 const LOOK: Duration = Duration::from_millis(1);
@@ -22,24 +22,16 @@ const MAX_STOCK: usize = 1 << 30;
 const WARM_UP: Duration = Duration::from_millis(100);
 /// Packet threads that one sending thread feeds.
 const FED: usize = 4;
-
-/// CPU time of the threads that send.
-const SENDERS_CPU: Figure = Figure::new("senders_cpu_seconds_per_gbit", "senders' CPU", 3);
-/// Cores that the packet threads used on average.
-const CORES: Figure = Figure::new("cores", "cores", 2);
-/// Share of the downloaded bytes that were read by another packet thread than that of their peer.
-const FOREIGN: Figure = Figure::new("foreign_percent", "foreign, %", 1);
-/// Share of the packets that did not reach the peer or the TUN.
-const LOST: Figure = Figure::new("lost_percent", "lost, %", 2);
-/// The longer one of the round trips between two processors before and after.
-const CORE_TO_CORE: Figure = Figure::new("core_to_core_ns", "core to core, ns", 0);
+/// Packets on their way to one packet thread in one direction: about half of a socket's receive buffer, and
+/// what a packet thread handles while a sender waits for a core.
+const WINDOW: Bounds = Bounds { all: u64::MAX, each: 3000, lost: Duration::from_millis(20) };
 
 /// What was counted in the parts of a measurement.
 #[derive(Debug, Default)]
 struct Sums {
     time: Duration,
-    opened: u64,
-    sealed: u64,
+    /// Packets opened and sealed.
+    packets: u64,
     lost: u64,
     /// Packets sealed and bytes handed over, with those that were on their way at the end.
     all_sealed: u64,
@@ -54,11 +46,8 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
     let mut site = Site::start(case.packet_threads, peers, interrupt)?;
     let shards = usize::from(case.packet_threads.get());
     let by_shard = site.peers_by_shard();
-    let (fewest, most) = (by_shard.iter().min(), by_shard.iter().max());
-    ensure!(
-        most.zip(fewest).is_some_and(|(most, fewest)| most - fewest <= 1),
-        "peers by thread: {by_shard:?}"
-    );
+    let spread = by_shard.iter().max().zip(by_shard.iter().min());
+    ensure!(spread.is_some_and(|(most, fewest)| most - fewest <= 1), "peers by thread: {by_shard:?}");
     if case.has_download() {
         site.find_flows(interrupt)?;
     }
@@ -75,20 +64,30 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
         part(&mut site, span - sums.time, &mut sums)?;
     }
     let read = site.gateway.read_bytes(sums.all_sealed);
-    let packets = sums.opened + sums.sealed;
-    ensure!(packets > 0, "nothing was carried");
-    let gbit = (packets * PACKET as u64) as f64 * 8e-9;
+    ensure!(sums.packets > 0, "nothing was carried");
+    let gbit = (sums.packets * PACKET as u64) as f64 * 8e-9;
     let has_foreign = case.has_download() && shards > 1;
     let foreign = if has_foreign { sums.handed_over_bytes as f64 / read } else { f64::NAN };
     let distance = distance::round_trip_ns()?.zip(distance_before);
-    Ok(Sample::default()
-        .with(GBIT, gbit / sums.time.as_secs_f64())
-        .with(CPU, sums.cpu.as_secs_f64() / gbit)
-        .with(SENDERS_CPU, sums.senders_cpu.as_secs_f64() / gbit)
-        .with(CORES, sums.cpu.as_secs_f64() / sums.time.as_secs_f64())
-        .with(FOREIGN, 100.0 * foreign)
-        .with(LOST, 100.0 * sums.lost as f64 / (packets + sums.lost) as f64)
-        .with(CORE_TO_CORE, distance.map_or(f64::NAN, |(after, before)| after.max(before))))
+    let [time, cpu, senders_cpu] = [sums.time, sums.cpu, sums.senders_cpu].map(|of| of.as_secs_f64());
+    let lost = sums.lost as f64 / (sums.packets + sums.lost) as f64;
+    Ok(Sample::default().with(GBIT, gbit / time).with(CPU, cpu / gbit).with_all([
+        // CPU time of the threads that send.
+        ("senders_cpu_seconds_per_gbit", "senders' CPU", 3, senders_cpu / gbit),
+        // Cores that the packet threads used on average.
+        ("cores", "cores", 2, cpu / time),
+        // Share of the downloaded bytes that were read by another packet thread than that of their peer.
+        ("foreign_percent", "foreign, %", 1, 100.0 * foreign),
+        // Share of the packets that did not reach the peer or the TUN.
+        ("lost_percent", "lost, %", 2, 100.0 * lost),
+        // The longer one of the round trips between two processors before and after.
+        (
+            "core_to_core_ns",
+            "core to core, ns",
+            0,
+            distance.map_or(f64::NAN, |(after, before)| after.max(before)),
+        ),
+    ]))
 }
 
 /// Lets the senders send until a peer has sent all its sealed messages, or for `limit`: all packet threads
@@ -96,79 +95,79 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
 /// handled before this returns, and does not count.
 fn run(site: &mut Site, case: Case, limit: Duration, sums: &mut Sums, interrupt: &Interrupt) -> Result<()> {
     let shards = usize::from(case.packet_threads.get());
-    let (up, down) = (Pace::new(shards), Pace::new(shards));
-    let stop = &AtomicBool::new(false);
-    let has_sent_all = &AtomicBool::new(false);
-    let (gateway, mut uploads, mut downloads) = site.senders(case);
+    let ledgers = &[(); 2].map(|()| Ledger::new(0, shards));
+    let (stop, has_sent_all) = (&AtomicBool::new(false), &AtomicBool::new(false));
+    let (gateway, mut senders) = site.senders(case);
     let before = gateway.counters()?;
-    let mut progress = (Progress::new(&before.opened), Progress::new(&before.sealed));
-    let mut look = |up: &Pace, down: &Pace| -> Result<(Counters, u64, u64)> {
+    let look = || -> Result<Counters> {
         let now = gateway.counters()?;
-        let under_way = progress.0.update(up, &now.opened) + progress.1.update(down, &now.sealed);
-        Ok((now, under_way, progress.0.lost() + progress.1.lost()))
+        for (way, ledger) in ledgers.iter().enumerate() {
+            for (shard, (now, before)) in now.handled[way].iter().zip(&before.handled[way]).enumerate() {
+                ledger.reached(shard, now - before);
+            }
+        }
+        Ok(now)
     };
-    let (senders_cpu, lost) = std::thread::scope(|scope| {
-        let (up, down) = (&up, &down);
-        let mut senders = Vec::new();
+    std::thread::scope(|scope| {
         let (cpu, start) = (gateway.cpu(), Instant::now());
-        for part in divide(&mut uploads, shards.div_ceil(FED)) {
-            senders.push(scope.spawn(move || {
-                let result = send(part, up, stop);
-                has_sent_all.store(true, Relaxed);
-                result
-            }));
+        let mut threads = Vec::new();
+        for (senders, ledger) in senders.iter_mut().zip(ledgers) {
+            let each = senders.len().div_ceil(shards.div_ceil(FED)).max(1);
+            for part in senders.chunks_mut(each) {
+                threads.push(scope.spawn(move || {
+                    let sent = send_all(part, ledger, shards, stop);
+                    has_sent_all.store(true, Relaxed);
+                    sent
+                }));
+            }
         }
-        for part in divide(&mut downloads, shards.div_ceil(FED)) {
-            senders.push(scope.spawn(move || send(part, down, stop)));
-        }
-        let mut watch = || -> Result<_> {
-            loop {
-                std::thread::sleep(LOOK);
-                let (now, ..) = look(up, down)?;
-                interrupt.check()?;
-                if has_sent_all.load(Relaxed) || start.elapsed() >= limit {
-                    return Ok((now, start.elapsed(), gateway.cpu() - cpu));
-                }
+        let watched = loop {
+            std::thread::sleep(LOOK);
+            let now = look().and_then(|now| Ok(interrupt.check().map(|()| now)?));
+            if now.is_err() || has_sent_all.load(Relaxed) || start.elapsed() >= limit {
+                break now.map(|now| (now, start.elapsed(), gateway.cpu() - cpu));
             }
         };
-        let watched = watch();
         stop.store(true, Relaxed);
-        let mut senders_cpu = Duration::ZERO;
-        for sender in senders {
-            senders_cpu += sender.join().map_err(|_| anyhow!("a thread panicked"))??;
+        for thread in threads {
+            sums.senders_cpu += thread.join().map_err(|_| anyhow!("a thread panicked"))??;
         }
         let (now, time, cpu) = watched?;
         sums.time += time;
         sums.cpu += cpu;
-        let difference = |now: &[u64], before: &[u64]| now.iter().sum::<u64>() - before.iter().sum::<u64>();
-        sums.opened += difference(&now.opened, &before.opened);
-        sums.sealed += difference(&now.sealed, &before.sealed);
-        // A packet is given up as lost after a while, so this ends.
-        let (end, lost) = loop {
-            let (end, under_way, lost) = look(up, down)?;
-            if under_way == 0 {
-                break (end, lost);
-            }
-            std::thread::sleep(LOOK);
-        };
-        sums.all_sealed += difference(&end.sealed, &before.sealed);
+        sums.packets += now.all() - before.all();
+        for ledger in ledgers {
+            ledger.drain(WINDOW.lost, || look().map(drop))?;
+            sums.lost += ledger.sent_so_far().saturating_sub(ledger.arrived_so_far());
+        }
+        let end = look()?;
+        sums.all_sealed += end.sealed() - before.sealed();
         sums.handed_over_bytes += end.handed_over_bytes - before.handed_over_bytes;
-        anyhow::Ok((senders_cpu, lost))
-    })?;
-    sums.senders_cpu += senders_cpu;
-    sums.lost += lost;
-    Ok(())
+        Ok(())
+    })
 }
 
-/// Sends, and returns the CPU time for it.
-fn send<L: PacedSender>(senders: &mut [L], pace: &Pace, stop: &AtomicBool) -> Result<Duration> {
-    pace::send_all(senders, pace, stop)?;
+/// Sends on all senders in turn until `stop` is set, or one of them has nothing left. Returns the CPU time.
+fn send_all(
+    senders: &mut [Sender<'_>],
+    ledger: &Ledger,
+    shards: usize,
+    stop: &AtomicBool,
+) -> Result<Duration> {
+    let mut windows = Windows::new(shards, Some(WINDOW));
+    'sending: while !stop.load(Relaxed) {
+        let mut is_full = true;
+        for sender in senders.iter_mut().filter(|_| !stop.load(Relaxed)) {
+            if windows.has_room(ledger, sender.shard) {
+                let Some(packets) = sender.send()? else { break 'sending };
+                ledger.send(sender.shard, packets);
+                is_full = false;
+            }
+        }
+        if is_full {
+            std::thread::sleep(PAUSE * 10);
+        }
+    }
     let time = cpu::thread_time(nix::unistd::gettid().as_raw());
     time.ok_or_else(|| anyhow!("no CPU clock of a thread"))
-}
-
-/// Divides peers among at most this number of threads.
-fn divide<L>(senders: &mut [L], threads: usize) -> impl Iterator<Item = &mut [L]> {
-    let each = senders.len().div_ceil(threads).max(1);
-    senders.chunks_mut(each)
 }

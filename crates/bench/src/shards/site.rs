@@ -6,34 +6,29 @@
 //! ```
 
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::num::NonZeroU16;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::Ipv4Net;
 use nix::sys::socket::{setsockopt, sockopt};
 use weft::up::{Daemon, Options};
 use weft_config::settings::{InterfaceSettings, ReportSettings};
 use weft_config::{Config, HostConfig, Interface, PacketThreads, Peer, Table, TunThreads};
-use weft_lab::link::{self, LinkOptions};
 use weft_lab::{Namespace, cpu};
 use weft_tunnel::{MAX_BATCH_BYTES, PeerSettings, PrivateKey};
 
 use super::Case;
-use super::pace::PacedSender;
 use crate::interrupt::Interrupt;
-use crate::peers::client::{Client, MTU, Workbench};
+use crate::peers::client::{Client, Workbench};
+use crate::peers::gateway::inner;
 use crate::peers::packet::{Flow, HEADERS, STAMP, Stamp};
-use crate::peers::roster;
 use crate::peers::socket;
-use crate::site::{GATEWAY, INNER_PREFIX};
-use crate::topology;
+use crate::site::{self, GATEWAY, MTU, Net};
 
-const OUTER_GATEWAY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 51_820);
-const OUTER_CLIENTS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-const OUTER_PREFIX: u8 = 15;
+const LINK: Net = Net(0);
 /// No host has it: forwarding is off, so the kernel drops what is for it.
 const BEHIND: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 200, 0, 1), 9);
 const PORT: u16 = 4002;
@@ -59,9 +54,19 @@ const FLOWS: u16 = 512;
 /// The counters of the packet threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
-    pub(super) opened: Vec<u64>,
-    pub(super) sealed: Vec<u64>,
+    /// Packets opened, and packets sealed, by packet thread.
+    pub(super) handled: [Vec<u64>; 2],
     pub(super) handed_over_bytes: u64,
+}
+
+impl Counters {
+    pub(super) fn sealed(&self) -> u64 {
+        self.handled[1].iter().sum()
+    }
+
+    pub(super) fn all(&self) -> u64 {
+        self.handled.iter().flatten().sum()
+    }
 }
 
 /// A gateway with its packet threads.
@@ -80,8 +85,10 @@ impl Gateway {
     pub(super) fn counters(&self) -> Result<Counters> {
         let each = self.daemon.snapshot()?.packet_threads;
         Ok(Counters {
-            opened: each.iter().map(|thread| thread.opened).collect(),
-            sealed: each.iter().map(|thread| thread.sealed).collect(),
+            handled: [
+                each.iter().map(|thread| thread.opened).collect(),
+                each.iter().map(|thread| thread.sealed).collect(),
+            ],
             handed_over_bytes: each.iter().map(|thread| thread.handed_over_bytes).sum(),
         })
     }
@@ -124,26 +131,15 @@ struct Stock {
 impl Site {
     /// Starts a gateway with these numbers of packet threads and peers, and performs the handshakes.
     pub(super) fn start(packet_threads: NonZeroU16, peers: usize, interrupt: &Interrupt) -> Result<Self> {
-        let (inside, clients) = (topology::namespace("gateway")?, topology::namespace("clients")?);
-        for namespace in [&inside, &clients] {
-            // The kernel's IPv6 control traffic would be counted. This fails only where there is no IPv6.
-            let _ = namespace.set_sysctl("net/ipv6/conf/default/disable_ipv6", "1");
-        }
-        let net = |address| Ipv4Net::new(address, OUTER_PREFIX).map(IpNet::from);
-        let options = LinkOptions {
-            addresses_a: vec![net(*OUTER_GATEWAY.ip())?],
-            addresses_b: vec![net(OUTER_CLIENTS)?],
-            ..LinkOptions::default()
-        };
-        link::join(&inside, &clients, &options)?;
-        let keys = (0..=peers).map(|_| Ok(PrivateKey::generate()?)).collect::<Result<Vec<_>>>()?;
+        let (inside, clients) = (site::namespace("gateway")?, site::namespace("clients")?);
+        LINK.join(&inside, &clients, 2)?;
+        let keys = site::keys(peers + 1)?;
         let (gateway_key, keys) = keys.split_last().context("there is no key")?;
         let gateway = Self::gateway(inside, packet_threads, gateway_key, keys)?;
         let client = |(number, key): (usize, &PrivateKey)| {
-            let socket = clients.run(|| socket::bind(OUTER_CLIENTS, 0))?;
-            let endpoint = SocketAddr::V4(OUTER_GATEWAY);
-            let inner = roster::inner(number);
-            let client = Client::over(socket, endpoint, inner, key, gateway_key.public_key())?;
+            let socket = clients.run(|| socket::bind(LINK.v4(2), 0))?;
+            let client =
+                Client::over(socket, LINK.endpoint(1), inner(number), key, gateway_key.public_key())?;
             let stock = Stock { messages: socket::file()?, batches: 0, sent: 0 };
             Ok(SitePeer { client, shard: 0, flows: [None, None], stock })
         };
@@ -164,7 +160,7 @@ impl Site {
         let peer = |(number, key): (usize, &PrivateKey)| Peer {
             public_key: key.public_key(),
             endpoint: None,
-            allowed_ips: vec![Ipv4Net::from(roster::inner(number)).into()],
+            allowed_ips: vec![Ipv4Net::from(inner(number)).into()],
             settings: PeerSettings::default(),
             report: ReportSettings::default(),
         };
@@ -173,10 +169,10 @@ impl Site {
                 name: TUN.parse()?,
                 settings: InterfaceSettings {
                     private_key: Some(key.clone()),
-                    listen_port: OUTER_GATEWAY.port(),
+                    listen_port: site::PORT,
                     fw_mark: 0,
                 },
-                addresses: vec![Ipv4Net::new(GATEWAY, INNER_PREFIX)?.into()],
+                addresses: vec![Ipv4Net::new(GATEWAY, 8)?.into()],
                 mtu: Some(MTU),
                 table: Table::Off,
                 host: HostConfig::default(),
@@ -214,7 +210,7 @@ impl Site {
         let Self { gateway, peers, bench, .. } = self;
         let peer = &mut peers[number];
         let flow = Flow { source: (peer.client.inner, PORT), destination: BEHIND };
-        let before = gateway.counters()?.opened;
+        let [before, _] = gateway.counters()?.handled;
         let stamp = Stamp { run: 0, peer: 0, number: 0 };
         peer.client.send_flow(flow, HEADERS + STAMP, stamp, 1, Instant::now(), bench)?;
         let limit = Instant::now() + PATIENCE;
@@ -224,7 +220,7 @@ impl Site {
             interrupt.check()?;
             peer.client.timers(now, bench)?;
             peer.client.receive(now, bench, |_, _| {})?;
-            let opened = gateway.counters()?.opened;
+            let [opened, _] = gateway.counters()?.handled;
             if let Some(shard) = (0..opened.len()).find(|shard| opened[*shard] > before[*shard]) {
                 break shard;
             }
@@ -260,11 +256,11 @@ impl Site {
                 })?;
                 let before = gateway.counters()?;
                 socket::send_file(&socket, &gateway.contents, 0, gateway.segments * PAYLOAD)?;
-                let wanted = before.sealed[peer.shard] + gateway.segments as u64;
+                let wanted = before.handled[1][peer.shard] + gateway.segments as u64;
                 let limit = Instant::now() + PATIENCE;
                 let after = loop {
                     let now = gateway.counters()?;
-                    if now.sealed[peer.shard] >= wanted {
+                    if now.handled[1][peer.shard] >= wanted {
                         break now;
                     }
                     interrupt.check()?;
@@ -302,103 +298,65 @@ impl Site {
 
     /// Returns the gateway, and what sends to it for a case: the sealed messages of each peer, and
     /// super-packets for each peer.
-    pub(super) fn senders(&mut self, case: Case) -> (&Gateway, Vec<Upload<'_>>, Vec<Download<'_>>) {
-        let (mut uploads, mut downloads) = (Vec::new(), Vec::new());
-        for (number, peer) in self.peers.iter_mut().enumerate() {
-            let SitePeer { client, shard, flows, stock } = peer;
+    pub(super) fn senders(&mut self, case: Case) -> (&Gateway, [Vec<Sender<'_>>; 2]) {
+        let (gateway, mut uploads, mut downloads) = (&self.gateway, Vec::new(), Vec::new());
+        for (number, SitePeer { client, shard, flows, stock }) in self.peers.iter_mut().enumerate() {
             if case.has_upload() {
-                uploads.push(Upload { socket: client.socket(), shard: *shard, stock });
+                uploads.push(Sender { shard: *shard, what: What::Upload(client.socket(), stock) });
             }
             if let [Some(own), other] = flows
                 && case.has_download()
             {
-                downloads.push(Download {
+                let what = What::Download {
                     flows: [own, other.as_ref().unwrap_or(own)],
-                    shard: *shard,
                     foreign: case.foreign.unwrap_or(0).into(),
                     // Each peer begins at another place, so that the foreign packets of all do not come
                     // together.
                     sent: number as u64 * 37,
-                    contents: &self.gateway.contents,
-                    segments: self.gateway.segments,
-                });
-            }
-        }
-        (&self.gateway, uploads, downloads)
-    }
-}
-
-/// Sends the sealed messages of a peer.
-pub(super) struct Upload<'a> {
-    socket: &'a UdpSocket,
-    shard: usize,
-    stock: &'a mut Stock,
-}
-
-impl PacedSender for Upload<'_> {
-    fn shard(&self) -> usize {
-        self.shard
-    }
-
-    fn send(&mut self) -> std::io::Result<Option<u64>> {
-        let Stock { messages, batches, sent } = &mut *self.stock;
-        if *sent == *batches {
-            return Ok(None);
-        }
-        match socket::send_file(self.socket, messages, *sent * BATCH_DISTANCE, MESSAGES * MESSAGE) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(Some(0)),
-            result => result?,
-        }
-        *sent += 1;
-        Ok(Some(MESSAGES as u64))
-    }
-}
-
-/// Sends to a peer.
-pub(super) struct Download<'a> {
-    flows: [&'a UdpSocket; 2],
-    shard: usize,
-    /// Percent of the super-packets that go into the second flow.
-    foreign: u64,
-    sent: u64,
-    contents: &'a File,
-    segments: usize,
-}
-
-impl PacedSender for Download<'_> {
-    fn shard(&self) -> usize {
-        self.shard
-    }
-
-    fn send(&mut self) -> std::io::Result<Option<u64>> {
-        let is_foreign = is_foreign(self.sent, self.foreign);
-        self.sent += 1;
-        let flow = self.flows[usize::from(is_foreign)];
-        socket::send_file(flow, self.contents, 0, self.segments * PAYLOAD)?;
-        Ok(Some(self.segments as u64))
-    }
-}
-
-/// Reports whether the super-packet with this number is one of `percent` in a hundred, evenly spread.
-fn is_foreign(number: u64, percent: u64) -> bool {
-    (number + 1) * percent / 100 > number * percent / 100
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn foreign_super_packets_are_spread_evenly() {
-        for percent in [0, 1, 10, 33, 50, 99, 100] {
-            for first in [0, 37, 1000] {
-                let count = |range: std::ops::Range<u64>| {
-                    range.filter(|number| is_foreign(*number, percent)).count() as u64
+                    gateway,
                 };
-                assert_eq!(count(first..first + 100), percent);
+                downloads.push(Sender { shard: *shard, what });
             }
         }
-        let foreign: Vec<u64> = (0..40).filter(|number| is_foreign(*number, 10)).collect();
-        assert_eq!(foreign, [9, 19, 29, 39]);
+        (gateway, [uploads, downloads])
+    }
+}
+
+/// What sends super-packets of one peer, or to it.
+pub(super) struct Sender<'a> {
+    /// The packet thread that handles what is sent.
+    pub(super) shard: usize,
+    what: What<'a>,
+}
+
+enum What<'a> {
+    /// Sealed messages of the peer.
+    Upload(&'a UdpSocket, &'a mut Stock),
+    /// Super-packets to the peer, of which `foreign` percent go into the second flow.
+    Download { flows: [&'a UdpSocket; 2], foreign: u64, sent: u64, gateway: &'a Gateway },
+}
+
+impl Sender<'_> {
+    /// Sends the next super-packet, and returns the number of its packets; `None` if there is none left.
+    pub(super) fn send(&mut self) -> std::io::Result<Option<u64>> {
+        match &mut self.what {
+            What::Upload(_, Stock { batches, sent, .. }) if *sent == *batches => Ok(None),
+            What::Upload(socket, Stock { messages, sent, .. }) => {
+                match socket::send_file(socket, messages, *sent * BATCH_DISTANCE, MESSAGES * MESSAGE) {
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(Some(0)),
+                    result => result?,
+                }
+                *sent += 1;
+                Ok(Some(MESSAGES as u64))
+            }
+            What::Download { flows, foreign, sent, gateway } => {
+                // Evenly spread.
+                let is_foreign = (*sent + 1) * *foreign / 100 > *sent * *foreign / 100;
+                *sent += 1;
+                let flow = flows[usize::from(is_foreign)];
+                socket::send_file(flow, &gateway.contents, 0, gateway.segments * PAYLOAD)?;
+                Ok(Some(gateway.segments as u64))
+            }
+        }
     }
 }

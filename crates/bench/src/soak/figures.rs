@@ -10,9 +10,9 @@ use weft_tunnel::DropReason;
 
 use super::schedule::Restart;
 use crate::floods::pinger::Ping;
+use crate::machine::{Usage, rss_mib};
 use crate::report::{Figure, PING_P50, PING_P99, Sample};
 use crate::stats::percentile;
-use crate::usage::{Usage, mib, rss};
 
 const TO_GATEWAY: Figure = Figure::new("mbit_to_gateway", "Mbit/s to the gateway", 0);
 const FROM_GATEWAY: Figure = Figure::new("mbit_from_gateway", "Mbit/s from it", 0);
@@ -212,9 +212,8 @@ pub(super) struct Process {
 }
 
 impl Times {
-    pub(super) fn of(mut millis: Vec<f64>, lost: usize) -> Self {
-        millis.sort_by(f64::total_cmp);
-        let part = |part| percentile(&millis, part).unwrap_or_default();
+    pub(super) fn of(millis: &[f64], lost: usize) -> Self {
+        let part = |part| percentile(millis, part).unwrap_or_default();
         Self { count: millis.len() + lost, lost, p50: part(0.5), p99: part(0.99), max: part(1.0) }
     }
 
@@ -222,7 +221,7 @@ impl Times {
         let took: Vec<f64> =
             pings.iter().filter_map(|ping| Some(ping.took?.as_secs_f64() * 1000.0)).collect();
         let lost = pings.len() - took.len();
-        Self::of(took, lost)
+        Self::of(&took, lost)
     }
 }
 
@@ -235,7 +234,7 @@ impl Process {
         };
         let cpu = Usage::of(id)?.cpu.saturating_sub(before);
         Ok(Self {
-            rss_mib: mib(rss(id)?),
+            rss_mib: rss_mib(id)?,
             descriptors: count("fd")?,
             threads: count("task")?,
             cpu_percent: 100.0 * cpu.as_secs_f64() / span.as_secs_f64().max(1e-3),
@@ -270,40 +269,4 @@ pub(super) fn counted_since(now: &StatusReport, earlier: &StatusReport) -> u64 {
         report.tun.queue_overflows + report.udp.receive_overflows + report.udp.junk_dropped
     };
     weft + overflows(now).saturating_sub(overflows(earlier))
-}
-
-#[cfg(test)]
-mod tests {
-    use weft_report::DropReport;
-
-    use super::*;
-
-    fn report(drops: &[(&str, u64)], overflows: u64) -> StatusReport {
-        let drop = |(reason, packets): &(&str, u64)| DropReport {
-            reason: (*reason).to_owned(),
-            packets: *packets,
-            ..DropReport::default()
-        };
-        let mut report = StatusReport { drops: drops.iter().map(drop).collect(), ..StatusReport::default() };
-        report.udp.receive_overflows = overflows;
-        report
-    }
-
-    #[test]
-    fn drops_of_strangers_explain_no_loss() {
-        let (earlier, now) = (
-            report(&[("overload", 3), ("invalid_mac", 5)], 10),
-            report(&[("overload", 5), ("invalid_mac", 900), ("no_session", 4)], 11),
-        );
-        assert_eq!(counted_since(&now, &earlier), 2 + 4 + 1);
-        let drops = drops_since(&now, &earlier);
-        assert_eq!(drops.get("invalid_mac"), Some(&895));
-        assert!(!drops_since(&now, &now).contains_key("overload"));
-    }
-
-    #[test]
-    fn lost_pings_count_beside_the_times_of_the_others() {
-        let times = Times::of(vec![3.0, 1.0, 2.0], 1);
-        assert_eq!((times.count, times.lost, times.p50, times.max), (4, 1, 2.0, 3.0));
-    }
 }

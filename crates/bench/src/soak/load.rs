@@ -10,9 +10,10 @@ use weft_lab::traffic::Amount;
 use super::figures::Lost;
 use super::progress::Watch;
 use super::requests::Requests;
-use super::site::{CLIENT, Site};
+use super::site::Site;
 use crate::floods::load::PacedStream;
 use crate::floods::pinger::{Ping, Pinger};
+use crate::floods::site::CLIENT;
 use crate::site::GATEWAY;
 
 /// The names of flows in faults.
@@ -42,7 +43,7 @@ pub(super) struct Passed {
 
 impl Lasting {
     pub(super) fn start(site: &Site, mbit: u32) -> Result<Self> {
-        let (client, gateway) = (&site.client, &site.gateway);
+        let (client, gateway) = (&site.networks.client, &site.networks.inside);
         let to_gateway = PacedStream::start(client, gateway, GATEWAY, mbit * 2 / 3)?;
         let from_gateway = PacedStream::start(gateway, client, CLIENT, mbit / 3)?;
         let options = NumberedOptions {
@@ -93,12 +94,13 @@ impl Passing {
             replies: Replies::EveryPackets(4),
             ..NumberedOptions::default()
         };
+        let networks = &site.networks;
         let (client, gateway) =
-            ((&site.client, IpAddr::from(CLIENT)), (&site.gateway, IpAddr::from(GATEWAY)));
+            ((&networks.client, IpAddr::from(CLIENT)), (&networks.inside, IpAddr::from(GATEWAY)));
         let flows = |from: (_, _), to: (_, _)| Numbered::start(from.0, from.1, to.0, to.1, options);
         Ok(Self {
             flows: [flows(client, gateway)?, flows(gateway, client)?],
-            pinger: Pinger::start(&site.client)?,
+            pinger: Pinger::start(&networks.client)?,
         })
     }
 

@@ -4,23 +4,23 @@
 //! answer has to be the one to its last packet.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::UdpSocket;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::Result;
+use ipnet::Ipv4Net;
 use nix::sys::socket::{setsockopt, sockopt};
+use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_lab::Namespace;
+use weft_uapi::client::UapiError;
 
 use super::STALL;
 use super::site::Peers;
-use crate::implementation::uapi_socket;
 use crate::peers::client::{Client, Workbench};
+use crate::peers::gateway::inner;
 use crate::peers::packet::{HEADERS, STAMP, Stamp};
-use crate::peers::roster;
 use crate::site::GATEWAY;
 use crate::worker::Worker;
 
@@ -141,9 +141,7 @@ impl Seen {
     pub(super) fn losers(&self) -> BTreeMap<usize, u64> {
         std::mem::take(&mut *self.losers.lock().unwrap_or_else(PoisonError::into_inner))
     }
-}
 
-impl Seen {
     fn fault(&self, text: String) {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
@@ -182,13 +180,13 @@ impl Visitor {
         let now = Instant::now();
         let is_down = seen.is_down.load(Relaxed);
         let Some(present) = &mut self.present else {
-            if now >= self.turn && !is_down && self.add(peers)? {
+            if now >= self.turn && !is_down && change(peers, self.number, false)? {
                 self.come(peers, seen, now)?;
             }
             return Ok(());
         };
         if now >= self.turn && !is_down && present.awaited.is_none() && present.is_answered {
-            if change(&peers.interface, &format!("{}remove=true\n", key_line(peers, self.number)))? {
+            if change(peers, self.number, true)? {
                 self.present = None;
                 self.turn = now + spread(LONGEST_ABSENCE, self.number * 5 + self.visits as usize * 3);
                 seen.present.fetch_sub(1, Relaxed);
@@ -198,7 +196,7 @@ impl Visitor {
         let crashes = seen.crashes.load(Relaxed);
         if present.crashes != crashes && !is_down {
             present.crashes = crashes;
-            add(peers, self.number)?;
+            change(peers, self.number, false)?;
         }
         if now >= present.roam && present.is_answered && present.awaited.is_none() {
             present.place += 7;
@@ -207,11 +205,6 @@ impl Visitor {
             seen.roams.fetch_add(1, Relaxed);
         }
         present.exchange(self.number, self.visits, seen, now, bench)
-    }
-
-    /// Returns whether the gateway took the peer.
-    fn add(&self, peers: &Peers) -> Result<bool> {
-        add(peers, self.number)
     }
 
     fn come(&mut self, peers: &Peers, seen: &Seen, now: Instant) -> Result<()> {
@@ -311,34 +304,17 @@ fn spread(most: Duration, number: usize) -> Duration {
     most * (number % 16) as u32 / 16
 }
 
-fn key_line(peers: &Peers, number: usize) -> String {
-    let key = peers.keys[number].public_key();
-    let hex: String = key.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("public_key={hex}\n")
-}
-
-fn add(peers: &Peers, number: usize) -> Result<bool> {
-    let allowed = format!("{}allowed_ip={}/32\n", key_line(peers, number), roster::inner(number));
-    change(&peers.interface, &allowed)
-}
-
-/// Changes the interface over UAPI. Returns false if no daemon listens, as during a restart.
-fn change(interface: &str, lines: &str) -> Result<bool> {
-    let Ok(mut stream) = UnixStream::connect(uapi_socket(interface)) else { return Ok(false) };
-    stream.set_read_timeout(Some(STALL))?;
-    if stream.write_all(format!("set=1\n{lines}\n").as_bytes()).is_err() {
-        return Ok(false);
+/// Adds a peer over UAPI, or removes it. Returns false if no daemon answers, as during a restart.
+fn change(peers: &Peers, number: usize, remove: bool) -> Result<bool> {
+    let mut change = PeerChange::new(peers.keys[number].public_key());
+    change.remove = remove;
+    if !remove {
+        change.allowed_ips = vec![AllowedIpChange::Add(Ipv4Net::from(inner(number)).into())];
     }
-    let mut answer = [0; 64];
-    let mut len = 0;
-    while !answer[..len].ends_with(b"\n\n") {
-        match stream.read(&mut answer[len..]) {
-            Ok(0) => return Ok(false),
-            Ok(more) => len += more,
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
-            Err(error) => return Err(anyhow!(error).context("no answer over UAPI")),
-        }
+    let change = DeviceChange { peers: vec![change], ..DeviceChange::default() };
+    match weft_uapi::client::set(&peers.interface, &change) {
+        Ok(()) => Ok(true),
+        Err(UapiError::NotRunning { .. } | UapiError::NotOurs { .. } | UapiError::Broken { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
     }
-    ensure!(answer.starts_with(b"errno=0\n"), "a change over UAPI failed: {lines}");
-    Ok(true)
 }

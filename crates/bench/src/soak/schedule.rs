@@ -76,38 +76,3 @@ impl Schedule {
             .then(|| (interval - first) / period)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn restarts(intervals: usize) -> Vec<Restart> {
-        let schedule = Schedule::new(intervals);
-        (0..intervals).filter_map(|interval| schedule.restart(interval)).collect()
-    }
-
-    fn floods(intervals: usize) -> Vec<&'static str> {
-        let schedule = Schedule::new(intervals);
-        (0..intervals).filter_map(|interval| Some(schedule.attack(interval)?.name)).collect()
-    }
-
-    #[test]
-    fn every_kind_of_event_comes_in_short_and_in_long_runs() {
-        for intervals in [6, 12, 60, 120, 600] {
-            for kind in [Restart::Orderly, Restart::Crash] {
-                assert!(restarts(intervals).contains(&kind), "{kind:?} of {intervals}");
-            }
-            for kind in ["no-mac1", "mac1", "proven", "junk", "data"] {
-                assert!(floods(intervals).contains(&kind), "{kind} of {intervals}");
-            }
-            assert!((0..intervals).any(|interval| Schedule::new(intervals).reload(interval)));
-        }
-    }
-
-    #[test]
-    fn the_second_half_of_a_run_has_no_restart() {
-        let schedule = Schedule::new(120);
-        assert_eq!(restarts(120).len(), 6);
-        assert!((60..120).all(|interval| schedule.restart(interval).is_none()));
-    }
-}

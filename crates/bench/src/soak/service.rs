@@ -21,7 +21,7 @@ use crate::interrupt::Interrupt;
 
 const START: Duration = Duration::from_secs(60);
 const METRICS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9586);
-const SCRAPE: Duration = Duration::from_secs(10);
+const SCRAPE: Duration = Duration::from_secs(60);
 
 /// A daemon under a service manager.
 pub(super) struct Service {
@@ -54,11 +54,6 @@ impl Service {
         let service = Self { process, manager, namespace, weft, arguments, file, name, runtime };
         service.wait_until_ready(interrupt)?;
         Ok(service)
-    }
-
-    /// Returns its configuration file.
-    pub(super) fn file(&self) -> &Path {
-        &self.file
     }
 
     /// Returns the ID of the daemon's process.

@@ -1,7 +1,7 @@
 //! Two ends, each in a namespace, joined by a veth, with weft's devices, sockets and tunnels.
 //!
 //! ```text
-//!   near  eth0 192.0.2.1 ─────── veth, MTU 1500 ─────── 192.0.2.2 eth0  far
+//!   near  eth0 198.18.0.1 ────── veth, MTU 1500 ────── 198.18.0.2 eth0  far
 //!         tun0 10.99.0.1                                10.99.0.2 tun0
 //! ```
 
@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use ipnet::{IpNet, Ipv4Net};
 use weft_lab::Namespace;
-use weft_lab::link::{self, LinkOptions};
+use weft_lab::link;
 use weft_tun::{Device, TunConfig};
 use weft_tunnel::{
     ControlQueue, Ecn, Offload, PacketMut, PeerConfig, PeerSettings, PlainSlab, PrivateKey, PublicKey,
@@ -19,15 +19,11 @@ use weft_tunnel::{
 };
 use weft_udp::{UdpConfig, UdpSockets};
 
-use crate::topology;
+use crate::site::{self, MTU, Net, PORT};
 
-/// The MTU of the tunnel in bytes.
-pub(super) const MTU: u16 = 1420;
 /// The name of the TUN in either namespace.
 const TUN: &str = "tun0";
-/// The UDP port of either end.
-const PORT: u16 = 51820;
-const OUTER: &str = "eth0";
+const LINK: Net = Net(0);
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +47,9 @@ impl Side {
         IpAddr::from([10, 99, 0, self.host()])
     }
 
-    fn outer_net(self) -> IpNet {
-        IpNet::V4(Ipv4Net::new_assert([192, 0, 2, self.host()].into(), 24))
-    }
-
     /// Returns the endpoint of its socket.
     fn endpoint(self) -> SocketAddr {
-        SocketAddr::new(self.outer_net().addr(), PORT)
+        LINK.endpoint(self.host())
     }
 
     fn other(self) -> Self {
@@ -70,19 +62,8 @@ impl Side {
 
 /// Creates two namespaces with a link between them.
 pub(super) fn namespaces() -> Result<[Namespace; 2]> {
-    let (near, far) = (topology::namespace("near")?, topology::namespace("far")?);
-    for namespace in [&near, &far] {
-        // The kernel's IPv6 control traffic would be counted. This fails only where there is no IPv6.
-        let _ = namespace.set_sysctl("net/ipv6/conf/default/disable_ipv6", "1");
-    }
-    let options = LinkOptions {
-        name_a: OUTER.to_owned(),
-        name_b: OUTER.to_owned(),
-        addresses_a: vec![Side::Near.outer_net()],
-        addresses_b: vec![Side::Far.outer_net()],
-        ..LinkOptions::default()
-    };
-    link::join(&near, &far, &options)?;
+    let (near, far) = (site::namespace("near")?, site::namespace("far")?);
+    LINK.join(&near, &far, 2)?;
     Ok([near, far])
 }
 

@@ -7,7 +7,7 @@ use crate::stats;
 
 /// A stage of the packet path, in the order of processing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(super) enum Stage {
     TunRead,
     Seal,
     /// With the veth up to the other socket.
@@ -31,30 +31,26 @@ const FIGURES: [Figure; STAGES] = [
     Figure::new("coalesce_ns", "coalesce", 0),
     Figure::new("tun_write_ns", "TUN write", 0),
 ];
-const ALL: Figure = Figure::new("all_ns", "all of them", 0);
-const SPEED: Figure = Figure::new("gbit_per_second", "Gbit/s, one core for both ends", 2);
-const WRITE: Figure = Figure::new("packets_per_write", "packets in a write", 1);
 
 /// Nanoseconds per packet of each stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Costs {
-    pub(crate) stages: [f64; STAGES],
+pub(super) struct Costs {
+    stages: [f64; STAGES],
     /// Average number of packets per write to the TUN.
-    pub(crate) packets_per_write: f64,
+    packets_per_write: f64,
 }
 
 impl Costs {
-    /// Returns the costs of some stages together.
-    pub(crate) fn of(&self, stages: &[Stage]) -> f64 {
-        stages.iter().map(|stage| self.stages[*stage as usize]).sum()
-    }
-
     /// Returns the figures for packets of this length.
-    pub(crate) fn sample(&self, packet_bytes: usize) -> Sample {
+    pub(super) fn sample(&self, packet_bytes: usize) -> Sample {
         let all: f64 = self.stages.iter().sum();
         let stages = FIGURES.iter().zip(self.stages);
         let sample = stages.fold(Sample::default(), |sample, (figure, ns)| sample.with(*figure, ns));
-        sample.with(ALL, all).with(SPEED, packet_bytes as f64 * 8.0 / all).with(WRITE, self.packets_per_write)
+        sample.with_all([
+            ("all_ns", "all of them", 0, all),
+            ("gbit_per_second", "Gbit/s, one core for both ends", 2, packet_bytes as f64 * 8.0 / all),
+            ("packets_per_write", "packets in a write", 1, self.packets_per_write),
+        ])
     }
 }
 
@@ -90,28 +86,9 @@ impl Bursts {
     pub(super) fn costs(&self, packets_per_write: f64) -> Option<Costs> {
         let mut stages = [0.0; STAGES];
         for (median, all) in stages.iter_mut().zip(&self.0) {
-            *median = stats::middle(all)?.median;
+            *median = stats::middle(all)?;
         }
         stages[Stage::TunWrite as usize] -= stages[Stage::Coalesce as usize];
         Some(Costs { stages: stages.map(|ns| ns.max(0.0)), packets_per_write })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_write_is_what_coalescing_leaves_and_a_disturbed_burst_does_not_count() {
-        let mut bursts = Bursts::default();
-        for nanoseconds in [100, 110, 120, 9_000] {
-            let mut times = Times([Duration::from_nanos(nanoseconds); STAGES]);
-            times.0[Stage::TunWrite as usize] *= 3;
-            bursts.add(&times, 10);
-        }
-        let costs = bursts.costs(1.0).unwrap();
-        assert_eq!((costs.of(&[Stage::TunRead]), costs.of(&[Stage::TunWrite, Stage::Open])), (11.5, 34.5));
-        assert_eq!(costs.sample(1000).get(ALL), Some(92.0));
-        assert_eq!(Bursts::default().costs(1.0), None);
     }
 }
