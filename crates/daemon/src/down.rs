@@ -150,7 +150,7 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
         ended = end_over_socket(directory, interface)?;
     }
     // If the daemon crashed while it ended, or could not undo everything, the rest is cleaned up here.
-    if Record::read(directory, interface)?.is_some() {
+    if Record::exists(directory, interface)? {
         let result = weft_host::clean_up(directory, interface, keep);
         return match (result, ended) {
             // Another daemon has started meanwhile. It has cleaned up, and the rest is its own.

@@ -9,9 +9,13 @@ use weft_config::{HookPhase, InterfaceName, KillSwitch};
 use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
-use super::record::{Apart, Owner, Record};
-use super::{Applied, HostError, Step, hooks};
+use super::record::{Apart, Owner, Record, is_not_understood};
+use super::{Applied, HostError, Step, hooks, outside};
 use crate::routes::Netlink;
+
+/// What is said of a record that cannot be understood, when the interface is taken back without it.
+const WITHOUT_RECORD: &str = "firewall rules and name servers in /etc/resolv.conf that are weft's by their name are taken back; PreDown and \
+     PostDown did not run, and rules (`ip rule`), sysctls and name servers elsewhere may be left";
 
 /// Which step stays in force when the steps of a daemon are undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +42,32 @@ pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Resu
     };
     owner.note_end();
     // As above.
-    let Some(record) = owner.left_behind()? else { return Ok(()) };
-    undo(record, keep, |left| left.map_or_else(|| owner.forget(), |left| owner.write(left)))
+    let (left, lack) = left_behind(&owner, interface)?;
+    let Some(record) = left else { return Ok(()) };
+    undo(record, keep, |left| left.map_or_else(|| owner.forget(), |left| owner.write(left)))?;
+    lack.map_or(Ok(()), Err)
+}
+
+/// Returns the record that a daemon has left. In place of one that cannot be understood, returns what is
+/// there and is weft's by its name, and what to say about it.
+pub(super) fn left_behind(
+    owner: &Owner,
+    interface: &InterfaceName,
+) -> Result<(Option<Record>, Option<HostError>), HostError> {
+    let error = match owner.left_behind() {
+        Err(error) if is_not_understood(&error) => error,
+        left => return Ok((left?, None)),
+    };
+    outside::repair_dns();
+    let mut found = Record::new(interface);
+    found.steps.extend(outside::unrecorded_firewall(interface)?.map(Step::Firewall));
+    let lack = match error {
+        HostError::State { action, file, error, .. } => {
+            HostError::State { action, file, error, advice: WITHOUT_RECORD }
+        }
+        other => other,
+    };
+    Ok((Some(found), Some(lack)))
 }
 
 /// Undoes what a record says. `write` gets the record of what is left, if something is.
@@ -101,4 +129,39 @@ pub fn remembered(directory: &Path, interface: &InterfaceName) -> BTreeMap<Strin
 
 pub(super) fn has_kill_switch(step: &Step) -> bool {
     matches!(step, Step::Firewall(firewall) if firewall.kill_switch != KillSwitch::Off)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::firewall::{self, Local, OwnPackets, Rules};
+    use crate::record::record_path;
+
+    #[test]
+    fn a_record_that_cannot_be_understood_keeps_no_kill_switch_in_force() {
+        let namespace = weft_lab::Namespace::new("cut").unwrap();
+        let name: InterfaceName = "weftcut".parse().unwrap();
+        let own = OwnPackets::Marked(std::num::NonZeroU32::new(7).unwrap());
+        let kill_switch = Some(firewall::KillSwitch { own, local: Local::Blocked });
+        let rules = Rules { kill_switch, ..Rules::none(name.clone()) };
+        let directory = tempfile::tempdir().unwrap();
+        let path = record_path(directory.path(), &name);
+        namespace.run(|| {
+            for text in ["", "{\"version\":1,\"interf", "{\"version\":99}"] {
+                for keep in [Keep::KillSwitch, Keep::Nothing] {
+                    firewall::apply(&rules).unwrap();
+                    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                    std::fs::write(&path, text).unwrap();
+                    assert!(Record::exists(directory.path(), &name).unwrap(), "{text}");
+                    let told = clean_up(directory.path(), &name, keep).unwrap_err().to_string();
+                    assert!(told.contains(path.to_str().unwrap()) && told.contains("ip rule"), "{told}");
+                    let is_there = !firewall::present(&name).unwrap().is_empty();
+                    assert_eq!(is_there, keep == Keep::KillSwitch, "{text}");
+                    // What is kept is on record again.
+                    clean_up(directory.path(), &name, Keep::Nothing).unwrap();
+                    assert!(firewall::present(&name).unwrap().is_empty() && !path.exists(), "{text}");
+                }
+            }
+        });
+    }
 }

@@ -170,7 +170,11 @@ impl Host {
         crate::routes::check_name(interface)?;
         let kernel = Kernel::new(Netlink::open()?, interface.clone());
         let owner = owner(recording, interface)?;
-        let left = owner.as_deref().map(Owner::left_behind).transpose()?.flatten();
+        let found = owner.as_deref().map(|owner| clean_up::left_behind(owner, interface)).transpose()?;
+        let (left, lack) = found.unwrap_or_default();
+        if let Some(lack) = lack {
+            tracing::warn!("{lack}");
+        }
         Self::begin(kernel, owner, left, config, source, endpoints)
     }
 

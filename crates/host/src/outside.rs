@@ -112,23 +112,32 @@ pub(super) fn remove_firewall(interface: &InterfaceName) -> Result<(), HostError
     firewall::remove(interface).map_err(failed)
 }
 
-/// Removes a kill switch of which there is no record: of an interface that does not exist, or on systems
-/// where it outlives the machine. Returns whether there was one.
+/// Removes a kill switch of which there is no record. Returns whether there was one.
 ///
 /// # Errors
 /// The packet filter cannot be read or changed.
 pub fn remove_unrecorded_firewall(interface: &InterfaceName) -> Result<bool, HostError> {
+    let is_there = unrecorded_firewall(interface)?.is_some();
+    if is_there { remove_firewall(interface).map(|()| true) } else { Ok(false) }
+}
+
+/// Returns what is known without a record of the firewall rules of an interface that does not exist, or on
+/// systems where they outlive the machine.
+pub(super) fn unrecorded_firewall(interface: &InterfaceName) -> Result<Option<Firewall>, HostError> {
     // A device of this name may be that of another program, with its rules.
     if !firewall::OUTLIVE_THE_MACHINE && netns::has_device(interface.as_str()) {
-        return Ok(false);
+        return Ok(None);
     }
     match firewall::present(interface) {
-        Ok(present) if present.is_empty() => Ok(false),
-        Ok(_) => remove_firewall(interface).map(|()| true),
+        Ok(present) if present.is_empty() => Ok(None),
+        Ok(present) => {
+            let kill_switch = if present.blocked.is_some() { KillSwitch::On } else { KillSwitch::Off };
+            Ok(Some(Firewall { kill_switch, ..Firewall::default() }))
+        }
         Err(error) if firewall::OUTLIVE_THE_MACHINE => Err(failed(error)),
         Err(error) => {
             tracing::debug!("{error}");
-            Ok(false)
+            Ok(None)
         }
     }
 }

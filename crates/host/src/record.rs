@@ -37,6 +37,8 @@ const VERSION: u32 = 1;
 const MAX_RECORD_BYTES: u64 = 32 << 20;
 /// Two numbers of 20 digits at most, and [`ENDING`].
 const MAX_LOCK_BYTES: u64 = 64;
+/// What fails with a record that is empty or cut off, or of another version.
+const UNDERSTAND: &str = "understand";
 /// Follows the numbers in the lock of a process that takes the interface down.
 const ENDING: &str = "ending";
 /// How long to wait for a lock. Choosing a mark and recording it takes almost no time, and no command of the
@@ -136,6 +138,14 @@ impl Record {
         Ok(ours.map(Self::believed))
     }
 
+    /// Reports whether there is a record to be read, be it one that cannot be understood.
+    pub fn exists(directory: &Path, interface: &InterfaceName) -> Result<bool, HostError> {
+        match Self::read(directory, interface) {
+            Err(error) if is_not_understood(&error) => Ok(true),
+            found => Ok(found?.is_some()),
+        }
+    }
+
     fn believed((record, is_others): (Self, bool)) -> Self {
         if is_others { record.of_another_user() } else { record }
     }
@@ -144,7 +154,7 @@ impl Record {
     fn read_file(file: &Path, interface: &InterfaceName) -> Result<Option<(Self, bool)>, HostError> {
         let advice =
             "see what it holds; if it is of no use, remove it, and the routes, rules and tables by hand";
-        let failed = |error| HostError::State { action: "read", file: file.to_owned(), error, advice };
+        let failed = |error| HostError::State { action: UNDERSTAND, file: file.to_owned(), error, advice };
         let Some((text, opened)) =
             read_untrusted(file, MAX_RECORD_BYTES).map_err(|error| untrusted("read", error))?
         else {
@@ -225,6 +235,11 @@ impl Record {
         let rules: Vec<Step> = plan.steps.iter().filter(|step| step.as_rule().is_some()).cloned().collect();
         self.steps.extend(rules.into_iter().filter(|rule| !self.steps.contains(rule)).collect::<Vec<_>>());
     }
+}
+
+/// Reports whether a record is there and trusted, but of no use.
+pub(super) fn is_not_understood(error: &HostError) -> bool {
+    matches!(error, HostError::State { action: UNDERSTAND, .. })
 }
 
 /// Returns the path of an interface's record.

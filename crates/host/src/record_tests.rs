@@ -181,7 +181,7 @@ fn the_record_of_another_interface_is_not_believed() {
     made(directory.path(), &other);
     std::fs::rename(record_path(directory.path(), &name()), &renamed).unwrap();
     let error = Record::read(directory.path(), &other).unwrap_err().to_string();
-    let told = format!("cannot read {}: it is the record of wg0; ", renamed.display());
+    let told = format!("cannot understand {}: it is the record of wg0; ", renamed.display());
     assert!(error.starts_with(&told) && error.contains("remove it"), "{error}");
     assert_eq!(Record::marks_of_others(directory.path(), &name()), BTreeSet::new());
 }
