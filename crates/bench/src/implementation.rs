@@ -273,8 +273,13 @@ impl Drop for Daemon {
             std::thread::sleep(Duration::from_millis(5));
         }
         // One that had to be killed leaves it behind.
-        let _ = std::fs::remove_file(format!("/var/run/wireguard/{}.sock", self.interface));
+        let _ = std::fs::remove_file(uapi_socket(&self.interface));
     }
+}
+
+/// Returns the path of the socket where a daemon listens for wg(8). All namespaces share it.
+pub(crate) fn uapi_socket(interface: &InterfaceName) -> PathBuf {
+    PathBuf::from(format!("/var/run/wireguard/{interface}.sock"))
 }
 
 fn wg(arguments: &[&str]) -> Result<()> {

@@ -17,6 +17,7 @@ use weft_report::StatusReport;
 use weft_report::control_socket::Client;
 
 use super::schedule::Restart;
+use crate::implementation;
 use crate::interrupt::Interrupt;
 
 const START: Duration = Duration::from_secs(60);
@@ -139,6 +140,13 @@ impl Service {
             bail!("weft {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
         }
         Ok(())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // The daemon is killed, and leaves it in a directory that all namespaces share.
+        let _ = std::fs::remove_file(implementation::uapi_socket(&self.name));
     }
 }
 
