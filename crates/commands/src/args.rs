@@ -14,7 +14,10 @@ mod status;
 pub use capture::CaptureArgs;
 pub use conf::{ConfArgs, StripArgs};
 pub use doctor::DoctorArgs;
-pub use peer::{GatewayArgs, PeerAddArgs, PeerArgs, PeerCommand, PeerListArgs, PeerNameArgs, PeerRenameArgs};
+pub use peer::{
+    GatewayArgs, PeerAddArgs, PeerArgs, PeerCommand, PeerExtendArgs, PeerListArgs, PeerNameArgs,
+    PeerRenameArgs,
+};
 pub use set::SetArgs;
 pub use show::{Field, ShowArgs, ShowconfArgs, Subject};
 pub use speedtest::{Directions, SpeedtestArgs};

@@ -7,12 +7,12 @@ use std::path::Path;
 use comfy_table::{ContentArrangement, Table, presets};
 use ipnet::IpNet;
 use serde::Serialize;
-use weft_config::Interface;
 use weft_config::exit::{Code, Error};
 use weft_config::{
     self as config, Config, ConfigErrors, Dns, Domain, Hook, HookPhase, KillSwitch, LoadError, Location,
     Parsed, Peer, Table as RouteTable, Warning,
 };
+use weft_config::{Expiry, Interface};
 use weft_host::misrouted::Misrouted;
 use weft_host::routes::{self, Routing};
 use weft_host::{Plan, Step, SystemState};
@@ -167,11 +167,15 @@ fn summary(config: &Config) -> String {
     header.extend(has_limits.then_some("limits"));
     let has_expectations = config.peers.iter().any(|peer| peer.report.expected.is_some());
     header.extend(has_expectations.then_some("expected"));
+    let has_ends = config.peers.iter().any(|peer| peer.report.expires.is_some());
+    header.extend(has_ends.then_some("ends"));
     peers.set_header(header);
     for peer in &config.peers {
         let limits = has_limits.then(|| limits(&peer.settings.limits));
         let expected = has_expectations.then(|| expected(peer.report.expected).to_owned());
-        peers.add_row(peer_row(peer).into_iter().chain(limits).chain(expected));
+        let ends = peer.report.expires.map_or_else(|| "never".to_owned(), |expiry| expiry.to_string());
+        let ends = has_ends.then_some(ends);
+        peers.add_row(peer_row(peer).into_iter().chain(limits).chain(expected).chain(ends));
     }
     text += &format!("{peers}\n");
     text
@@ -363,6 +367,8 @@ struct PeerReport {
     limit_from_peer_bits_per_second: Option<u64>,
     /// As written in the file.
     expected: Option<bool>,
+    /// When the peer ends.
+    expires: Option<Expiry>,
 }
 
 impl<'a> Report<'a> {
@@ -476,6 +482,7 @@ impl PeerReport {
             limit_to_peer_bits_per_second: peer.settings.limits.to_peer.map(Rate::bits_per_second),
             limit_from_peer_bits_per_second: peer.settings.limits.from_peer.map(Rate::bits_per_second),
             expected: peer.report.expected,
+            expires: peer.report.expires,
         }
     }
 }

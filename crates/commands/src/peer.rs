@@ -1,11 +1,14 @@
 //! `weft peer`: the peers in the file of an interface.
 
+use std::time::SystemTime;
+
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+use weft_config::Expiry;
 use weft_config::exit::{Code, Error};
 use weft_config::peers::{self, PeerText};
 
-use crate::args::{PeerArgs, PeerCommand, PeerListArgs, PeerNameArgs, PeerRenameArgs};
+use crate::args::{PeerArgs, PeerCommand, PeerExtendArgs, PeerListArgs, PeerNameArgs, PeerRenameArgs};
 use crate::output;
 
 mod add;
@@ -26,6 +29,7 @@ pub fn run(args: &PeerArgs) -> Result<(), Error> {
         PeerCommand::List(args) => list(args),
         PeerCommand::Show(args) => show(args),
         PeerCommand::Rename(args) => rename(args),
+        PeerCommand::Extend(args) => extend(args),
         PeerCommand::Disable(args) => disable(args),
         PeerCommand::Enable(args) => enable(args),
         PeerCommand::Remove(args) => remove(args),
@@ -39,6 +43,8 @@ struct Row {
     public_key: Option<String>,
     allowed_ips: Vec<String>,
     disabled: bool,
+    expires: Option<Expiry>,
+    expired: bool,
 }
 
 impl From<PeerText> for Row {
@@ -48,6 +54,8 @@ impl From<PeerText> for Row {
             public_key: peer.public_key.map(|key| key.to_string()),
             allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
             disabled: peer.is_disabled,
+            expires: peer.expires,
+            expired: peer.expires.is_some_and(|expiry| expiry.is_over(SystemTime::now())),
         }
     }
 }
@@ -63,9 +71,13 @@ fn list(args: &PeerListArgs) -> Result<(), Error> {
     table.set_header(["name", "allowed ips", "public key", ""]);
     for row in rows {
         let name = row.name.unwrap_or_else(|| "-".to_owned());
-        let state = if row.disabled { "disabled" } else { "" };
+        let ends = if row.expired { "ended" } else { "ends" };
+        let ends = row.expires.map(|expiry| format!("{ends} {expiry}"));
+        let state: Vec<String> =
+            row.disabled.then(|| "disabled".to_owned()).into_iter().chain(ends).collect();
+        let state = state.join(", ");
         let ips = row.allowed_ips.join(", ");
-        table.add_row([name.as_str(), &ips, row.public_key.as_deref().unwrap_or("-"), state]);
+        table.add_row([name.as_str(), &ips, row.public_key.as_deref().unwrap_or("-"), &state]);
     }
     let lines: Vec<String> = table.lines().map(|line| format!("{}\n", line.trim())).collect();
     output::print(lines.concat().as_bytes())
@@ -87,6 +99,13 @@ fn rename(args: &PeerRenameArgs) -> Result<(), Error> {
     }
     gateway.refuse_name(&args.name, Some(&peer))?;
     let text = peers::renamed(gateway.text(), &peer, &args.name);
+    gateway.apply(text)
+}
+
+fn extend(args: &PeerExtendArgs) -> Result<(), Error> {
+    let mut gateway = Gateway::open(&args.gateway)?;
+    let (text, peer) = gateway.without_copies(gateway.find(&args.peer)?);
+    let text = peers::ending(&text, &peer, args.expires.0);
     gateway.apply(text)
 }
 

@@ -5,13 +5,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Display;
 use std::path::Path;
 use std::str::FromStr as _;
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
 
+use super::keys::PeerSetting;
 use super::lexer::{self, Header, compact};
-use super::{Endpoint, key_file, values};
+use super::{Endpoint, Expiry, key_file, values};
 use crate::device::{DeviceState, PeerState};
 use crate::endpoint;
 use crate::keys::PeerKey;
@@ -42,6 +44,7 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
     for section in &mut sections {
         section.enable_if_in_force(saved.device);
     }
+    let now = SystemTime::now();
     sections.retain_mut(|section| match section.kind {
         Kind::Interface => {
             section.update_interface(saved);
@@ -49,7 +52,7 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
         }
         Kind::Peer => {
             let known = section.public_key().and_then(|key| peers.remove(&key));
-            known.inspect(|peer| section.update_peer(peer, saved.file)).is_some()
+            known.inspect(|peer| section.update_peer(peer, saved.file)).is_some() || section.has_ended(now)
         }
         Kind::Disabled | Kind::Other => true,
     });
@@ -227,6 +230,20 @@ impl Section<'_> {
     /// Returns the value in effect: the last one.
     fn value(&self, key: &str) -> Option<&str> {
         self.lines.iter().rev().find_map(|line| line.value_of(key))
+    }
+
+    /// Returns when the peer ends.
+    pub(super) fn expiry(&self) -> Option<Expiry> {
+        let settings = self.lines.iter().rev().filter_map(|line| {
+            let (key, value) = lexer::Line::new(0, line.text()).weft_setting()?.split_once('=')?;
+            key.trim().eq_ignore_ascii_case(PeerSetting::Expires.text()).then_some(value.trim())
+        });
+        settings.map(values::expiry).next()?.ok()?
+    }
+
+    /// Reports whether the peer has ended: its absence from the tunnel is then no change to be saved.
+    fn has_ended(&self, now: SystemTime) -> bool {
+        self.expiry().is_some_and(|expiry| expiry.is_over(now))
     }
 
     /// Returns every item of AllowedIPs, host bits cleared.

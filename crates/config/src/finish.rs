@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
 use std::path::Path;
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::HookPhase;
+use super::keys::PeerSetting;
 use super::problem::{ConfigErrors, Location, Notice, Problem};
 use super::reports::Reports;
 use super::wg_quick::{self, Drafts, Format, InterfaceDraft, PeerDraft};
@@ -89,6 +91,13 @@ fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<
     let table_is_wrong = interface.as_ref().is_some_and(|draft| draft.table.line > 0 && table.is_none());
     let table = table.unwrap_or_default();
 
+    let now = SystemTime::now();
+    for peer in &peers {
+        let expiry = peer.report.expires.filter(|expiry| expiry.is_over(now));
+        if let (Some(expiry), Some(line)) = (expiry, peer.lines.of(PeerSetting::Expires.text())) {
+            reports.warning(line, PeerSetting::Expires.text(), Notice::Expired { expiry });
+        }
+    }
     check_keys(&peers, own_key, reports);
     let mut owners = assign_prefixes(&peers, reports);
     if table == Table::Auto
@@ -102,7 +111,8 @@ fn finish(name: InterfaceName, drafts: Drafts, reports: &mut Reports) -> Option<
     let interface = interface.map(|draft| finish_interface(name, draft, table, reports));
     let peers: Option<Vec<Peer>> =
         peers.into_iter().enumerate().map(|(index, draft)| finish_peer(index, draft, &mut owners)).collect();
-    let config = Config { interface: interface?, peers: peers? };
+    let mut config = Config { interface: interface?, peers: peers?, expired: Vec::new() };
+    config.end_peers(now);
     if let Some(mtu) = config.interface.mtu
         && mtu < MIN_MTU_IPV6
         && config.needs_ipv6()

@@ -84,6 +84,7 @@ keys! {
         RateToPeer = "RateToPeer",
         RateFromPeer = "RateFromPeer",
         Expected = "Expected",
+        Expires = "Expires",
     }
 }
 

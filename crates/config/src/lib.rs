@@ -7,6 +7,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ mod domain;
 mod edit;
 pub mod endpoint;
 pub mod exit;
+mod expiry;
 mod finish;
 mod host;
 mod key_file;
@@ -54,6 +56,7 @@ use unsupported as permissions;
 pub use dialect::{Dialect, is_of_amnezia_wg};
 pub use domain::{Domain, InvalidDomain};
 pub use edit::{Saved, edit};
+pub use expiry::{Expiry, InvalidExpiry};
 pub use finish::{parse, parse_to_edit, parse_to_start};
 pub use host::without_keys;
 pub use host::{ClientSettings, Dns, Hook, HookPhase, HostConfig, KeyToCome, KillSwitch};
@@ -108,6 +111,8 @@ pub struct Config {
     /// The remote ends, in the order of the file. No public key occurs twice, and no prefix belongs to two
     /// peers.
     pub peers: Vec<Peer>,
+    /// The peers that have ended, by `# weft: Expires`, and are not let in. Their prefixes are still theirs.
+    pub expired: Vec<Peer>,
 }
 
 impl Config {
@@ -119,6 +124,16 @@ impl Config {
             Endpoint::Name { .. } => None,
         };
         self.peers.iter().map(|peer| peer.endpoint.as_ref().and_then(address)).collect()
+    }
+
+    /// Takes the peers out of [`Self::peers`] that have ended now, and returns their keys. A peer that has
+    /// ended does not come back when the clock is set back.
+    pub fn end_peers(&mut self, now: SystemTime) -> Vec<PublicKey> {
+        let is_over = |peer: &mut Peer| peer.report.expires.is_some_and(|expiry| expiry.is_over(now));
+        let ended: Vec<Peer> = self.peers.extract_if(.., is_over).collect();
+        let keys = ended.iter().map(|peer| peer.public_key).collect();
+        self.expired.extend(ended);
+        keys
     }
 
     /// Reports whether IPv6 is in the tunnel: in Address or in AllowedIPs.

@@ -6,7 +6,9 @@ use ipnet::IpNet;
 use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
 
+use super::Expiry;
 use super::edit::{self, Kind, Line, Section, line_end};
+use super::keys::PeerSetting;
 use super::lexer::{self, DISABLED, Header};
 use super::printable::is_unprintable;
 
@@ -44,6 +46,8 @@ pub struct PeerText {
     pub public_key: Option<PublicKey>,
     /// The allowed-ips, host bits cleared, sorted.
     pub allowed_ips: Vec<IpNet>,
+    /// When the peer ends, if its text says so.
+    pub expires: Option<Expiry>,
     /// Whether each line of the peer is a comment.
     pub is_disabled: bool,
     /// Where the section is, with the comments above it that belong to it.
@@ -74,6 +78,7 @@ fn read(text: &str, is_disabled: bool, range: Range<usize>) -> PeerText {
         name: lines.filter_map(|line| lexer::Line::new(0, line).friendly_name()).next_back(),
         public_key: section.public_key(),
         allowed_ips: section.allowed_ips().into_iter().collect(),
+        expires: section.expiry(),
         is_disabled,
         range,
     }
@@ -144,11 +149,35 @@ pub fn without_disabled_copies(text: &str, key: &PublicKey) -> Zeroizing<String>
 
 /// Returns the text with another name of the peer.
 pub fn renamed(text: &str, peer: &PeerText, name: &str) -> Zeroizing<String> {
+    with_line(text, peer, &line_of(name), |line| line.friendly_name().is_some())
+}
+
+/// Returns the text with another moment at which the peer ends; `None`: never.
+pub fn ending(text: &str, peer: &PeerText, expiry: Option<Expiry>) -> Zeroizing<String> {
+    with_line(text, peer, &expiry_line(expiry), |line| {
+        let key = line.weft_setting().and_then(|setting| setting.split_once('='));
+        key.is_some_and(|(key, _)| key.trim().eq_ignore_ascii_case(PeerSetting::Expires.text()))
+    })
+}
+
+/// Returns the line that says when a peer ends.
+pub fn expiry_line(expiry: Option<Expiry>) -> String {
+    let value = expiry.map_or_else(|| "never".to_owned(), |expiry| expiry.to_string());
+    format!("# weft: {} = {value}", PeerSetting::Expires.text())
+}
+
+/// Returns the text with this line in place of the last one of the peer that `is_it`, or below its header.
+fn with_line(
+    text: &str,
+    peer: &PeerText,
+    new: &str,
+    is_it: impl Fn(&lexer::Line<'_>) -> bool,
+) -> Zeroizing<String> {
     let mark = if peer.is_disabled { DISABLED } else { "" };
     let lines: Vec<&str> = text[peer.range.clone()].split_inclusive('\n').collect();
     let inner = lines.iter().map(|line| lexer::Line::new(0, line.strip_prefix(mark).unwrap_or_default()));
     let inner: Vec<lexer::Line<'_>> = inner.collect();
-    let named = inner.iter().rposition(|line| line.friendly_name().is_some());
+    let named = inner.iter().rposition(&is_it);
     let header = inner.iter().position(|line| matches!(line.header(), Some(Header::Known(_))));
     let place = named.or(header.map(|header| header + 1)).unwrap_or_default();
     let kept = if named.is_some() { place + 1 } else { place };
@@ -157,7 +186,7 @@ pub fn renamed(text: &str, peer: &PeerText, name: &str) -> Zeroizing<String> {
     // The last line of a file may have no end.
     let is_last = named.is_some() && lines.get(place).is_some_and(|line| !line.ends_with('\n'));
     let end = if is_last { "" } else { line_end(text) };
-    let line = format!("{separator}{mark}{}{end}", line_of(name));
+    let line = format!("{separator}{mark}{new}{end}");
     let below = lines[kept..].concat();
     concat(&[&text[..peer.range.start], &above, &line, &below, &text[peer.range.end..]])
 }

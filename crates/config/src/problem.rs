@@ -9,9 +9,9 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use weft_tunnel::{InvalidKey, PublicKey};
 
-use super::Endpoint;
 use super::dialect::{self, Dialect};
 use super::keys::{InterfaceSetting, PeerSetting};
+use super::{Endpoint, Expiry};
 
 /// A place in a configuration file. Prints as `FILE:LINE: KEY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -258,6 +258,11 @@ pub enum Notice {
     },
     /// The same by an access list.
     ReadableByAll,
+    /// The peer has ended.
+    Expired {
+        /// When it ended.
+        expiry: Expiry,
+    },
     /// A key file cannot be used yet, and PreUp may write it.
     KeyFileToCome {
         /// What is wrong with it now.
@@ -270,6 +275,9 @@ impl fmt::Display for Notice {
         match self {
             Self::Repeated { first } => {
                 write!(f, "given again, the value of line {first} does not count; remove one of the two")
+            }
+            Self::Expired { expiry } => {
+                write!(f, "the peer ended at {expiry} and is not let in; give it a later date, or remove it")
             }
             Self::KeyFileToCome { problem } => {
                 write!(f, "{problem}, or have PreUp write it: it is read again after PreUp")

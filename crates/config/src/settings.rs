@@ -3,6 +3,7 @@
 
 use std::num::NonZeroU16;
 
+use crate::Expiry;
 use serde::{Deserialize, Serialize};
 use weft_tunnel::{PeerLimits, PeerSettings, PresharedKey, PrivateKey};
 
@@ -105,6 +106,8 @@ pub struct ReportSettings {
     /// Whether the peer is missed when it is silent, from `# weft: Expected`; `None`: it depends on its other
     /// settings.
     pub expected: Option<bool>,
+    /// When the peer ends, from `# weft: Expires`.
+    pub expires: Option<Expiry>,
 }
 
 impl ReportSettings {
@@ -119,6 +122,7 @@ change! {
     ReportSettingsChange of ReportSettings {
         friendly_name: Option<String> = "friendly name",
         expected: Option<bool> = "expectation",
+        expires: Option<Expiry> = "expiry",
     }
 }
 

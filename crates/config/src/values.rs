@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use weft_tunnel::{PresharedKey, PrivateKey, PublicKey, Rate};
 
 use super::problem::{Notice, Problem, Shown};
-use super::{Dns, Endpoint, InvalidDomain, KillSwitch, MAX_MTU, MIN_MTU, Table, mapped};
+use super::{Dns, Endpoint, Expiry, InvalidDomain, KillSwitch, MAX_MTU, MIN_MTU, Table, mapped};
 use crate::device::AllowedIpChange;
 use crate::metrics::{Address, HostName};
 
@@ -218,6 +218,16 @@ pub(super) fn on_off(text: &str) -> Result<bool, Problem> {
         "off" => Ok(false),
         _ => Err(value(text, "write `on` or `off`")),
     }
+}
+
+/// Parses the moment at which a peer ends.
+pub(super) fn expiry(text: &str) -> Result<Option<Expiry>, Problem> {
+    const EXPECTED: &str = "write a day like 2030-12-31, which counts to its end, or a time like \
+                            2030-12-31T18:00:00Z (both UTC), or `never`";
+    if text.eq_ignore_ascii_case("never") {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| value(text, EXPECTED))
 }
 
 pub(super) fn kill_switch(text: &str) -> Result<KillSwitch, Problem> {

@@ -440,6 +440,9 @@ impl PeerDraft {
             PeerSetting::RateFromPeer => {
                 limits.from_peer = reports.ok(line, key, values::rate(text)).flatten();
             }
+            PeerSetting::Expires => {
+                self.report.expires = reports.ok(line, key, values::expiry(text)).flatten();
+            }
             PeerSetting::Expected => self.report.expected = reports.ok(line, key, values::on_off(text)),
         }
     }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weft_config::settings::ReportSettings;
 use weft_dataplane::{Configured, PacketThread};
 use weft_report::{
-    AlternationReport, DropReport, HistogramReport, LimitReport, PacketThreadReport, PeerReport, QueueReport,
-    RefusalReport, SendFailureReport, StageReport, StatusReport, ThreadReport, TimesReport, TunQueueReport,
-    TunReport, TunnelReport, UdpReport, stage_of,
+    AlternationReport, DropReport, ExpiredPeerReport, HistogramReport, LimitReport, PacketThreadReport,
+    PeerReport, QueueReport, RefusalReport, SendFailureReport, StageReport, StatusReport, ThreadReport,
+    TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
 };
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{
@@ -60,6 +60,8 @@ pub struct Running {
     pub firewall: Vec<String>,
     /// The peers in the configuration file.
     pub file: HashMap<PublicKey, FilePeer>,
+    /// The peers in the configuration file that have ended.
+    pub expired: Vec<ExpiredPeerReport>,
     /// What is known of peers beside their sessions.
     pub hints: HashMap<PublicKey, PeerHints>,
     /// The processes that use an interface without root.
@@ -143,6 +145,7 @@ impl Running {
             dns: Vec::new(),
             firewall: Vec::new(),
             file: HashMap::new(),
+            expired: Vec::new(),
             hints: HashMap::new(),
             members: Arc::default(),
             findings: Vec::new(),
@@ -221,6 +224,7 @@ impl Running {
             drops: drops(&snapshot.drops),
             send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
             peers: configured.peers.iter().map(peer).collect(),
+            expired_peers: self.expired.clone(),
             packet_threads: snapshot.packet_threads.iter().map(packet_thread).collect(),
             peer_moves: snapshot.moves,
             threads: weft_confine::threads().into_iter().map(thread).collect(),

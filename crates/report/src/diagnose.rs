@@ -7,7 +7,7 @@ use weft_tunnel::DropReason;
 
 use crate::explain::explain;
 use crate::finding::{Finding, Level};
-use crate::format::{age, bytes};
+use crate::format::{age, bytes, short_key};
 use crate::rules::{self, SESSION_MS};
 use crate::status::{PeerReport, Rates, StatusReport};
 
@@ -41,6 +41,7 @@ pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
     let mut findings = report.findings.clone();
     interface(report, &mut findings);
     peers(report, &mut findings);
+    expired(report, &mut findings);
     shared_keys(report, &mut findings);
     sending(report, &mut findings);
     clock(report, &mut findings);
@@ -84,6 +85,17 @@ fn peers(report: &StatusReport, findings: &mut Vec<Finding>) {
             format!("{} more peers do not answer or never did", more.len()),
         ));
     }
+}
+
+/// Names the peers that have ended: they get no answer, and their file is of no use.
+fn expired(report: &StatusReport, findings: &mut Vec<Finding>) {
+    let ended = report.expired_peers.iter().filter_map(|peer| Some((peer, peer.settings.expires?)));
+    findings.extend(ended.take(NAMED_PEERS).map(|(peer, expiry)| {
+        let name = peer.settings.friendly_name.clone();
+        Finding::new("expired", Level::Note, format!("ended at {expiry} and is not let in"))
+            .advise("`weft peer extend` lets it in again, `weft peer remove` takes it out of the file")
+            .about(name.unwrap_or_else(|| short_key(&peer.public_key)))
+    }));
 }
 
 /// Returns what is wrong with a peer. A roaming peer that is silent, such as a phone that sleeps, is no

@@ -57,6 +57,9 @@ pub struct StatusReport {
     /// The last datagram that the kernel refused to send.
     pub send_failure: Option<SendFailureReport>,
     pub peers: Vec<PeerReport>,
+    /// The peers in the configuration file that have ended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub expired_peers: Vec<ExpiredPeerReport>,
     /// The packet threads, in order.
     pub packet_threads: Vec<PacketThreadReport>,
     /// How often a peer moved to a packet thread that had less to do.
@@ -362,6 +365,17 @@ pub struct PeerReport {
     /// How the endpoint goes back and forth, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alternation: Option<AlternationReport>,
+}
+
+/// A peer that has ended, by `# weft: Expires`, and is not let in.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExpiredPeerReport {
+    /// The public key of the peer, in base64.
+    pub public_key: String,
+    /// What the configuration file says for reports: the name, and when the peer ended.
+    #[serde(flatten)]
+    pub settings: ReportSettings,
 }
 
 /// What ICMP says of an endpoint.

@@ -178,6 +178,7 @@ impl Site {
                 host: HostConfig::default(),
             },
             peers: peers.iter().enumerate().map(peer).collect(),
+            expired: Vec::new(),
         };
         let options = Options {
             packet_threads: PacketThreads::Fixed(packet_threads),

@@ -1,9 +1,10 @@
 //! The arguments of `weft peer`.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use clap::{Args, Subcommand, ValueHint};
-use weft_config::{Endpoint, values};
+use weft_config::{Endpoint, Expiry, values};
 use weft_tunnel::{PublicKey, Rate};
 
 use super::EXIT_CODES;
@@ -14,6 +15,7 @@ use super::EXIT_CODES;
 Examples:
   sudo weft peer add phone --qr                 prints the phone's file as a QR code
   sudo weft peer add laptop --out laptop.conf
+  sudo weft peer add guest --qr --expires 30d   until then, or `weft peer extend guest 30d`
   sudo weft peer list
   sudo weft peer disable phone                  until `weft peer enable phone`
   sudo weft peer remove phone
@@ -42,6 +44,8 @@ pub enum PeerCommand {
     Show(PeerNameArgs),
     /// Give a peer another name.
     Rename(PeerRenameArgs),
+    /// Give a peer another time at which it ends, also one that has ended.
+    Extend(PeerExtendArgs),
     /// Turn a peer away, and keep it in the file, as comments.
     Disable(PeerNameArgs),
     /// Let a disabled peer in again.
@@ -87,6 +91,9 @@ pub struct PeerAddArgs {
     /// Where the peer reaches this machine, in place of `# weft: Endpoint` of the file.
     #[arg(long, value_name = "HOST:PORT", value_parser = endpoint)]
     pub endpoint: Option<Endpoint>,
+    /// When the peer ends: a time from now, such as 30d, or a date in UTC (2030-12-31).
+    #[arg(long, value_name = "WHEN", value_parser = expires)]
+    pub expires: Option<Expires>,
     /// The highest rate in each direction, such as 50Mbit.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub rate: Option<Rate>,
@@ -128,6 +135,33 @@ pub struct PeerRenameArgs {
     /// The interface.
     #[command(flatten)]
     pub gateway: GatewayArgs,
+}
+
+/// The arguments of `weft peer extend`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct PeerExtendArgs {
+    /// The peer's name or public key.
+    #[arg(value_name = "PEER")]
+    pub peer: String,
+    /// When the peer ends: a time from now (12h, 30d, 2w), a day, to its end, or a time in UTC (2030-12-31,
+    /// 2030-12-31T18:00:00Z), or `never`.
+    #[arg(value_name = "WHEN", value_parser = expires)]
+    pub expires: Expires,
+    /// The interface.
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+}
+
+/// When a peer ends; `None`: never.
+#[derive(Clone, Copy, Debug)]
+pub struct Expires(pub Option<Expiry>);
+
+fn expires(text: &str) -> Result<Expires, String> {
+    if text.eq_ignore_ascii_case("never") {
+        return Ok(Expires(None));
+    }
+    Expiry::of_command(text, SystemTime::now()).map(|expiry| Expires(Some(expiry)))
 }
 
 fn public_key(text: &str) -> Result<PublicKey, String> {

@@ -51,6 +51,7 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
         .rate
         .iter()
         .flat_map(|rate| [format!("# weft: RateToPeer = {rate}"), format!("# weft: RateFromPeer = {rate}")]);
+    let more = more.chain(args.expires.and_then(|expires| expires.0).map(|at| peers::expiry_line(Some(at))));
     let peer = NewPeer { name: args.name.clone(), public_key, allowed_ips: addresses, more: more.collect() };
     let new = peers::with_peer(gateway.text(), &peer);
     gateway.rehearse(&new)?;

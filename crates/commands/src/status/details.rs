@@ -311,6 +311,7 @@ fn peer_rows(peer: &PeerReport, are_threads: bool) -> Vec<(&'static str, String)
         rows.push(("waiting", format!("{} for a session", bytes(peer.staged_bytes))));
     }
     rows.push(("allowed IPs", shortened(&peer.allowed_ips)));
+    rows.extend(peer.settings.expires.map(|expiry| ("ends", glance::expiry(expiry))));
     rows.push(("keepalive", peer.persistent_keepalive.map_or("off".to_owned(), |it| format!("{it} s"))));
     if let Some(number) = peer.packet_thread.filter(|_| are_threads) {
         rows.push(("thread", number.to_string()));

@@ -2,8 +2,10 @@
 //! narrow for lines, each peer is a block, as wg(8) prints it. No key, address or name is ever broken.
 
 use std::fmt::Write as _;
+use std::time::SystemTime;
 
 use comfy_table::{Cell, Color, Table, presets};
+use weft_config::Expiry;
 use weft_report::rules::SESSION_MS;
 use weft_report::{PeerReport, StatusReport};
 use weft_report::{age, bytes, finding, rate, should_have_session};
@@ -106,6 +108,8 @@ fn table(peers: &[&PeerReport]) -> String {
     let mut header = vec!["peer", "endpoint", "handshake"];
     header.extend(rates.then_some(["in", "out"]).into_iter().flatten());
     header.extend(["received", "sent", "allowed IPs"]);
+    let ends = peers.iter().any(|peer| peer.settings.expires.is_some());
+    header.extend(ends.then_some("ends"));
     table.set_header(header);
     for peer in peers {
         let (handshake, colour) = handshake(peer);
@@ -123,6 +127,7 @@ fn table(peers: &[&PeerReport]) -> String {
         }
         row.extend([peer.rx_bytes, peer.tx_bytes].map(|total| Cell::new(bytes(total))));
         row.push(Cell::new(first(&peer.allowed_ips).join(", ")));
+        row.extend(ends.then(|| Cell::new(peer.settings.expires.map(left).unwrap_or_default())));
         table.add_row(row);
     }
     for column in table.column_iter_mut() {
@@ -137,6 +142,7 @@ fn blocks(peers: &[&PeerReport], width: Option<usize>) -> String {
         let label = peer.label();
         let mut where_it_is = vec![endpoint(peer).to_owned()];
         where_it_is.extend(first(&peer.allowed_ips));
+        where_it_is.extend(peer.settings.expires.map(|expiry| format!("ends {}", left(expiry))));
         text += &wrapped(format!("\x1b[1m{label}\x1b[0m  "), label.chars().count() + 2, where_it_is, width);
         let amount = |total: u64, received: bool, way: &str| match speed(peer, received) {
             0 => format!("{} {way}", bytes(total)),
@@ -173,6 +179,16 @@ pub(super) fn handshake(peer: &PeerReport) -> (String, Option<Color>) {
         None if peer.is_trying => ("none yet, trying".to_owned(), trying),
         None => ("none yet".to_owned(), Some(Color::Yellow)),
     }
+}
+
+/// Says when a peer ends, and how long that is from now.
+pub(super) fn expiry(expiry: Expiry) -> String {
+    format!("{expiry} ({})", left(expiry))
+}
+
+fn left(expiry: Expiry) -> String {
+    let rest = expiry.until(SystemTime::now()).as_millis();
+    format!("in {}", age(u64::try_from(rest).unwrap_or(u64::MAX)))
 }
 
 pub(super) fn endpoint(peer: &PeerReport) -> &str {

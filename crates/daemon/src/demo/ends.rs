@@ -119,6 +119,7 @@ fn config(name: &str, place: usize, keys: &[PrivateKey; 2]) -> Result<Config, Er
             settings: PeerSettings::default(),
             report: ReportSettings::default(),
         }],
+        expired: Vec::new(),
     })
 }
 

@@ -239,7 +239,7 @@ impl Handover {
     /// again, and the files may be gone. What remains to come is not known.
     pub(super) fn fill_in(&self, config: &mut Config) {
         let Some(previous) = &self.previous else { return };
-        let Config { interface, peers } = config;
+        let Config { interface, peers, .. } = config;
         interface.host.keys_to_come.retain(|key| match key {
             KeyToCome::Private => matches!(previous.private_key, OwnKey::OfTheFile | OwnKey::Given(None)),
             KeyToCome::Preshared(key) => {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use weft_config::{Config, Peer};
 use weft_host::Step;
+use weft_report::ExpiredPeerReport;
 use weft_tunnel::PublicKey;
 
 use crate::status::{FilePeer, Running};
@@ -15,6 +16,7 @@ pub(super) fn show(daemon: &Daemon, config: &Config, running: &mut Running) {
     let name = &config.interface.name;
     running.mtu = daemon.mtu();
     running.file = peers_of(config);
+    running.expired = expired_of(config);
     for list in [&mut running.addresses, &mut running.routes, &mut running.dns, &mut running.firewall] {
         list.clear();
     }
@@ -33,6 +35,15 @@ pub(super) fn show(daemon: &Daemon, config: &Config, running: &mut Running) {
             Step::Mtu(_) | Step::LinkUp | Step::Sysctl { .. } | Step::Hook(_) => {}
         }
     }
+}
+
+/// Returns the peers in the file that have ended.
+pub(in crate::up) fn expired_of(config: &Config) -> Vec<ExpiredPeerReport> {
+    let of_file = |peer: &Peer| ExpiredPeerReport {
+        public_key: peer.public_key.to_string(),
+        settings: peer.report.clone(),
+    };
+    config.expired.iter().map(of_file).collect()
 }
 
 /// Returns what reports need of the peers in the file.

@@ -101,7 +101,7 @@ fn addresses(old: &Config, new: &Config, state: &DeviceState) -> Vec<PeerAddress
     new.peers.iter().map(place).collect()
 }
 
-fn current(config: &Config, state: &DeviceState) -> Vec<Option<SocketAddr>> {
+pub(super) fn current(config: &Config, state: &DeviceState) -> Vec<Option<SocketAddr>> {
     let heard: HashMap<PublicKey, Option<SocketAddr>> =
         state.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
     config.peers.iter().map(|peer| heard.get(&peer.public_key).copied().flatten()).collect()

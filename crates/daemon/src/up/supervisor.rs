@@ -44,6 +44,7 @@ use crate::speedtest::SpeedTests;
 use crate::wiping_allocator;
 
 mod end;
+mod expiry;
 mod hints;
 mod misrouted;
 mod names;
@@ -280,6 +281,7 @@ impl Supervisor {
             let due = [
                 self.look_after_firewall(),
                 self.look_after_dns(),
+                self.look_after_expiry(),
                 self.look_after_memory(),
                 self.hear_answers(),
             ];
@@ -492,6 +494,8 @@ impl Supervisor {
     }
 
     fn load(&mut self, reload: &Reload) -> Result<ReloadReport, ManageError> {
+        // What has to be done differs from what the file says otherwise.
+        self.look_after_expiry();
         let Self { daemon, config, controller, overrides, .. } = self;
         let (mut outcome, in_vain) = reload::reload(daemon, config, overrides, controller, reload)?;
         if !reload.dry_run {

@@ -279,3 +279,48 @@ fn an_unknown_peer_is_one_of_those_that_the_command_for_the_file_lists() {
     let told = peer(&path, &["remove", "nosuch"]).stderr;
     assert!(told.contains("`weft peer list` shows the 6 names"), "{told}");
 }
+
+#[test]
+fn a_peer_has_an_end_that_commands_set_and_show() {
+    let (_directory, path) = gateway(LINES);
+    done(&path, &["add", "guest", "--expires", "2999-12-31"]);
+    let text = || std::fs::read_to_string(&path).unwrap();
+    assert!(text().contains("# friendly_name = guest\n# weft: Expires = 2999-12-31T23:59:59Z\nPublicKey"));
+    assert!(done(&path, &["list"]).contains("ends 2999-12-31T23:59:59Z"));
+    done(&path, &["disable", "guest"]);
+    done(&path, &["extend", "guest", "2998-01-01T10:00:00Z"]);
+    let shown = done(&path, &["show", "guest"]);
+    assert!(shown.starts_with("# disabled") && shown.contains("Expires = 2998-01-01T10:00:00Z"), "{shown}");
+    done(&path, &["enable", "guest"]);
+    done(&path, &["extend", "office", "30d"]);
+    done(&path, &["extend", "office", "never"]);
+    assert!(
+        text().contains("# weft: Expires = never") && text().matches("Expires").count() == 2,
+        "{}",
+        text()
+    );
+
+    let check = |arguments: &[&str]| run(&[&["check", path.to_str().unwrap()], arguments].concat(), "");
+    std::fs::write(&path, text().replace("never", "2001-09-09")).unwrap();
+    let ended = check(&[]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let told = ":10: Expires: the peer ended at 2001-09-09T23:59:59Z and is not let in";
+    assert!(ended.stderr.contains(told) && !ended.stdout.contains(PEER), "{} {}", ended.stderr, ended.stdout);
+    let list: serde_json::Value = serde_json::from_str(&done(&path, &["list", "--json"])).unwrap();
+    assert_eq!((&list[0]["expired"], &list[1]["expired"]), (&true.into(), &false.into()));
+    for wrong in ["2001-02-29", "soon", "2001-09-09T10:00:00", ""] {
+        std::fs::write(&path, text().replace("2001-09-09\n", &format!("{wrong}\n"))).unwrap();
+        let refused = check(&[]);
+        assert!(
+            refused.code == 78 && refused.stderr.contains(":10: Expires: "),
+            "{wrong}: {}",
+            refused.stderr
+        );
+        std::fs::write(&path, text().replace(&format!("Expires = {wrong}\n"), "Expires = 2001-09-09\n"))
+            .unwrap();
+    }
+    for wrong in ["2001-01-01", "soon", "0d", "30"] {
+        let refused = peer(&path, &["extend", "guest", wrong]);
+        assert_eq!((refused.code, refused.stdout.as_str()), (2, ""), "{wrong}: {}", refused.stderr);
+    }
+}

@@ -23,6 +23,7 @@ mod blocklist;
 mod crash;
 mod dns;
 mod dry_run;
+mod expiry;
 mod full_tunnel;
 mod hang_up;
 mod hooks;

@@ -32,6 +32,11 @@ pub(super) fn write(report: &StatusReport, writer: &mut Writer<'_>) -> fmt::Resu
         peers().map(|peer| (labels(peer), u32::from(should_have_session(peer.0)))),
     )?;
     writer.gauges(
+        "weft_peer_expires_seconds",
+        "Unix time at which the peer ends, for each peer with Expires in the configuration.",
+        peers().filter_map(|peer| Some((labels(peer), peer.0.settings.expires?.unix_seconds()))),
+    )?;
+    writer.gauges(
         "weft_peer_staged_bytes",
         "Bytes of packets that wait for a session with the peer.",
         peers().map(|peer| (labels(peer), peer.0.staged_bytes)),

@@ -1,0 +1,232 @@
+//! When a peer ends: a date in a file (RFC 3339, UTC), or for a command a time from now.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+const DAY: u64 = 86_400;
+
+/// The moment at which a peer ends, by the wall clock, to the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Expiry {
+    unix_seconds: u64,
+}
+
+/// The text is no date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "write a day like 2030-12-31, which counts to its end, or a time like 2030-12-31T18:00:00Z (both UTC)"
+)]
+pub struct InvalidExpiry;
+
+impl Expiry {
+    /// Parses what a command takes: a date as in a file, or a time from now, such as `12h`, `30d` or `2w`.
+    ///
+    /// # Errors
+    /// It is neither, or is not in the future.
+    pub fn of_command(text: &str, now: SystemTime) -> Result<Self, String> {
+        let wrong = || format!("write 12h, 30d or 2w from now; or {}", &InvalidExpiry.to_string()[6..]);
+        let from_now = |number: &str, unit: u64| {
+            let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+            let ahead = number.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(unit)?;
+            let unix_seconds = seconds(now).checked_add(ahead)?;
+            (unix_seconds <= Self::LATEST).then_some(Self { unix_seconds })
+        };
+        let unit = |suffix: char| match suffix {
+            'h' => Some(3600),
+            'd' => Some(DAY),
+            'w' => Some(7 * DAY),
+            _ => None,
+        };
+        let expiry = match text.char_indices().next_back().map(|(last, suffix)| (&text[..last], unit(suffix)))
+        {
+            Some((number, Some(unit))) => from_now(number, unit).ok_or_else(wrong)?,
+            _ => text.parse().map_err(|InvalidExpiry| wrong())?,
+        };
+        if expiry.is_over(now) { Err(format!("{expiry} is not in the future")) } else { Ok(expiry) }
+    }
+
+    /// Reports whether the moment has come.
+    pub fn is_over(self, now: SystemTime) -> bool {
+        seconds(now) >= self.unix_seconds
+    }
+
+    /// Returns the time until then.
+    pub fn until(self, now: SystemTime) -> Duration {
+        (UNIX_EPOCH + Duration::from_secs(self.unix_seconds)).duration_since(now).unwrap_or_default()
+    }
+
+    /// Returns the moment in seconds since 1970.
+    pub fn unix_seconds(self) -> u64 {
+        self.unix_seconds
+    }
+
+    /// The last second of the year 9999.
+    const LATEST: u64 = 253_402_300_799;
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+impl FromStr for Expiry {
+    type Err = InvalidExpiry;
+
+    fn from_str(text: &str) -> Result<Self, InvalidExpiry> {
+        let (date, time) = match text.split_once(['T', 't', ' ']) {
+            Some((date, time)) => (date, time.strip_suffix(['Z', 'z']).ok_or(InvalidExpiry)?),
+            None => (text, "23:59:59"),
+        };
+        let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
+        let [hour, minute, second] = numbers(time, ':', [2, 2, 2])?;
+        let is_valid = year >= 1970
+            && (1..=12).contains(&month)
+            && (1..=days_in(year, month)).contains(&day)
+            && hour < 24
+            && minute < 60
+            && second < 60;
+        let days =
+            days_before_year(year) + (1..month).map(|month| days_in(year, month)).sum::<u64>() + day - 1;
+        let unix_seconds = days * DAY + hour * 3600 + minute * 60 + second;
+        if is_valid { Ok(Self { unix_seconds }) } else { Err(InvalidExpiry) }
+    }
+}
+
+/// Parses three numbers with these lengths.
+fn numbers(text: &str, separator: char, lengths: [usize; 3]) -> Result<[u64; 3], InvalidExpiry> {
+    let mut parts = text.split(separator);
+    let mut number = |length: usize| {
+        let part = parts.next().filter(|part| part.len() == length).ok_or(InvalidExpiry)?;
+        let is_number = part.bytes().all(|byte| byte.is_ascii_digit());
+        part.parse().ok().filter(|_| is_number).ok_or(InvalidExpiry)
+    };
+    let numbers = [number(lengths[0])?, number(lengths[1])?, number(lengths[2])?];
+    if parts.next().is_none() { Ok(numbers) } else { Err(InvalidExpiry) }
+}
+
+fn is_leap(year: u64) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+}
+
+fn days_in(year: u64, month: u64) -> u64 {
+    match month {
+        2 if is_leap(year) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Returns the days from 1970 to the first day of the year.
+fn days_before_year(year: u64) -> u64 {
+    let leap_days = |before: u64| before / 4 - before / 100 + before / 400;
+    let years = year.saturating_sub(1970);
+    years * 365 + leap_days((1970 + years) - 1) - leap_days(1969)
+}
+
+impl fmt::Display for Expiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut days, rest) = (self.unix_seconds / DAY, self.unix_seconds % DAY);
+        // Never too late: no year has more days.
+        let mut year = 1970 + days / 366;
+        while days_before_year(year + 1) <= days {
+            year += 1;
+        }
+        days -= days_before_year(year);
+        let mut month = 1;
+        while days >= days_in(year, month) {
+            days -= days_in(year, month);
+            month += 1;
+        }
+        let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+        write!(f, "{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", days + 1)
+    }
+}
+
+impl TryFrom<String> for Expiry {
+    type Error = InvalidExpiry;
+
+    fn try_from(text: String) -> Result<Self, InvalidExpiry> {
+        text.parse()
+    }
+}
+
+impl From<Expiry> for String {
+    fn from(expiry: Expiry) -> Self {
+        expiry.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_counts_to_its_end_and_a_time_is_utc() {
+        for (text, seconds, shown) in [
+            ("1970-01-01", 86_399, "1970-01-01T23:59:59Z"),
+            ("2000-02-29T00:00:00Z", 951_782_400, "2000-02-29T00:00:00Z"),
+            ("2026-12-31T18:00:00z", 1_798_740_000, "2026-12-31T18:00:00Z"),
+            ("2028-12-31 23:59:59Z", 1_861_919_999, "2028-12-31T23:59:59Z"),
+            ("2100-03-01t00:00:00Z", 4_107_542_400, "2100-03-01T00:00:00Z"),
+            ("9999-12-31", 253_402_300_799, "9999-12-31T23:59:59Z"),
+        ] {
+            let expiry: Expiry = text.parse().unwrap();
+            assert_eq!((expiry.unix_seconds(), expiry.to_string().as_str()), (seconds, shown), "{text}");
+            assert_eq!(expiry.to_string().parse(), Ok(expiry), "{text}");
+        }
+        for text in [
+            "",
+            "2026",
+            "2026-1-1",
+            "2026-13-01",
+            "2026-00-01",
+            "2026-02-29",
+            "2100-02-29",
+            "2026-04-31",
+            "1969-12-31",
+            "+026-01-01",
+            "2026-01-01T",
+            "2026-01-01T10:00:00",
+            "2026-01-01T24:00:00Z",
+            "2026-01-01T10:60:00Z",
+            "2026-01-01T10:00:60Z",
+            "2026-01-01T10:00Z",
+            "2026-01-01T10:00:00+01:00",
+            "2026-01-01-01",
+            "31.12.2026",
+            "30d",
+        ] {
+            assert_eq!(text.parse::<Expiry>(), Err(InvalidExpiry), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_command_takes_a_time_from_now_that_is_in_the_future() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let after =
+            |text: &str| Expiry::of_command(text, now).map(|expiry| expiry.unix_seconds() - 1_000_000_000);
+        assert_eq!((after("1h"), after("30d"), after("2w")), (Ok(3600), Ok(2_592_000), Ok(1_209_600)));
+        assert_eq!(after("2001-09-09T01:46:41Z"), Ok(1));
+        for text in [
+            "",
+            "d",
+            "0d",
+            "-1d",
+            "+1d",
+            "1.5d",
+            "30",
+            "30m",
+            "99999999999d",
+            "18446744073709551615w",
+            "ä",
+            "2001-09-09T01:46:40Z",
+            "2001-09-08",
+        ] {
+            assert!(after(text).is_err(), "{text}");
+        }
+    }
+}
