@@ -13,9 +13,9 @@ use tokio::time::{sleep_until, timeout};
 use crate::datagrams;
 use crate::load::{self, Lanes};
 use crate::protocol::{
-    self, Direction, Hello, LineError, MAX_SAMPLES, PATIENCE, Refusal, Reply, Request, SETTLE, UdpRequest,
+    self, Direction, Hello, LineError, PATIENCE, Refusal, Reply, Request, SETTLE, UdpRequest,
 };
-use crate::sample::{Counters, Sample, Sent, micros};
+use crate::sample::{Counters, MAX_SAMPLES, Sample, Sent, micros};
 use crate::sampler::{Probe, Sampler, Watch};
 use crate::verdict::{Outside, outside};
 

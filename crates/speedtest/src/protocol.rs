@@ -25,8 +25,6 @@ const MAX_HELLO: usize = 1 << 10;
 /// The most bytes of a line of the responder: a sample has fewer than 2 KiB, and more with many packet
 /// threads.
 const MAX_REPLY: usize = 16 << 10;
-/// The most samples of the responder: those of the longest test, and some more.
-pub(crate) const MAX_SAMPLES: usize = 2 * MAX_SECONDS as usize * 10;
 /// The most bytes of a token.
 const MAX_TOKEN: usize = 64;
 /// The most bytes of a name or a reason in a refusal.

@@ -8,8 +8,10 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weft_report::{PeerReport, StatusReport};
 
-use crate::SAMPLE_EVERY;
-use crate::protocol::MAX_SAMPLES;
+use crate::{MAX_SECONDS, SAMPLE_EVERY};
+
+/// The most samples of the responder: those of the longest test, and some more.
+pub(crate) const MAX_SAMPLES: usize = 2 * MAX_SECONDS as usize * 10;
 
 /// What one end observes at one moment of a test. Counters grow; only differences have a meaning.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -51,8 +53,8 @@ impl Sample {
         }
     }
 
-    /// Adds a sample of the other end to `told`, bounded by what was sent. Its time is one of `whole`, and later
-    /// than that of the one before, as rates are differences. Returns false if there are too many.
+    /// Adds a sample of the other end to `told`, bounded by what was sent. Its time is one of `whole`, and
+    /// later than that of the one before, as rates are differences. Returns false if there are too many.
     pub(crate) fn keep(mut self, told: &mut Vec<Self>, most: Sent, whole: Duration) -> bool {
         self.bound(most);
         let next = told.last().map_or(0, |last| last.at_us.saturating_add(micros(SAMPLE_EVERY / 2)));
