@@ -54,7 +54,7 @@ fn names(text: &str) -> BTreeSet<String> {
 #[test]
 fn dashboard_rules_and_page_name_metrics_that_exist() {
     let Some((a, b)) = two_ends() else { return };
-    let conf = a.conf("") + &End::peer(&b, "# weft: RateToPeer = 1Gbit");
+    let conf = a.conf("") + &End::peer(&b, "# weft: RateToPeer = 1Gbit\n# weft: Expires = 2999-12-31");
     // Some metrics are for several packet threads alone.
     let _running = a.up(&conf, &["--metrics", ADDRESS, "--packet-threads", "2"]);
     let scrape = a.get("/metrics").body;
