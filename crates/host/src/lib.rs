@@ -78,6 +78,8 @@ pub mod routes;
 mod save;
 mod step;
 mod sysctl;
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+mod system_file;
 mod system_state;
 mod unsaved;
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]

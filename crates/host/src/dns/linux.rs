@@ -8,6 +8,7 @@ use weft_config::Dns;
 
 use super::{Choice, DnsError, Method, Overruled, Places, Record, Seen, Upstream, list};
 use crate::netns;
+use crate::system_file;
 
 mod file;
 mod resolvconf;
@@ -54,8 +55,8 @@ fn choose(places: &Places, may_start: bool) -> Method {
 /// Reports whether the C library's lookups reach systemd-resolved.
 fn asks_resolved(places: &Places) -> bool {
     links_to_resolved(&places.resolv_conf)
-        || fs::read_to_string(&places.resolv_conf).is_ok_and(|text| names_a_stub(&text))
-        || fs::read_to_string(&places.nsswitch).is_ok_and(|text| has_nss_resolve(&text))
+        || system_file::read_text(&places.resolv_conf).is_ok_and(|text| names_a_stub(&text))
+        || system_file::read_text(&places.nsswitch).is_ok_and(|text| has_nss_resolve(&text))
 }
 
 /// Reports whether the file is a link to a file of systemd-resolved, which need not exist before
@@ -186,7 +187,7 @@ pub(super) fn upstream(places: &Places, interface: &str, index: Option<u32>, nam
     }
     // What a resolver on this machine asks has no mark, and goes through the tunnel.
     if !found.servers.is_empty() && found.servers.iter().all(|server| server.ip().is_loopback()) {
-        let behind = fs::read_to_string(&places.no_stub).unwrap_or_default();
+        let behind = system_file::read_text(&places.no_stub).unwrap_or_default();
         let mut behind = Upstream::parse(&behind).servers;
         behind.retain(|server| !server.ip().is_loopback());
         if !behind.is_empty() {

@@ -1,7 +1,7 @@
 //! Runs the programs that DNS is set by, with a limit for their time.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,7 @@ fn wait(
     let mut read = |said: &mut Vec<u8>| {
         // Reads what is available: the error is `WouldBlock`, and the data before it is kept.
         if let Some(output) = &mut output {
-            let _ = output.read_to_end(said);
+            let _ = output.take(1 << 20).read_to_end(said);
             said.truncate(MAX_SAID);
         }
     };

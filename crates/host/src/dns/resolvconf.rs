@@ -9,6 +9,7 @@ use weft_config::Dns;
 
 use super::super::program::{self, run};
 use super::super::{DnsError, Method, Overruled, Places, Seen, list};
+use crate::system_file;
 
 /// How many servers the C library asks (`MAXNS` in resolv.h).
 const MAX_SERVERS: usize = 3;
@@ -163,7 +164,7 @@ fn exclusive(places: &Places) -> Option<String> {
 /// and version has the entries in another directory below it.
 fn is_stored(places: &Places, entry: &str, settings: &Dns) -> bool {
     let Ok(directories) = fs::read_dir(&places.resolvconf) else { return false };
-    let has = |path: &Path| fs::read_to_string(path).is_ok_and(|text| has_all(&text, settings));
+    let has = |path: &Path| system_file::read_text(path).is_ok_and(|text| has_all(&text, settings));
     directories.flatten().any(|directory| has(&directory.path().join(entry)))
 }
 
@@ -186,12 +187,12 @@ fn servers(text: &str) -> impl Iterator<Item = IpAddr> {
 }
 
 fn read(path: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+    String::from_utf8_lossy(&system_file::read(path).unwrap_or_default()).into_owned()
 }
 
 /// Says in words for people what a file is.
 fn beginning(path: &Path) -> String {
-    match fs::read(path) {
+    match system_file::read(path) {
         Ok(content) => {
             let text = String::from_utf8_lossy(&content);
             let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
@@ -238,7 +239,7 @@ fn lines_of(listed: &str, is_wanted: impl Fn(&str) -> bool) -> String {
 /// of a file, in which a prefix with a star stands for tunnels (`tun*`): `tun.wg0` is then sorted like a
 /// tunnel.
 fn entry(places: &Places, interface: &str) -> String {
-    let order = fs::read_to_string(&places.interface_order).unwrap_or_default();
+    let order = system_file::read_text(&places.interface_order).unwrap_or_default();
     match order.lines().find_map(prefix) {
         Some(prefix) => format!("{prefix}.{interface}"),
         None => interface.to_owned(),

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use weft_config::Dns;
 
 use super::{DnsError, Places, program};
+use crate::system_file;
 
 /// Returns the program.
 pub(super) fn find(places: &Places) -> Result<PathBuf, DnsError> {
@@ -95,7 +96,7 @@ fn resolvers(places: &Places, interface: &str, settings: &Dns) -> Vec<(PathBuf, 
 }
 
 fn is_own(path: &Path, interface: &str) -> bool {
-    fs::read_to_string(path).is_ok_and(|text| text.starts_with(&first_line(interface)))
+    system_file::read_text(path).is_ok_and(|text| text.starts_with(&first_line(interface)))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), DnsError> {

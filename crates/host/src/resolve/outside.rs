@@ -8,9 +8,9 @@
 //!        └────────── query, answer ──────────────► name server
 //! ```
 
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Once};
 use std::thread;
@@ -22,6 +22,7 @@ use super::tunnel::Tunnel;
 use crate::dns;
 use crate::misrouted::Misrouted;
 use crate::routes::Netlink;
+use crate::system_file;
 use client::{Client, Server};
 
 #[path = "outside/client.rs"]
@@ -97,7 +98,8 @@ impl Outside {
 impl Query {
     /// Returns the addresses of the name, the preferred ones first; at least one.
     pub(super) fn addresses(&self) -> io::Result<Vec<IpAddr>> {
-        let known = fs::read_to_string(HOSTS).map(|text| hosts::find(&text, &self.host)).unwrap_or_default();
+        let text = system_file::read_text(Path::new(HOSTS));
+        let known = text.map(|text| hosts::find(&text, &self.host)).unwrap_or_default();
         let found = if known.is_empty() {
             let open = |server: &Server, kind| {
                 self.outside.socket(server.address, kind, self.mark, server.device.clone())

@@ -16,6 +16,7 @@ use super::super::super::{DnsError, Places};
 use super::failure;
 use super::state::{FileState, remove_leftover};
 use crate::netns;
+use crate::system_file;
 
 /// A file that is or was /etc/resolv.conf in this mount namespace, and the place of its state.
 pub(super) struct ResolvConf<'a> {
@@ -114,7 +115,7 @@ impl<'a> ResolvConf<'a> {
         Ok(match state {
             FileState::Link { target, .. } => {
                 let leads_to = directory_of(&self.places.resolv_conf).join(&target);
-                FileState::Link { content: fs::read(leads_to).unwrap_or_default(), target }
+                FileState::Link { content: system_file::read(&leads_to).unwrap_or_default(), target }
             }
             other => other,
         })

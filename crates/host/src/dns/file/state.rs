@@ -6,6 +6,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::system_file;
+
 /// The beginning of the first line of every file that weft writes for the C library.
 pub(super) const MARK: &str = "# Written by weft for ";
 /// What is around the path of the former content, in a comment.
@@ -44,15 +46,15 @@ impl FileState {
             Err(error) => return Err(error),
         };
         if metadata.is_symlink() {
-            let content = fs::read(path).unwrap_or_default();
+            let content = system_file::read(path).unwrap_or_default();
             return Ok(Self::Link { target: fs::read_link(path)?, content });
         }
-        Ok(Self::with_metadata(&metadata, fs::read(path)?))
+        Ok(Self::with_metadata(&metadata, system_file::read(path)?))
     }
 
     /// Reads the state of an open file. `path` leads to it.
     pub(super) fn of_file(file: &File, path: &Path) -> io::Result<Self> {
-        Ok(Self::with_metadata(&file.metadata()?, fs::read(path)?))
+        Ok(Self::with_metadata(&file.metadata()?, system_file::read(path)?))
     }
 
     fn with_metadata(metadata: &fs::Metadata, content: Vec<u8>) -> Self {
@@ -216,7 +218,7 @@ fn may_be_written_in_place(error: &io::Error) -> bool {
 /// Writes the content at once, with empty lines in place of the rest of a longer one, before it sets the
 /// length: a reader never finds half of it. After a failure, as on a full disk, the file is as it was.
 fn write_in_place(path: &Path, content: &[u8]) -> io::Result<()> {
-    let before = fs::read(path)?;
+    let before = system_file::read(path)?;
     let mut padded = content.to_vec();
     padded.resize(content.len().max(before.len()), b'\n');
     let file = OpenOptions::new().write(true).open(path)?;
