@@ -206,11 +206,12 @@ fn servers_that_it_has_forgotten_are_seen_and_so_is_another_resolver() {
         assert_eq!(system.method(Choice::Auto).unwrap(), method, "{target:?}");
         assert_eq!(system.present_method(), method, "{target:?}");
     }
-    // While it does not run, and is not to be started, there is nothing to see.
+    // While it does not run, names are not looked up in the tunnel. It is not started.
     fs::remove_file(machine.resolv_conf()).unwrap();
     symlink("../run/systemd/resolve/stub-resolv.conf", machine.resolv_conf()).unwrap();
     drop(resolved);
-    assert_eq!(look(), Seen::InForce);
+    let Seen::Overruled(overruled) = look() else { panic!("{:?}", look()) };
+    assert!(overruled.by.contains("does not run"), "{overruled:?}");
 }
 
 #[test]

@@ -41,10 +41,17 @@ pub(super) struct Session {
     end: Instant,
 }
 
-/// Looks whether systemd-resolved has these settings of an interface, and no others have a part in them; it
-/// forgets what another program reverts. If it does not run or does not answer, there is nothing to see.
+/// Looks whether systemd-resolved runs and has these settings of an interface, and no others have a part in
+/// them; it forgets what another program reverts. It may have been stopped on purpose, and is not started.
 pub(super) fn look(places: &Places, index: u32, settings: &Dns) -> Result<Seen, DnsError> {
-    let Some(session) = Session::begin(places, false)? else { return Ok(Seen::InForce) };
+    let Some(session) = Session::begin(places, false)? else {
+        return Ok(Seen::Overruled(Overruled {
+            by: "systemd-resolved, which has its name servers, does not run".to_owned(),
+            advice: "`systemctl start systemd-resolved`, and weft sets them there again; or give /etc/resolv.conf \
+                     servers without it, and `weft reload`"
+                .to_owned(),
+        }));
+    };
     let is_other = |found: &Servers| !settings.servers.is_empty() && *found != servers(settings);
     if let Some(found) = session.of_link::<Servers>(index, "DNS")?.filter(is_other) {
         let what = if found.is_empty() { "no" } else { "other" };
