@@ -47,7 +47,7 @@ pub fn choose() -> Result<(), Error> {
         if named.is_some() {
             return Err(Error::new(Code::Configuration, format!("{VARIABLE}=avx512: {reason}")));
         }
-        warn!(%reason, "AVX-512 does not work: aws-lc encrypts instead, at half of the speed");
+        warn!(%reason, "AVX-512 does not work: aws-lc encrypts instead, which is slower");
         return take(Cipher::AwsLc);
     }
     take(cipher)

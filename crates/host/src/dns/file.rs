@@ -201,7 +201,9 @@ fn update(
         present = settled(present, || file.read())?;
     }
     let has_ours = has_ours(file, &present, saved.as_ref())?;
-    let is_lost = saved.is_none();
+    let had_state = saved.is_some();
+    let had_original = saved.as_ref().is_none_or(|saved| saved.had_original);
+    let is_lost = !had_state || (had_original && file.read_backup()? == FileState::Missing);
     let before = saved.unwrap_or_default();
     let mut layers = before.clone();
     let dropped = layers.drop_dead();
@@ -216,12 +218,15 @@ fn update(
             places.resolv_conf.display(),
             places.state.display()
         );
-        put(&backup, &present.without_mark())?;
+        let present = present.without_mark();
+        put(&backup, &present)?;
+        layers.had_original = present != FileState::Missing;
         layers.is_original_lost = true;
     } else if !has_ours && !layers.is_empty() {
         // This is the first layer, or another program rewrote the file: the present content is restored
         // later.
         put(&backup, &present)?;
+        layers.had_original = present != FileState::Missing;
         layers.is_original_lost = false;
     } else if !has_ours {
         file.clear_state()?;
@@ -243,7 +248,7 @@ fn update(
     let written = file.put(&text::compose(&backup, &original, &layers));
     if written.is_err() {
         // The layers are restored. If that fails too, the next call finds an unmarked file and clears up.
-        let _ = if is_lost { file.clear_state() } else { before.save(file) };
+        let _ = if had_state { before.save(file) } else { file.clear_state() };
     }
     written.map(|()| dropped)
 }

@@ -54,7 +54,10 @@ fn findings(host: &Host, interface: &InterfaceName) -> Vec<Finding> {
                 Level::Problem,
                 format!("another program has renamed the interface to {name}, and {interface} is taken"),
             )
-            .advise("its rules are for its own name: take it down and up again"),
+            .advise(
+                "its rules are for its own name: take it down and up again; a rule or .link file of systemd-udevd \
+                 (`grep -r 'NAME=\\|Name=' /etc/udev/rules.d /etc/systemd/network`) may rename each new interface",
+            ),
             Undone::Step(..) if findings.len() >= NAMED_STEPS => {
                 more += 1;
                 continue;

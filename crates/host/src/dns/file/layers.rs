@@ -34,6 +34,9 @@ impl Layer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Layers {
     layers: Vec<Layer>,
+    /// Whether there was something in the place of the file before the first layer.
+    #[serde(default)]
+    pub(super) had_original: bool,
     /// Whether the content from before the first layer was not found any more.
     #[serde(default)]
     pub(super) is_original_lost: bool,
