@@ -42,7 +42,7 @@ use wfp::system as platform;
 pub use error::FirewallError;
 pub(crate) use local::is_local;
 #[cfg(target_os = "linux")]
-pub use platform::{Contents, contents, is_in_force};
+pub use platform::{Contents, contents, rules_added};
 pub(crate) use platform::{RECOGNISES, removing_command};
 pub use platform::{apply, check, present, remove};
 
@@ -211,13 +211,13 @@ pub fn contents(_: &Rules) -> Result<Contents, FirewallError> {
     Ok(Contents {})
 }
 
-/// Reports whether there are any rules of the interface, if these are wanted.
+/// Returns `None` if there are no rules of the interface, and these are wanted. What others add is not seen.
 ///
 /// # Errors
 /// Those of [`FirewallError`].
 #[cfg(not(target_os = "linux"))]
-pub fn is_in_force(rules: &Rules, _: &Contents) -> Result<bool, FirewallError> {
-    Ok(rules.is_empty() || !present(&rules.interface)?.is_empty())
+pub fn rules_added(rules: &Rules, _: &Contents) -> Result<Option<usize>, FirewallError> {
+    Ok((rules.is_empty() || !present(&rules.interface)?.is_empty()).then_some(0))
 }
 
 /// Returns the addresses as they appear in packets: IPv4-mapped addresses as IPv4, and without scopes.

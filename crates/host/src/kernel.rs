@@ -128,12 +128,13 @@ impl Kernel {
         Ok(steps.iter().filter(is_in_force).cloned().collect())
     }
 
-    /// Reports whether the tables of the packet filter are there, with the rules that were in them.
-    pub(super) fn has_firewall(&self, wanted: &Firewall) -> bool {
-        outside::has_firewall(&self.interface, wanted, &self.firewall).unwrap_or_else(|error| {
+    /// Returns how many rules another program has added to the tables of the packet filter; `None` if these
+    /// are not there with the rules that were in them.
+    pub(super) fn rules_added(&self, wanted: &Firewall) -> Option<usize> {
+        outside::rules_added(&self.interface, wanted, &self.firewall).unwrap_or_else(|error| {
             tracing::debug!("{error}");
             // What cannot be read was not seen to be gone.
-            true
+            Some(0)
         })
     }
 

@@ -98,13 +98,14 @@ pub(super) fn firewall_contents(interface: &InterfaceName, wanted: &Firewall) ->
     })
 }
 
-/// Reports whether the firewall rules of the interface are there, as they were set.
-pub(super) fn has_firewall(
+/// Returns how many rules another program has added to those of the interface; `None` if these are not there
+/// as they were set.
+pub(super) fn rules_added(
     interface: &InterfaceName,
     wanted: &Firewall,
     set: &Contents,
-) -> Result<bool, HostError> {
-    firewall::is_in_force(&rules(interface, wanted, firewall::RECOGNISES), set).map_err(failed)
+) -> Result<Option<usize>, HostError> {
+    firewall::rules_added(&rules(interface, wanted, firewall::RECOGNISES), set).map_err(failed)
 }
 
 /// Removes the firewall rules of the interface.

@@ -28,6 +28,8 @@ pub enum Undone {
     Renamed(String),
     /// A step that may be undone on purpose, or with the reason why it cannot be done again.
     Step(Step, Option<String>),
+    /// So many rules were added to those of the packet filter. They may be meant.
+    Added(usize),
 }
 
 mod dns;
@@ -229,16 +231,25 @@ impl Host {
     /// whether they are there.
     pub fn restore_firewall(&mut self) -> bool {
         let kernel = &self.kernel;
+        let mut added = 0;
         let is_gone = |step: &&Step| match step {
-            Step::Firewall(wanted) => !kernel.has_firewall(wanted),
+            Step::Firewall(wanted) => match kernel.rules_added(wanted) {
+                Some(rules) => {
+                    added += rules;
+                    false
+                }
+                None => true,
+            },
             Step::Sysctl { name, value, .. } => sysctl::read(name).is_some_and(|now| now != *value),
             _ => false,
         };
         let gone: Vec<Step> = self.applied.steps().iter().filter(is_gone).cloned().collect();
         let failures = self.restore(&gone);
+        let are_there = failures.is_empty();
         self.undone_firewall =
             failures.into_iter().map(|(step, why)| Undone::Step(step, Some(why))).collect();
-        self.undone_firewall.is_empty()
+        self.undone_firewall.extend((added > 0).then_some(Undone::Added(added)));
+        are_there
     }
 
     /// Does steps again, and logs it. Returns those that cannot be done, each with the reason.

@@ -60,6 +60,27 @@ fn rich() -> String {
 }
 
 #[test]
+fn a_file_stands_for_the_interface_of_its_name() {
+    sandbox::run(|| {
+        let rich = FakeDaemon::start("rich", &rich());
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("rich.conf");
+        std::fs::write(&file, format!("[Interface]\nPrivateKey = {}\n", weft(&["genkey"]).output())).unwrap();
+        let file = file.to_str().unwrap();
+        for words in [&["show", "", "dump"][..], &["show", "", "peers"], &["showconf", ""]] {
+            let of = |interface: &str| {
+                let words: Vec<&str> =
+                    words.iter().map(|word| if word.is_empty() { interface } else { *word }).collect();
+                weft(&words).output()
+            };
+            assert_eq!(of(file), of("rich"), "{words:?}");
+        }
+        weft(&["set", file, "fwmark", "7"]).output();
+        assert_eq!(rich.sets(), ["set=1\nfwmark=7\n\n"]);
+    });
+}
+
+#[test]
 fn scripts_read_the_same_bytes_as_from_wg() {
     if !here::installed(&["wg"]) {
         return;

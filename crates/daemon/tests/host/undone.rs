@@ -67,6 +67,23 @@ fn a_firewall_that_starts_again_does_not_end_the_kill_switch() {
     }
 }
 
+#[test]
+fn a_rule_that_is_added_to_the_kill_switch_stays_and_is_told() {
+    if !here::installed(&["nft"]) {
+        return;
+    }
+    let Some(network) = Network::new() else { return };
+    let text = End::new(1).interface("# weft: KillSwitch = on")
+        + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0");
+    let client = network.up(&network.file("weft0.conf", &text));
+    assert_eq!(findings(&network), []);
+    run(&network.client, "nft insert rule inet weft-weft0 sent tcp dport 9 accept comment mine");
+    told(&network, &client, "rules_added", "(1 rules more): they may let packets past the kill switch");
+    run(&network.client, "nft delete rule inet weft-weft0 sent $(handle inet weft-weft0 sent mine)");
+    until("it is told no more", || findings(&network).is_empty());
+    client.stop();
+}
+
 /// The findings of the client about what another program has undone.
 fn findings(network: &Network) -> Vec<(String, String)> {
     let ended = network.run(&["status", NAME, "--json", "--sample", "0"]);
@@ -74,7 +91,8 @@ fn findings(network: &Network) -> Vec<(String, String)> {
     let findings = status["interfaces"][0]["findings"].as_array().unwrap().iter();
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
     let all = findings.map(|finding| (text(finding, "check"), text(finding, "says")));
-    all.filter(|(check, _)| check == "undone" || check.starts_with("device_")).collect()
+    let is_undone = |check: &str| ["undone", "rules_added"].contains(&check) || check.starts_with("device_");
+    all.filter(|(check, _)| is_undone(check)).collect()
 }
 
 /// Waits until there is exactly one such finding, with these words, and it is in the log.

@@ -96,33 +96,35 @@ pub fn contents(rules: &Rules) -> Result<Contents, FirewallError> {
     read.map(Contents).map_err(|error| unreadable(&reading(rules), error))
 }
 
-/// Reports whether all tables of these rules exist, with the very chains and rules that `set` has. Rules that
-/// another program adds may be meant.
+/// Returns how many rules another program has added to the tables of these rules, which may be meant; `None`
+/// if not all tables exist, with the very chains and rules that `set` has.
 ///
 /// # Errors
 /// Those of [`FirewallError`].
-pub fn is_in_force(rules: &Rules, set: &Contents) -> Result<bool, FirewallError> {
+pub fn rules_added(rules: &Rules, set: &Contents) -> Result<Option<usize>, FirewallError> {
     let wanted = wanted_tables(rules);
     let count = wanted.len();
     let active = table_socket::active(wanted).map_err(|error| unreadable(&reading(rules), error))?;
     if active.len() < count {
-        return Ok(false);
+        return Ok(None);
     }
-    let has_all = TableSocket::open().and_then(|mut socket| {
+    let added = TableSocket::open().and_then(|mut socket| {
+        let mut added = 0;
         for (table, chains, rules) in &set.0 {
             for chain in chains {
                 if socket.chain(table, &chain.name)?.as_ref() != Some(chain) {
-                    return Ok(false);
+                    return Ok(None);
                 }
             }
             let found = socket.rules(table)?;
             if !rules.iter().all(|rule| found.contains(rule)) {
-                return Ok(false);
+                return Ok(None);
             }
+            added += found.len() - rules.len();
         }
-        Ok(true)
+        Ok(Some(added))
     });
-    has_all.map_err(|error| unreadable(&reading(rules), error))
+    added.map_err(|error| unreadable(&reading(rules), error))
 }
 
 fn reading(rules: &Rules) -> String {

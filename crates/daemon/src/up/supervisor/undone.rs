@@ -58,6 +58,15 @@ fn findings(host: &Host, interface: &InterfaceName) -> Vec<Finding> {
                 "its rules are for its own name: take it down and up again; a rule or .link file of systemd-udevd \
                  (`grep -r 'NAME=\\|Name=' /etc/udev/rules.d /etc/systemd/network`) may rename each new interface",
             ),
+            Undone::Added(rules) => Finding::new(
+                "rules_added",
+                if is_blocked { Level::Warning } else { Level::Note },
+                format!(
+                    "another program has added to the firewall rules of {interface} ({rules} rules more){}",
+                    if is_blocked { ": they may let packets past the kill switch" } else { "" }
+                ),
+            )
+            .advise("see `nft list ruleset`: they stay, since they may be meant, until `weft down`"),
             Undone::Step(..) if findings.len() >= NAMED_STEPS => {
                 more += 1;
                 continue;
