@@ -3,9 +3,6 @@
 use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-/// The group of the service's user, whose service reads a large file itself.
-const GROUP_OF_SERVICE: &str = "weft";
-
 /// Returns the permission bits of a regular file, if its group or others can read it. The groups of root and
 /// of the service's user may.
 pub(super) fn readable_by_others(metadata: &Metadata) -> Option<u32> {
@@ -22,9 +19,10 @@ fn is_trusted(group: u32) -> bool {
     group == 0 || gid_of_service() == Some(group)
 }
 
+/// Returns the group of the service's user, whose service reads a large file itself.
 #[cfg(not(target_os = "ios"))]
 fn gid_of_service() -> Option<u32> {
-    nix::unistd::Group::from_name(GROUP_OF_SERVICE).ok().flatten().map(|group| group.gid.as_raw())
+    nix::unistd::Group::from_name("weft").ok().flatten().map(|group| group.gid.as_raw())
 }
 
 #[cfg(target_os = "ios")]
