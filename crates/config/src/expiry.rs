@@ -88,10 +88,12 @@ impl FromStr for Expiry {
             && hour < 24
             && minute < 60
             && second < 60;
+        if !is_valid {
+            return Err(InvalidExpiry);
+        }
         let days =
             days_before_year(year) + (1..month).map(|month| days_in(year, month)).sum::<u64>() + day - 1;
-        let unix_seconds = days * DAY + hour * 3600 + minute * 60 + second;
-        if is_valid { Ok(Self { unix_seconds }) } else { Err(InvalidExpiry) }
+        Ok(Self { unix_seconds: days * DAY + hour * 3600 + minute * 60 + second })
     }
 }
 
@@ -189,6 +191,8 @@ mod tests {
             "2026-04-31",
             "1969-12-31",
             "+026-01-01",
+            "1970-01-00",
+            "0000-00-00",
             "2026-01-01T",
             "2026-01-01T10:00:00",
             "2026-01-01T24:00:00Z",

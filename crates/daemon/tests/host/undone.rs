@@ -78,7 +78,7 @@ fn a_rule_that_is_added_to_the_kill_switch_stays_and_is_told() {
     let client = network.up(&network.file("weft0.conf", &text));
     assert_eq!(findings(&network), []);
     run(&network.client, "nft insert rule inet weft-weft0 sent tcp dport 9 accept comment mine");
-    told(&network, &client, "rules_added", "(1 rules more): they may let packets past the kill switch");
+    told(&network, &client, "rules_added", "(rules: 1): they may let packets past the kill switch");
     run(&network.client, "nft delete rule inet weft-weft0 sent $(handle inet weft-weft0 sent mine)");
     until("it is told no more", || findings(&network).is_empty());
     client.stop();

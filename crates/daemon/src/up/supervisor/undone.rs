@@ -62,7 +62,7 @@ fn findings(host: &Host, interface: &InterfaceName) -> Vec<Finding> {
                 "rules_added",
                 if is_blocked { Level::Warning } else { Level::Note },
                 format!(
-                    "another program has added to the firewall rules of {interface} ({rules} rules more){}",
+                    "another program has added to the firewall rules of {interface} (rules: {rules}){}",
                     if is_blocked { ": they may let packets past the kill switch" } else { "" }
                 ),
             )
