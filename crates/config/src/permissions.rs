@@ -19,7 +19,7 @@ fn is_trusted(group: u32) -> bool {
     group == 0 || gid_of_service() == Some(group)
 }
 
-/// Returns the group of the service's user, whose service reads a large file itself.
+/// Returns the group of the service's user: the service reads a large file itself.
 #[cfg(not(target_os = "ios"))]
 fn gid_of_service() -> Option<u32> {
     nix::unistd::Group::from_name("weft").ok().flatten().map(|group| group.gid.as_raw())

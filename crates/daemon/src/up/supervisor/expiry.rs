@@ -16,8 +16,8 @@ use crate::up::reload::current;
 const LONGEST: Duration = Duration::from_secs(3600);
 
 impl Supervisor {
-    /// Ends the peers whose time has come by the wall clock. Returns when to look again; `None` if no peer
-    /// has such a time.
+    /// Ends the peers that have reached their time by the wall clock. Returns when to look again; `None` if
+    /// no peer has such a time.
     pub(super) fn look_after_expiry(&mut self) -> Option<Instant> {
         self.config.peers.iter().find(|peer| peer.report.expires.is_some())?;
         let now = SystemTime::now();
