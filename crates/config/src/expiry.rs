@@ -5,6 +5,8 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 const DAY: u64 = 86_400;
 
@@ -76,75 +78,20 @@ impl FromStr for Expiry {
     type Err = InvalidExpiry;
 
     fn from_str(text: &str) -> Result<Self, InvalidExpiry> {
-        let (date, time) = match text.split_once(['T', 't', ' ']) {
-            Some((date, time)) => (date, time.strip_suffix(['Z', 'z']).ok_or(InvalidExpiry)?),
-            None => (text, "23:59:59"),
-        };
-        let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
-        let [hour, minute, second] = numbers(time, ':', [2, 2, 2])?;
-        let is_valid = year >= 1970
-            && (1..=12).contains(&month)
-            && (1..=days_in(year, month)).contains(&day)
-            && hour < 24
-            && minute < 60
-            && second < 60;
-        if !is_valid {
-            return Err(InvalidExpiry);
-        }
-        let days =
-            days_before_year(year) + (1..month).map(|month| days_in(year, month)).sum::<u64>() + day - 1;
-        Ok(Self { unix_seconds: days * DAY + hour * 3600 + minute * 60 + second })
+        let is_day = text.len() == "2030-12-31".len();
+        let text = if is_day { format!("{text}T23:59:59Z") } else { text.to_owned() };
+        let time = OffsetDateTime::parse(&text, &Rfc3339).ok().filter(|time| time.offset().is_utc());
+        let time = time.ok_or(InvalidExpiry)?;
+        let unix_seconds = u64::try_from(time.unix_timestamp()).map_err(|_| InvalidExpiry)?;
+        Ok(Self { unix_seconds })
     }
-}
-
-/// Parses three numbers with these lengths.
-fn numbers(text: &str, separator: char, lengths: [usize; 3]) -> Result<[u64; 3], InvalidExpiry> {
-    let mut parts = text.split(separator);
-    let mut number = |length: usize| {
-        let part = parts.next().filter(|part| part.len() == length).ok_or(InvalidExpiry)?;
-        let is_number = part.bytes().all(|byte| byte.is_ascii_digit());
-        part.parse().ok().filter(|_| is_number).ok_or(InvalidExpiry)
-    };
-    let numbers = [number(lengths[0])?, number(lengths[1])?, number(lengths[2])?];
-    if parts.next().is_none() { Ok(numbers) } else { Err(InvalidExpiry) }
-}
-
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-fn days_in(year: u64, month: u64) -> u64 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Returns the days from 1970 to the first day of the year.
-fn days_before_year(year: u64) -> u64 {
-    let leap_days = |before: u64| before / 4 - before / 100 + before / 400;
-    let years = year.saturating_sub(1970);
-    years * 365 + leap_days((1970 + years) - 1) - leap_days(1969)
 }
 
 impl fmt::Display for Expiry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut days, rest) = (self.unix_seconds / DAY, self.unix_seconds % DAY);
-        // Never too late: no year has more days.
-        let mut year = 1970 + days / 366;
-        while days_before_year(year + 1) <= days {
-            year += 1;
-        }
-        days -= days_before_year(year);
-        let mut month = 1;
-        while days >= days_in(year, month) {
-            days -= days_in(year, month);
-            month += 1;
-        }
-        let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-        write!(f, "{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", days + 1)
+        let time = i64::try_from(self.unix_seconds).ok();
+        let time = time.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+        f.write_str(&time.and_then(|time| time.format(&Rfc3339).ok()).ok_or(fmt::Error)?)
     }
 }
 
