@@ -9,6 +9,7 @@ use crate::logging::Format;
 pub mod assets;
 pub mod drop_in;
 mod exec;
+mod groups;
 mod host;
 mod metrics;
 mod proxy;
@@ -27,18 +28,23 @@ Examples:
   sudo weft wg0                 in place of wireguard-go: an interface for wg(8) and wg-quick(8)
   sudo weft down wg0";
 
+/// The heading of options that trade memory, processors and latency.
+const PERFORMANCE: &str = "Performance";
+
 /// A WireGuard VPN daemon.
 #[derive(Debug, Parser)]
 #[command(name = "weft", version, propagate_version = true, max_term_width = 100)]
+#[command(help_template = groups::help_template())]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct Cli {
     /// What to log: a level (error, warn, info, debug, trace) or targets, as in
     /// `info,weft_host::routes=debug`. Without it RUST_LOG counts, else `info` (`warn` for exec, `error` for
     /// the demo).
-    #[arg(long, global = true, value_name = "FILTER")]
+    #[arg(long, global = true, value_name = "FILTER", help_heading = "Logging", hide_short_help = true)]
     pub log: Option<String>,
     /// How log lines look, on standard error.
     #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
+    #[arg(help_heading = "Logging", hide_short_help = true)]
     pub log_format: Format,
     /// Run as the service of this interface, under the service control manager of Windows.
     #[arg(long, value_name = "NAME", hide = true)]
@@ -48,77 +54,88 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What to do.
+/// What to do, in the order of the groups of `weft --help`, where the first lines of the commands stand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Bring an interface up and run it until SIGTERM, Ctrl-C, or the end of the terminal.
+    /// Bring an interface up and run it; -d goes to the background.
+    ///
+    /// It runs until SIGTERM, Ctrl-C or the end of the terminal, and then takes everything down.
     Up(UpArgs),
-    /// Run an interface for wg(8) to configure, in place of wireguard-go; `weft NAME` for short.
-    Run(drop_in::RunArgs),
-    /// Run a command whose only network is a tunnel, without root (Linux).
-    Exec(ExecArgs),
-    /// Use a tunnel without root and without a change to this host: SOCKS5, HTTP, and forwarded ports.
-    Proxy(ProxyArgs),
-    /// Take an interface down, or remove what a daemon left of it when it crashed.
+    /// Take an interface down, also what a crash left of it.
     Down(DownArgs),
-    /// Run an interface whenever the machine runs (macOS, FreeBSD, Windows; on Linux the command names the
-    /// unit of systemd).
-    Service(ServiceArgs),
-    /// Write the state of a running interface into the file that it was brought up from.
-    Save(args::SaveArgs),
-    /// Make a running interface match its file, and change only what differs: sessions continue.
-    Reload(args::ReloadArgs),
-    /// Add peers to an interface and hand out their files, list, rename, disable and remove them.
+    /// Show what runs, each peer, and what is wrong.
+    Status(args::StatusArgs),
+    /// Add peers and hand out their files; list, rename, remove them.
     Peer(args::PeerArgs),
-    /// Check a configuration file and show what it means; nothing is changed.
+    /// Make a running interface match its file; sessions continue.
+    Reload(args::ReloadArgs),
+    /// Check a configuration file and say what it means.
     Check(args::CheckArgs),
+    /// Make an interface for wg(8) to configure, as wireguard-go does.
+    ///
+    /// `weft NAME` for short.
+    Run(drop_in::RunArgs),
+    /// Show a tunnel at work: two ends and traffic on this machine.
+    Demo(DemoArgs),
+    /// Watch an interface live: rates, handshakes, drops, queues.
+    Top(args::TopArgs),
+    /// Show running interfaces and their peers as wg(8) does.
+    Show(args::ShowArgs),
+    /// Check this machine and a configuration; say what to change.
+    Doctor(args::DoctorArgs),
+    /// Write packets of an interface into a file for Wireshark.
+    ///
+    /// Those inside the tunnel and those around it.
+    Capture(args::CaptureArgs),
+    /// Measure a tunnel with its peer; say what limits it (Linux).
+    Speedtest(args::SpeedtestArgs),
+    /// Write the running state into the interface's file.
+    Save(args::SaveArgs),
+    /// Change settings and peers of a running interface.
+    Set(args::SetArgs),
+    /// Replace the configuration of a running interface by a file's.
+    ///
+    /// Settings and peers that are not in the file are removed. Some daemons end all sessions; `weft
+    /// syncconf` keeps them.
+    Setconf(args::ConfArgs),
+    /// Add the configuration in a file to that of an interface.
+    Addconf(args::ConfArgs),
+    /// Change only what differs between an interface and a file.
+    ///
+    /// Peers with the same settings in the file keep their sessions; peers that are not in the file are
+    /// removed. The private key and the port stay if the file does not set them. The file may be one of
+    /// wg-quick.
+    Syncconf(args::ConfArgs),
+    /// Run a command whose only network is a tunnel (Linux).
+    Exec(ExecArgs),
+    /// Use a tunnel through SOCKS5, HTTP and forwarded ports.
+    ///
+    /// Neither needs root, nor changes this host.
+    Proxy(ProxyArgs),
     /// Print a new private key.
     #[command(after_help = "Example:\n  (umask 077; weft genkey > private.key)")]
     Genkey,
     /// Print a new preshared key.
     #[command(after_help = "Example:\n  (umask 077; weft genpsk > preshared.key)")]
     Genpsk,
-    /// Read a private key from standard input and print its public key.
+    /// Read a private key from standard input; print its public key.
     #[command(after_help = "Example:\n  weft pubkey < private.key")]
     Pubkey,
-    /// Show what running interfaces do, and what is wrong with them.
-    Status(args::StatusArgs),
-    /// Watch a running interface: rates, handshakes, drops, batches, queues.
-    Top(args::TopArgs),
-    /// Write packets of a running interface into a file for Wireshark, inside the tunnel and around it.
-    Capture(args::CaptureArgs),
-    /// Measure a tunnel together with its peer, and say what limits it (Linux).
-    Speedtest(args::SpeedtestArgs),
-    /// Check this machine, and what a configuration asks of it, and say what to change.
-    Doctor(args::DoctorArgs),
-    /// Show running interfaces and their peers.
-    Show(args::ShowArgs),
-    /// Print the configuration of a running interface, as a file for `weft setconf`.
+    /// Print the configuration of a running interface.
+    ///
+    /// It is a file for `weft setconf`.
     Showconf(args::ShowconfArgs),
-    /// Change a running interface, and add, change or remove its peers.
-    Set(args::SetArgs),
-    /// Replace the configuration of a running interface by that in a file.
-    ///
-    /// Settings and peers that are not in the file are removed. Some daemons end all sessions; `weft
-    /// syncconf` keeps them.
-    Setconf(args::ConfArgs),
-    /// Add the configuration in a file to that of a running interface.
-    Addconf(args::ConfArgs),
-    /// Change only those settings of a running interface that differ from a file.
-    ///
-    /// Peers with the same settings in the file keep their sessions; peers that are not in the file are
-    /// removed. The private key and the port stay if the file does not set them. The file may be one of
-    /// wg-quick.
-    Syncconf(args::ConfArgs),
-    /// Print a wg-quick file without what only wg-quick and `weft up` know.
+    /// Print a file without what only wg-quick and `weft up` know.
     Strip(args::StripArgs),
-    /// Print a script that completes the command line of weft in a shell.
+    /// Print a script that completes the command line in a shell.
     Completions(assets::CompletionsArgs),
+    /// Run an interface whenever the machine runs.
+    ///
+    /// On macOS, FreeBSD and Windows; on Linux the command names the unit of systemd.
+    Service(ServiceArgs),
     /// Make the manual pages, for packagers.
     #[command(hide = true)]
     Man(assets::ManArgs),
-    /// Run two tunnel ends on this machine, send traffic between them, and show how fast it went.
-    Demo(DemoArgs),
 }
 
 /// The arguments of `weft up`.
@@ -140,14 +157,6 @@ pub struct UpArgs {
     /// The name of the interface, in place of that of the file.
     #[arg(long, value_name = "NAME")]
     pub name: Option<InterfaceName>,
-    /// Give packets priority over every ordinary program (SCHED_RR): lower and steadier latency on cores that
-    /// are busy with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
-    #[arg(long)]
-    pub realtime: bool,
-    /// Count on at most this memory, in MiB: what waits for sessions and in receive buffers takes a share of
-    /// it. Otherwise the limit of the cgroup counts (MemoryMax= of systemd), else the memory of the machine.
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
-    pub memory_limit: Option<u32>,
     /// End with 0 instead of the exit codes 2, 77 and 78, with which another start would fail again: launchd
     /// starts a service again after every other code.
     #[arg(long, hide = true, conflicts_with = "daemon")]
@@ -158,6 +167,14 @@ pub struct UpArgs {
     /// Logs and metrics.
     #[command(flatten)]
     pub metrics: MetricsArgs,
+    /// Give packets priority over every ordinary program (SCHED_RR): lower and steadier latency on cores that
+    /// are busy with other work, at the expense of that work. Needs CAP_SYS_NICE or RLIMIT_RTPRIO.
+    #[arg(long, help_heading = PERFORMANCE)]
+    pub realtime: bool,
+    /// Count on at most this memory, in MiB: what waits for sessions and in receive buffers takes a share of
+    /// it. Otherwise the limit of the cgroup counts (MemoryMax= of systemd), else the memory of the machine.
+    #[arg(long, help_heading = PERFORMANCE, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
+    pub memory_limit: Option<u32>,
     /// How packets pass the TUN device.
     #[command(flatten)]
     pub tun: TunArgs,
@@ -180,6 +197,7 @@ pub struct DemoArgs {
 
 /// How packets pass a TUN device.
 #[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = PERFORMANCE)]
 pub struct TunArgs {
     /// How many packet threads share the peers (up to 64): each encrypts, decrypts, sends and receives for
     /// its own. One peer is never served by two. Several read and write the device themselves, whatever
@@ -233,6 +251,31 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_is_in_groups_with_the_log_at_the_end() {
+        let mut root = Cli::command();
+        root.build();
+        let is_help = |command: &clap::Command| command.get_name() == "help";
+        let mut rest: Vec<_> = root.get_subcommands_mut().filter(|command| !is_help(command)).collect();
+        while let Some(command) = rest.pop() {
+            let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+            let options = |help: clap::builder::StyledStr| -> Vec<String> {
+                let help = help.to_string();
+                let lines = help.lines().filter(|line| line.starts_with("      --"));
+                lines.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
+            };
+            let (short, long) = (options(command.render_help()), options(command.render_long_help()));
+            assert_eq!(long[long.len() - 2..], ["--log", "--log-format"], "{name}: {long:?}");
+            assert!(short.iter().all(|option| !option.starts_with("--log")), "{name}: {short:?}");
+            rest.extend(command.get_subcommands_mut().filter(|command| !is_help(command)));
+        }
+        let up = root.find_subcommand_mut("up").unwrap().render_help().to_string();
+        let places =
+            ["--daemon", "--kill-switch", "Metrics:", "--metrics", "Performance:", "--realtime", "--pin"]
+                .map(|text| up.find(text).unwrap_or_else(|| panic!("{text}: {up}")));
+        assert!(places.is_sorted(), "{up}");
     }
 
     #[test]

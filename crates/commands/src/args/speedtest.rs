@@ -10,6 +10,8 @@ use weft_tunnel::Rate;
 
 use crate::own_file::interface_of;
 
+const OUTPUT: &str = "Output";
+
 /// The arguments of `weft speedtest`.
 #[derive(Clone, Debug, Args)]
 #[command(allow_missing_positional = true)]
@@ -50,14 +52,14 @@ pub struct SpeedtestArgs {
     pub udp: Option<Rate>,
     /// Capture the packets of the peer during the test into this file, in the format pcapng: the first 128
     /// bytes of each, inside the tunnel and outside.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub pcap: Option<PathBuf>,
     /// Draw throughput, windows, bytes in flight and round trips into this file, as SVG; with --udp
     /// throughput and the datagrams sent, received and lost.
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
     /// Print the result with all samples as JSON on standard output.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }
 

@@ -8,22 +8,24 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _};
 use weft_config::{InterfaceName, path_of};
 
-use super::{Cli, EXIT_CODES, MetricsArgs, TunArgs};
+use super::{Cli, EXIT_CODES, MetricsArgs, PERFORMANCE, TunArgs};
 use crate::foreign;
 
 /// The arguments of `weft run`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("\
-`weft NAME` is the same if NAME is no command and can only mean an interface: it ends in a digit, has a file
-/etc/wireguard/NAME.conf, is what wg-quick(8) brings up, or one of the variables WG_… below is set. `weft -f
-NAME` is the same for every NAME, as is a link to weft with the name wireguard-go or boringtun-cli.
+`weft NAME` is the same if NAME is no command and can only mean an interface: it ends in a
+digit, has a file /etc/wireguard/NAME.conf, is what wg-quick(8) brings up, or one of the
+variables WG_… below is set. `weft -f NAME` is the same for every NAME, as is a link to weft
+with the name wireguard-go or boringtun-cli.
 
 Environment:
-  WG_PROCESS_FOREGROUND=1        stay in the foreground, like -f
-  WG_TUN_FD=N                    take over the TUN device behind descriptor N
-  WG_UAPI_FD=N                   take over the listening Unix socket behind descriptor N
-  WG_TUN_NAME_FILE=FILE          write the interface's name to FILE
-  LOG_LEVEL=verbose|error|silent what to log, unless --log or RUST_LOG says so; it keeps the terminal for it
+  WG_PROCESS_FOREGROUND=1   stay in the foreground, like -f
+  WG_TUN_FD=N               take over the TUN device behind descriptor N
+  WG_UAPI_FD=N              take over the listening Unix socket behind descriptor N
+  WG_TUN_NAME_FILE=FILE     write the interface's name to FILE
+  LOG_LEVEL=LEVEL           verbose, error or silent: what to log, unless --log or RUST_LOG
+                            says so; it keeps the terminal for it
 
 Examples:
   sudo weft wg0 && sudo wg setconf wg0 wg0.conf
@@ -39,12 +41,12 @@ pub struct RunArgs {
     /// Stay in the foreground; without it the command returns once wg(8) can configure the interface.
     #[arg(short, long)]
     pub foreground: bool,
-    /// Let packets go before every ordinary program on a core, as with `weft up`.
-    #[arg(long)]
-    pub realtime: bool,
     /// Logs and metrics.
     #[command(flatten)]
     pub metrics: MetricsArgs,
+    /// Let packets go before every ordinary program on a core, as with `weft up`.
+    #[arg(long, help_heading = PERFORMANCE)]
+    pub realtime: bool,
     /// How the device is driven.
     #[command(flatten)]
     pub tun: TunArgs,

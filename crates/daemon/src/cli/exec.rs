@@ -94,9 +94,6 @@ Examples:
 
 {EXIT_CODES}"))]
 pub struct ExecArgs {
-    /// The tunnel.
-    #[command(flatten)]
-    pub rootless: RootlessArgs,
     /// Let programs of this host reach a port of the command: `8080:3000` brings port 3000 of 127.0.0.1 in
     /// the namespace to port 8080 of this host's 127.0.0.1, `0.0.0.0:8080:3000` to all of its IPv4 addresses.
     /// May be given several times.
@@ -106,6 +103,9 @@ pub struct ExecArgs {
     /// several times.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub host_port: Vec<u16>,
+    /// The tunnel.
+    #[command(flatten)]
+    pub rootless: RootlessArgs,
     /// The command, with its arguments. It runs as this user, in this directory.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

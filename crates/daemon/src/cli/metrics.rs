@@ -7,6 +7,7 @@ use weft_config::metrics::{Address, HostName, InvalidAddress, MetricsConfig};
 
 /// How an interface reports its state.
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Metrics")]
 pub struct MetricsArgs {
     /// Serve metrics for Prometheus (/metrics), health checks (/healthz, /readyz), /status.json and a status
     /// page over HTTP: `127.0.0.1:9586`, `[::1]:9586`, or `unix:/run/weft/wg0/metrics.sock`. Every client

@@ -10,6 +10,10 @@ use weft_proxy::{Destination, Forward, LocalAddress, Reverse};
 
 use super::RootlessArgs;
 
+const SERVED: &str = "What is served";
+const PAST: &str = "Past the tunnel";
+const ACCESS: &str = "Access";
+
 /// The arguments of `weft proxy`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("\
@@ -32,40 +36,40 @@ Examples:
 
 {EXIT_CODES}"))]
 pub struct ProxyArgs {
-    /// The tunnel.
-    #[command(flatten)]
-    pub rootless: RootlessArgs,
     /// Serve SOCKS5 at this address: TCP, and UDP by UDP ASSOCIATE. May be given several times.
-    #[arg(long, value_name = "LOCAL")]
+    #[arg(long, value_name = "LOCAL", help_heading = SERVED)]
     pub socks5: Vec<LocalAddress>,
     /// Serve an HTTP proxy at this address: CONNECT, and http:// URLs. May be given several times.
-    #[arg(long, value_name = "LOCAL")]
+    #[arg(long, value_name = "LOCAL", help_heading = SERVED)]
     pub http: Vec<LocalAddress>,
     /// Carry connections, or datagrams with `udp:`, from an address of this host to HOST:PORT in the tunnel.
     /// May be given several times.
-    #[arg(long, value_name = "[udp:]LOCAL=REMOTE")]
+    #[arg(long, value_name = "[udp:]LOCAL=REMOTE", help_heading = SERVED)]
     pub forward: Vec<Forward>,
     /// Carry connections, or datagrams with `udp:`, from PORT or ADDRESS:PORT of this end of the tunnel to an
     /// address of this host. May be given several times.
-    #[arg(long, value_name = "[udp:]TUNNEL=LOCAL")]
+    #[arg(long, value_name = "[udp:]TUNNEL=LOCAL", help_heading = SERVED)]
     pub reverse: Vec<Reverse>,
     /// Connect standard input and output to this port in the tunnel, and end with the connection.
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["socks5", "http", "forward", "reverse"])]
+    #[arg(long, help_heading = SERVED, value_name = "HOST:PORT", conflicts_with_all = ["socks5", "http", "forward", "reverse"])]
     pub stdio: Option<Destination>,
     /// What happens to destinations that are in no peer's AllowedIPs. Addresses of this host, link-local ones
     /// and the networks of its other devices (as those of containers) are refused.
-    #[arg(long, value_name = "WAY", value_enum, default_value_t)]
+    #[arg(long, help_heading = PAST, value_name = "WAY", value_enum, default_value_t)]
     pub elsewhere: Elsewhere,
     /// Let clients reach these addresses by this host's network all the same. 127.0.0.0/8 and ::1 stay
     /// refused. May be given several times.
-    #[arg(long, value_name = "ADDRESS[/LENGTH]", value_parser = network)]
+    #[arg(long, help_heading = PAST, value_name = "ADDRESS[/LENGTH]", value_parser = network)]
     pub elsewhere_allow: Vec<IpNet>,
     /// Ask users of SOCKS5 and HTTP for a password: the file has a line USER:PASSWORD for each.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = ACCESS)]
     pub password_file: Option<PathBuf>,
     /// Listen on addresses that other machines reach, without a password.
-    #[arg(long)]
+    #[arg(long, help_heading = ACCESS)]
     pub allow_anyone: bool,
+    /// The tunnel.
+    #[command(flatten)]
+    pub rootless: RootlessArgs,
 }
 
 fn network(text: &str) -> Result<IpNet, String> {
