@@ -3,7 +3,7 @@
 //! ```text
 //!   client  eth0 ─── to-client   gateway   to-attacker ─── eth0  attacker
 //!     TCP at a pace, pings,      a daemon with            frames from any source, or
-//!     strangers with right keys  all peers                a malicious peer
+//!     strangers with right keys  all peers                a peer that scans
 //! ```
 //!
 //! Every measurement starts its daemons, so that the aftermath of a flood, above all used-up credit, does not
@@ -24,13 +24,13 @@ use crate::report::{PING_P99, Report, Wanted};
 use crate::site::check_permission;
 use crate::worker::Worker;
 
-mod attack;
-mod attacker;
+pub(crate) mod attack;
+pub(crate) mod attacker;
 mod figures;
 pub(crate) mod load;
-mod malicious_peer;
 mod measure;
 pub(crate) mod pinger;
+mod scanner;
 pub(crate) mod site;
 mod visitors;
 

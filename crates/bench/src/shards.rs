@@ -16,12 +16,8 @@ use crate::interrupt::Interrupt;
 use crate::report::{CPU, GBIT, Report};
 use crate::site::check_permission;
 
-mod cipher;
-mod distance;
 mod measure;
 mod site;
-
-const CIPHER: &str = "cipher alone";
 
 /// The arguments of `weft-bench shards`.
 #[derive(Clone, Debug, Args)]
@@ -128,12 +124,6 @@ pub(crate) fn run(args: &ShardsArgs, json: bool) -> Result<()> {
     let TimeArgs { secs, rounds } = args.times;
     let mut report = Report::begin(&[("rounds", &rounds), ("seconds", &secs), ("peers", &args.peers)])?;
     let ended = measure_all(args, &mut report, &interrupt);
-    let first = threads_of(args.packet_threads[0]);
-    for threads in args.packet_threads[1..].iter().map(|threads| threads_of(*threads)) {
-        for figure in [GBIT, CPU] {
-            report.compare([&threads, ""], [&first, ""], figure, None);
-        }
-    }
     for (case, base) in args.cases().iter().filter(|(case, base)| case != base) {
         let [case, base] = [case, base].map(Case::to_string);
         for figure in [GBIT, CPU] {
@@ -151,10 +141,6 @@ pub(crate) fn run(args: &ShardsArgs, json: bool) -> Result<()> {
 fn measure_all(args: &ShardsArgs, report: &mut Report, interrupt: &Interrupt) -> Result<()> {
     let cases = args.cases();
     for round in 0..args.times.rounds as usize {
-        for threads in &args.packet_threads {
-            report.attempt(CIPHER, threads_of(*threads), "", cipher::speed(threads.get().into()))?;
-            interrupt.check()?;
-        }
         for place in turns(cases.len(), round) {
             let (case, _) = cases[place];
             let sample = measure::measure(case, args.peers.into(), args.times.secs, interrupt);

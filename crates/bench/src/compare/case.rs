@@ -36,8 +36,6 @@ pub(crate) enum Case {
     Tcp { streams: u32, direction: Direction },
     /// Datagrams with `bytes` bytes of payload, as fast as one sender can send.
     UdpFlood { bytes: u32 },
-    /// The highest rate of datagrams with less than 1 % loss.
-    UdpRate,
     /// Pings through an idle tunnel.
     Ping,
     /// Pings beside a TCP stream that runs as fast as possible.
@@ -55,7 +53,7 @@ pub(crate) enum Case {
 }
 
 /// All cases that the help lists. Memory and idle measure what the other cases left behind.
-pub(super) const ALL: &str = "tcp-1 tcp-4 tcp-reverse tcp-both-ways udp-1372 udp-64 udp-rate ping ping-loaded \
+pub(super) const ALL: &str = "tcp-1 tcp-4 tcp-reverse tcp-both-ways udp-1372 udp-64 ping ping-loaded \
     cold-10 cold-30 connections-256 connections-512 stream-5 memory idle";
 
 /// The payload of a datagram that fills an IPv4 packet of 1400 bytes: with an MTU of 1420 none is fragmented.
@@ -80,7 +78,7 @@ impl Case {
     pub(super) fn table(self) -> &'static str {
         match self {
             Self::Tcp { .. } => "TCP",
-            Self::UdpFlood { .. } | Self::UdpRate => "UDP",
+            Self::UdpFlood { .. } => "UDP",
             Self::Ping | Self::PingLoaded => "ping",
             Self::Memory => "memory",
             Self::Idle => "idle",
@@ -94,7 +92,7 @@ impl Case {
     pub(crate) fn compared(self) -> &'static [Figure] {
         match self {
             Self::Tcp { .. } | Self::Connections { .. } => &[GBIT, CPU],
-            Self::UdpFlood { .. } | Self::UdpRate => &[GBIT],
+            Self::UdpFlood { .. } => &[GBIT],
             Self::Ping | Self::PingLoaded => &[PING_P50, PING_P99],
             Self::Memory => &[PEAK],
             Self::Idle => &[IDLE_CPU],
@@ -112,7 +110,6 @@ impl Case {
             }
             Self::UdpFlood { bytes: LARGE } => vec![(GBIT, RatioAtLeast(4.0))],
             Self::UdpFlood { bytes: 64 } => vec![(GBIT, RatioAtLeast(3.5))],
-            Self::UdpRate => vec![(GBIT, RatioAtLeast(3.0))],
             Self::Ping => vec![(PING_P50, RatioAtMost(0.5)), (PINGS_LOST, AtMost(0.0))],
             Self::PingLoaded => vec![
                 (PING_P50, RatioAtMost(1.0 / 6.0)),
@@ -157,7 +154,6 @@ impl fmt::Display for Case {
                 f.write_str(if direction == Direction::Reverse { "-reverse" } else { "-both-ways" })
             }
             Self::UdpFlood { bytes } => write!(f, "udp-{bytes}"),
-            Self::UdpRate => f.write_str("udp-rate"),
             Self::Ping => f.write_str("ping"),
             Self::PingLoaded => f.write_str("ping-loaded"),
             Self::Memory => f.write_str("memory"),
@@ -202,7 +198,6 @@ impl FromStr for Case {
                 };
                 Ok(Self::Tcp { streams, direction })
             }
-            ("udp", "rate") => Ok(Self::UdpRate),
             // At least iperf3's header, at most the payload of a UDP datagram.
             ("udp", bytes) => Ok(Self::UdpFlood { bytes: number(bytes, 16..=65_507)? }),
             ("ping", "") => Ok(Self::Ping),

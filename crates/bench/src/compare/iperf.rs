@@ -1,5 +1,5 @@
-//! iperf3 through a tunnel: TCP and datagrams as fast as possible, and the highest rate of datagrams with
-//! almost no loss. Each run has a new server, so that none waits for an earlier run.
+//! iperf3 through a tunnel: TCP and datagrams as fast as possible. Each run has a new server, so that none
+//! waits for an earlier run.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use weft_lab::Process;
 
 use super::bench::{Bench, Outcome};
-use super::case::{Direction, LARGE};
+use super::case::Direction;
 use crate::implementation;
 use crate::report::{GBIT, RETRANSMITS, Sample};
 
@@ -93,52 +93,10 @@ pub(super) fn udp(bench: Bench<'_>, bytes: u32) -> Result<Outcome> {
     Ok(Outcome::new(arrived.sample(), arrived.gbit_per_second * arrived.seconds))
 }
 
-/// Measures the highest rate of datagrams with less than 1 % loss. Receive buffers are large, so that the
-/// application is not what drops.
-pub(super) fn udp_rate(bench: Bench<'_>) -> Result<Outcome> {
-    const SECONDS_PER_STEP: u32 = 1;
-    let size = LARGE.to_string();
-    let best = search(|rate| {
-        let rate = format!("{:.0}", rate * 1e9);
-        let arguments = ["-u", "-b", &rate, "-l", &size, "-w", "4M"];
-        Arrived::of(&run(bench, SECONDS_PER_STEP, &arguments)?, LARGE)
-    })?;
-    Ok(Outcome::new(best.sample(), 0.0))
-}
-
-/// Returns the step with the highest received rate among those with little enough loss, which need not be the
-/// last one: loss need not grow with the rate.
-fn search(mut step: impl FnMut(f64) -> Result<Arrived>) -> Result<Arrived> {
-    /// Each step halves the ratio of the bounds on a logarithmic scale: eight steps find the rate to 2.5 %.
-    const STEPS: u32 = 8;
-    const MOST_LOSS: f64 = 0.01;
-    /// A sender below this share of the requested rate is at its limit, and higher rates are not tried.
-    const REACHED: f64 = 0.8;
-    let (mut low, mut high) = (0.03_f64, 16.0);
-    let mut best = None::<Arrived>;
-    for _ in 0..STEPS {
-        let rate = (low * high).sqrt();
-        let arrived = step(rate)?;
-        if arrived.loss >= MOST_LOSS {
-            high = rate;
-            continue;
-        }
-        if best.is_none_or(|best| best.gbit_per_second < arrived.gbit_per_second) {
-            best = Some(arrived);
-        }
-        if arrived.sent_gbit_per_second < REACHED * rate {
-            break;
-        }
-        low = rate;
-    }
-    best.context("more than 1 % is lost at any rate above 0.03 Gbit/s")
-}
-
 /// The result for datagrams of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Arrived {
     gbit_per_second: f64,
-    sent_gbit_per_second: f64,
     packets_per_second: f64,
     /// From 0 to 1.
     loss: f64,
@@ -155,7 +113,6 @@ impl Arrived {
         let gbit_per_packet = f64::from(bytes) * 8e-9;
         Ok(Self {
             gbit_per_second: packets * gbit_per_packet / sent.seconds,
-            sent_gbit_per_second: sent.packets as f64 * gbit_per_packet / sent.seconds,
             packets_per_second: packets / sent.seconds,
             loss: (1.0 - packets / sent.packets as f64).max(0.0),
             seconds: sent.seconds,
@@ -209,10 +166,6 @@ fn parse(printed: &str) -> Result<Totals> {
     let output: Output =
         serde_json::from_str(json).with_context(|| format!("iperf3 gave no report but: {}", first_line()))?;
     match output.error {
-        Some(error) if error.contains("socket buffer size") => bail!(
-            "iperf3 failed: {error}; this machine allows no buffers that large: sysctl -w net.core.rmem_max=4194304 \
-             net.core.wmem_max=4194304"
-        ),
         Some(error) => bail!("iperf3 failed: {error}"),
         None => Ok(output.end),
     }

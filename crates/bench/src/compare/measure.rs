@@ -25,7 +25,6 @@ pub(super) fn measure(bench: Bench<'_>, case: Case) -> Result<Outcome> {
     let outcome = match case {
         Case::Tcp { streams, direction } => iperf::tcp(bench, streams, direction)?,
         Case::UdpFlood { bytes } => iperf::udp(bench, bytes)?,
-        Case::UdpRate => iperf::udp_rate(bench)?,
         Case::Ping => Outcome::new(ping::measure(bench)?, 0.0),
         Case::PingLoaded => ping::loaded(bench)?,
         Case::Memory => memory(bench)?,

@@ -16,14 +16,6 @@ pub(crate) enum Kind {
     AimedIndex,
     AimedName,
     Scan,
-    Spoofed,
-    Tiny,
-    Fragments,
-    Options,
-    Unjoinable,
-    Pings,
-    Unroutable,
-    Handshakes,
 }
 
 /// Upper bounds of an attacker's source addresses, per family, and of the source ports of one address.
@@ -33,7 +25,7 @@ const PORTS: u32 = 60_000;
 /// For each kind its name and meaning, its usual number of sources and datagrams a second, and the highest
 /// number of sources: addresses, ports (N in the text), or absent peers.
 #[rustfmt::skip]
-const KINDS: [(Kind, &str, &str, u32, u32, u32); 18] = [
+const KINDS: [(Kind, &str, &str, u32, u32, u32); 10] = [
     (Kind::NoMac1, "no-mac1", "initiations with a wrong first MAC", ADDRESSES, 200_000, ADDRESSES),
     (Kind::Mac1, "mac1", "initiations with a valid first MAC, no cookie", ADDRESSES, 100_000, ADDRESSES),
     (Kind::Proven, "proven", "initiations with a valid first MAC and the cookie of their source", 1, 10_000, ADDRESSES),
@@ -44,19 +36,11 @@ const KINDS: [(Kind, &str, &str, u32, u32, u32); 18] = [
     (Kind::AimedIndex, "aimed-index", "forged data with the client's receiver index, from N ports", 1024, 60_000, PORTS),
     (Kind::AimedName, "aimed-name", "forged data with the client's receiver index, address and port", 1, 60_000, 1),
     (Kind::Scan, "scan", "a peer sends to N others that are away", 50_000, 20_000, 60_000),
-    (Kind::Spoofed, "spoofed", "a peer sends packets with the source of another peer", 1, 100_000, 1),
-    (Kind::Tiny, "tiny", "a peer sends packets of one byte behind the IP header", 1, 100_000, 1),
-    (Kind::Fragments, "fragments", "a peer sends fragments of packets that never become whole", 1, 100_000, 1),
-    (Kind::Options, "options", "a peer sends packets with 40 bytes of IP options, right and wrong ones", 1, 100_000, 1),
-    (Kind::Unjoinable, "unjoinable", "a peer sends TCP segments of which no two can be joined", 1, 50_000, 1),
-    (Kind::Pings, "pings", "a peer sends ICMP echo requests", 1, 50_000, 1),
-    (Kind::Unroutable, "unroutable", "a peer sends packets that the gateway routes back into the tunnel, where no peer has them", 1, 50_000, 1),
-    (Kind::Handshakes, "handshakes", "a peer performs one handshake after the other", 1, 1_000, 1),
 ];
 
 /// What is measured unless attacks are named.
 const DEFAULTS: &str = "proven-1@10000 proven-1024-v6@20000 mac1 no-mac1 junk data aimed-hash aimed-index aimed-name \
-    scan spoofed tiny fragments options unjoinable pings unroutable handshakes";
+    scan";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attack {
@@ -85,23 +69,19 @@ pub(crate) fn help() -> String {
 impl Attack {
     /// Reports whether a stranger attacks, and at no queue in particular.
     pub(crate) fn is_of_stranger(self) -> bool {
-        !self.kind.is_of_peer() && !self.kind.is_aimed()
+        self.kind != Kind::Scan && !self.kind.is_aimed()
     }
 }
 
 impl Kind {
+    /// Returns its name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        KINDS.iter().find(|(known, ..)| *known == self).map_or("", |(_, name, ..)| name)
+    }
+
     /// Reports whether the attack is aimed at the queue of one peer.
     pub(crate) fn is_aimed(self) -> bool {
         matches!(self, Self::AimedHash | Self::AimedIndex | Self::AimedName)
-    }
-
-    /// Reports whether it is a peer that attacks.
-    pub(crate) fn is_of_peer(self) -> bool {
-        use Kind::{Fragments, Handshakes, Options, Pings, Scan, Spoofed, Tiny, Unjoinable, Unroutable};
-        matches!(
-            self,
-            Scan | Spoofed | Tiny | Fragments | Options | Unjoinable | Pings | Unroutable | Handshakes
-        )
     }
 }
 
@@ -109,7 +89,7 @@ impl fmt::Display for Attack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, count, is_v6, per_second } = self;
         let v6 = if *is_v6 { "-v6" } else { "" };
-        let name = KINDS.iter().find(|(known, ..)| known == kind).map_or("", |(_, name, ..)| name);
+        let name = kind.name();
         // `pad` applies to the whole text.
         f.pad(&format!("{name}-{count}{v6}@{per_second}"))
     }
@@ -150,7 +130,7 @@ mod tests {
 
     #[test]
     fn every_attack_is_found_by_its_name() {
-        assert_eq!(defaults().len(), 18);
+        assert_eq!(defaults().len(), 10);
         for attack in defaults() {
             assert_eq!(attack.to_string().parse(), Ok(attack));
         }

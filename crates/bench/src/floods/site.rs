@@ -178,11 +178,6 @@ impl Site {
         Client::over(socket, target(self.is_v6), SCANNER, &self.scanner, self.key)
     }
 
-    /// Returns the key of the peer that attacks.
-    pub(super) fn attacking_key(&self) -> &PrivateKey {
-        &self.scanner
-    }
-
     pub(super) fn strangers(&self) -> Result<Vec<Client>> {
         self.visitors(&self.strangers, FIRST_STRANGER, STRANGERS_PORT)
     }

@@ -74,11 +74,6 @@ impl Client {
         Ok(Self { tunnel, socket, gateway, inner, wanted_handshakes: 1 })
     }
 
-    /// Returns the same peer as it is after a restart: over the same socket, without a session.
-    pub(crate) fn restarted(&self, key: &PrivateKey, gateway_key: PublicKey) -> Result<Self> {
-        Self::over(self.socket.try_clone()?, self.gateway, self.inner, key, gateway_key)
-    }
-
     /// Moves to another socket, as a roaming peer does. The gateway notices with the next packet.
     pub(crate) fn roam(&mut self, socket: UdpSocket) -> io::Result<()> {
         socket.connect(self.gateway)?;
@@ -146,35 +141,11 @@ impl Client {
         self.flush(bench)
     }
 
-    /// Sends packets that `write` writes into a zeroed buffer, one with each call, and of which it returns
-    /// the lengths.
-    pub(crate) fn send_written(
-        &mut self,
-        count: u32,
-        now: Instant,
-        bench: &mut Workbench,
-        mut write: impl FnMut(&mut [u8]) -> usize,
-    ) -> io::Result<()> {
-        for _ in 0..count {
-            if !bench.queue.has_room_for_super_packet() {
-                self.flush(bench)?;
-            }
-            bench.packet.fill(0);
-            let bytes = write(&mut bench.packet[..usize::from(MTU)]);
-            self.seal_written(bytes, now, bench);
-        }
-        self.flush(bench)
-    }
-
     /// Seals one packet into the queue. Returns whether it waits for a session.
     fn seal(&mut self, flow: Flow, bytes: usize, stamp: Stamp, now: Instant, bench: &mut Workbench) -> bool {
         // Clear what splitting or padding the previous packet left behind.
         bench.packet[packet::HEADERS..].fill(0);
         packet::write(&mut bench.packet[..bytes], flow, stamp);
-        self.seal_written(bytes, now, bench)
-    }
-
-    fn seal_written(&mut self, bytes: usize, now: Instant, bench: &mut Workbench) -> bool {
         let packet = PacketMut::new(&mut bench.packet, bytes, Offload::None);
         packet.is_some_and(|mut packet| {
             self.tunnel.handle_tun_packet(&mut packet, now, &mut bench.queue) == Ok(Outbound::Staged)

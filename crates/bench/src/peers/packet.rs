@@ -71,12 +71,12 @@ pub(crate) fn parse(packet: &[u8]) -> Option<(u16, &[u8])> {
 }
 
 /// Returns the sum of 16-bit words (RFC 1071); `bytes` has an even length.
-pub(crate) fn sum_of(bytes: &[u8]) -> u64 {
+fn sum_of(bytes: &[u8]) -> u64 {
     bytes.chunks_exact(2).map(|word| u64::from(u16::from_be_bytes([word[0], word[1]]))).sum()
 }
 
 /// Returns the Internet checksum (RFC 1071) of a sum.
-pub(crate) fn checksum(mut sum: u64) -> u16 {
+fn checksum(mut sum: u64) -> u16 {
     while sum >> 16 != 0 {
         sum = (sum & 0xffff) + (sum >> 16);
     }

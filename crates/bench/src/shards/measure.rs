@@ -7,7 +7,6 @@ use anyhow::{Result, anyhow, ensure};
 use weft_lab::cpu;
 
 use super::Case;
-use super::distance;
 use super::site::{Counters, PACKET, Sender, Site};
 use crate::interrupt::Interrupt;
 use crate::pacing::{Bounds, Ledger, PAUSE, Windows};
@@ -42,7 +41,6 @@ struct Sums {
 
 /// Starts a gateway and measures it.
 pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt) -> Result<Sample> {
-    let distance_before = distance::round_trip_ns()?;
     let mut site = Site::start(case.packet_threads, peers, interrupt)?;
     let shards = usize::from(case.packet_threads.get());
     let by_shard = site.peers_by_shard();
@@ -68,7 +66,6 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
     let gbit = (sums.packets * PACKET as u64) as f64 * 8e-9;
     let has_foreign = case.has_download() && shards > 1;
     let foreign = if has_foreign { sums.handed_over_bytes as f64 / read } else { f64::NAN };
-    let distance = distance::round_trip_ns()?.zip(distance_before);
     let [time, cpu, senders_cpu] = [sums.time, sums.cpu, sums.senders_cpu].map(|of| of.as_secs_f64());
     let lost = sums.lost as f64 / (sums.packets + sums.lost) as f64;
     Ok(Sample::default().with(GBIT, gbit / time).with(CPU, cpu / gbit).with_all([
@@ -80,13 +77,6 @@ pub(super) fn measure(case: Case, peers: usize, secs: u32, interrupt: &Interrupt
         ("foreign_percent", "foreign, %", 1, 100.0 * foreign),
         // Share of the packets that did not reach the peer or the TUN.
         ("lost_percent", "lost, %", 2, 100.0 * lost),
-        // The longer one of the round trips between two processors before and after.
-        (
-            "core_to_core_ns",
-            "core to core, ns",
-            0,
-            distance.map_or(f64::NAN, |(after, before)| after.max(before)),
-        ),
     ]))
 }
 

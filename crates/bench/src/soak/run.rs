@@ -103,7 +103,7 @@ impl Interval<'_> {
         let end = end.max(Instant::now() + self.args.interval() / 2);
         let before = self.before()?;
         let passing = Passing::start(self.site)?;
-        let mut attack = schedule.attack(number);
+        let mut attack = schedule.attack(number, self.args.flood);
         let mut reload_is_due = schedule.reload(number);
         let span = end.saturating_duration_since(Instant::now());
         let [early, late] = [Instant::now() + span / 4, Instant::now() + span / 2];
@@ -117,8 +117,8 @@ impl Interval<'_> {
             if now >= early
                 && let Some(attack) = attack.take()
             {
-                self.figures.flood = Some(attack.name);
-                flood = Some(self.site.flood(attack, self.args.flood, span / 4)?);
+                self.figures.flood = Some(attack.kind.name());
+                flood = Some(self.site.flood(attack, span / 4)?);
             }
             // Half of the floods are over by then, and half of a flood is still to come.
             if now >= late && std::mem::take(&mut reload_is_due) {

@@ -1,6 +1,6 @@
 //! What happens in which interval.
 
-use weft_lab::flood::{Contents, Junk, Kind};
+use crate::floods::attack::{Attack, Kind};
 
 /// How the daemon ends before it is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -10,21 +10,6 @@ pub(super) enum Restart {
     Orderly,
     /// By SIGKILL.
     Crash,
-}
-
-/// A flood of a stranger.
-pub(super) struct Attack {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    /// Source addresses or ports.
-    pub(super) sources: Sources,
-}
-
-/// The sources of a flood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sources {
-    Addresses(usize),
-    Ports(usize),
 }
 
 /// Events happen every few intervals, and in a short run often enough that each kind comes.
@@ -56,14 +41,14 @@ impl Schedule {
     }
 
     /// Returns the flood of this interval.
-    pub(super) fn attack(&self, interval: usize) -> Option<Attack> {
-        let attack = |name, kind, sources| Attack { name, kind, sources };
+    pub(super) fn attack(&self, interval: usize, per_second: u32) -> Option<Attack> {
+        let attack = |kind, count| Attack { kind, count, is_v6: false, per_second };
         Some(match self.event(interval, FLOODS_EVERY)? % 5 {
-            0 => attack("no-mac1", Kind::WithoutMac1, Sources::Addresses(65_000)),
-            1 => attack("mac1", Kind::WithMac1(Contents::Random), Sources::Addresses(65_000)),
-            2 => attack("proven", Kind::WithCookie(Contents::UnknownKey), Sources::Addresses(1)),
-            3 => attack("junk", Kind::Junk(Junk::Mixed), Sources::Ports(1024)),
-            _ => attack("data", Kind::Junk(Junk::Data), Sources::Ports(1024)),
+            0 => attack(Kind::NoMac1, 65_000),
+            1 => attack(Kind::Mac1, 65_000),
+            2 => attack(Kind::Proven, 1),
+            3 => attack(Kind::Junk, 1024),
+            _ => attack(Kind::Data, 1024),
         })
     }
 

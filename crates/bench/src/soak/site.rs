@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use weft_config::InterfaceName;
-use weft_lab::flood::{self, Flood, Running};
+use weft_lab::flood::Running;
 use weft_lab::link::receive_on_one_cpu;
 use weft_lab::{Namespace, counters::Counters, write_private};
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::SoakArgs;
-use super::schedule::{Attack, Sources};
 use super::service::Service;
-use crate::floods::site::{CLIENT, Networks, behind_attacker, target};
+use crate::floods::attack::Attack;
+use crate::floods::attacker::of_stranger;
+use crate::floods::site::{CLIENT, Networks, target};
 use crate::implementation::{Daemon, Implementation};
 use crate::interrupt::Interrupt;
 use crate::peers::client::Client;
@@ -105,21 +106,8 @@ impl Site {
     }
 
     /// Starts a flood.
-    pub(super) fn flood(&self, attack: Attack, per_second: u32, time: Duration) -> Result<Running> {
-        let first = behind_attacker(false);
-        let sources = match attack.sources {
-            Sources::Addresses(count) => flood::Sources::addresses(first, count),
-            Sources::Ports(count) => flood::Sources::ports(first, count),
-        };
-        let key = self.peers.gateway;
-        self.networks.flood(Flood {
-            kind: attack.kind,
-            target: target(false),
-            key,
-            sources,
-            per_second,
-            time,
-        })
+    pub(super) fn flood(&self, attack: Attack, time: Duration) -> Result<Running> {
+        self.networks.flood(of_stranger(attack, &self.networks, self.peers.gateway, time)?)
     }
 
     /// Returns the packets that the kernel dropped in all namespaces so far, outside of weft's own counters.

@@ -12,7 +12,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::File;
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -21,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
-use weft_tun::{Device, Tun as _, TunBatch, TunOffload};
-use weft_tunnel::{Inbound, MAX_PACKET, Plaintext, PrivateKey, TransmitQueue};
+use weft_tun::{Tun as _, TunBatch};
+use weft_tunnel::{Inbound, MAX_PACKET, PrivateKey, TransmitQueue};
 use weft_udp::{RecvBuffers, Udp as _};
 
 use super::ends::{self, End, Side};
@@ -35,8 +34,6 @@ const SEND_AT: usize = 2;
 const READ_BYTES: usize = 256 * 1024;
 /// How long a burst may take before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The interval, in bursts, at which coalescing is measured by itself.
-const COALESCE_EACH: u64 = 4;
 /// Bursts that do not count.
 const WARM_UP: u64 = 8;
 const DISCARD: u16 = 9;
@@ -85,9 +82,6 @@ struct Pipeline {
     batches: VecDeque<TunBatch>,
     queue: TransmitQueue,
     buffers: RecvBuffers,
-    staged: Vec<Plaintext>,
-    /// A device that discards all writes.
-    nowhere: Device,
     payload: Vec<u8>,
 }
 
@@ -130,8 +124,6 @@ impl Pipeline {
         } else {
             batch = 1;
         }
-        let null = File::options().read(true).write(true).open("/dev/null")?;
-        let everything = TunOffload { tcp: true, udp: true };
         Ok(Self {
             near,
             far,
@@ -141,8 +133,6 @@ impl Pipeline {
             batches: VecDeque::new(),
             queue: TransmitQueue::new(TRANSMIT_BATCHES),
             buffers: RecvBuffers::default(),
-            staged: Vec::new(),
-            nowhere: Device::from_descriptors_for_test("null", vec![null.into()], false, everything)?,
             payload: vec![0x5a; shape.payload() * batch],
         })
     }
@@ -152,11 +142,10 @@ impl Pipeline {
         let start = Instant::now();
         let packets = shape.packets() as u64;
         let mut number = 0;
-        while number < WARM_UP + 2 * COALESCE_EACH || start.elapsed() < time {
+        while number < 2 * WARM_UP || start.elapsed() < time {
             interrupt.check()?;
             let mut times = Times::default();
-            let coalesce_alone = number % COALESCE_EACH == 0;
-            let burst = self.burst(shape, coalesce_alone, &mut times);
+            let burst = self.burst(shape, &mut times);
             tokio::time::timeout(PATIENCE, burst).await.context("a burst was lost on its way")??;
             let arrived = self.drain_sink()?;
             let expected = shape.packets() * shape.payload();
@@ -171,7 +160,7 @@ impl Pipeline {
         bursts.costs(packets_per_write).context("too few bursts")
     }
 
-    async fn burst(&mut self, shape: Shape, coalesce_alone: bool, times: &mut Times) -> Result<()> {
+    async fn burst(&mut self, shape: Shape, times: &mut Times) -> Result<()> {
         for _ in 0..shape.sends {
             self.source.send(&self.payload).context("cannot send into the TUN")?;
         }
@@ -185,7 +174,7 @@ impl Pipeline {
             ensure!(bytes.await? > 0, "the TUN is gone");
             while !self.batches.is_empty() {
                 let sent = self.seal_and_send(times).await?;
-                self.receive(sent, coalesce_alone, times).await?;
+                self.receive(sent, times).await?;
                 remaining = remaining.checked_sub(sent).context("more packets than were sent")?;
             }
         }
@@ -226,7 +215,7 @@ impl Pipeline {
     }
 
     /// Receives `datagrams` datagrams, opens them and writes them, as the event loop does.
-    async fn receive(&mut self, datagrams: usize, coalesce_alone: bool, times: &mut Times) -> Result<()> {
+    async fn receive(&mut self, datagrams: usize, times: &mut Times) -> Result<()> {
         let mut remaining = datagrams;
         while remaining > 0 {
             let Self { far, buffers, .. } = self;
@@ -235,15 +224,7 @@ impl Pipeline {
                 poll_fn(|cx| self.far.device.poll_send_ready(cx)).await?;
                 let opened = times.time(Stage::Open, || self.open())?;
                 remaining = remaining.checked_sub(opened).context("more datagrams than were sent")?;
-                if coalesce_alone {
-                    self.coalesce(times)?;
-                }
-                let flushed = if coalesce_alone {
-                    self.far.device.flush()
-                } else {
-                    times.time(Stage::TunWrite, || self.far.device.flush())
-                };
-                flushed?;
+                times.time(Stage::TunWrite, || self.far.device.flush())?;
             }
         }
         Ok(())
@@ -251,8 +232,7 @@ impl Pipeline {
 
     /// Opens received datagrams while the slab has room. Returns the number of packets.
     fn open(&mut self) -> Result<usize> {
-        let Self { far, buffers, now, staged, .. } = self;
-        staged.clear();
+        let Self { far, buffers, now, .. } = self;
         let mut datagrams = 0;
         while far.device.plain_slab().room() >= MAX_PACKET {
             let Some(mut received) = buffers.next() else { break };
@@ -262,7 +242,6 @@ impl Pipeline {
                 match far.tunnel.handle_datagram(&meta, datagram, *now, slab, control) {
                     Ok(Inbound::Packet(packet)) => {
                         far.device.send(packet)?;
-                        staged.push(packet);
                         datagrams += 1;
                     }
                     Ok(Inbound::Consumed | Inbound::Elsewhere(_)) => {}
@@ -271,16 +250,6 @@ impl Pipeline {
             }
         }
         Ok(datagrams)
-    }
-
-    /// Coalesces the same batch into a device where a write costs almost nothing.
-    fn coalesce(&mut self, times: &mut Times) -> Result<()> {
-        let Self { far, nowhere, staged, .. } = self;
-        for packet in staged {
-            let copy = nowhere.plain_slab().push(far.device.plain_slab().get(*packet));
-            nowhere.send(copy.context("two slabs are not of the same size")?)?;
-        }
-        Ok(times.time(Stage::Coalesce, || nowhere.flush())?)
     }
 
     /// Drains the receiving socket and returns the number of bytes.
