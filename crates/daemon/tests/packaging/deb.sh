@@ -46,6 +46,9 @@ an_installation_brings_everything_and_starts_nothing() {
         | any(.name == "boringtun") and all(.purl and .licenses[0].expression and (.hashes[0].content | length == 64))' >&2
     zcat /usr/share/doc/weft/changelog.Debian.gz | grep -q "^weft ($(dpkg-deb --field "$first" Version))"
     grep -q common-licenses /usr/share/doc/weft/copyright
+    # The test's own, which also is not a placeholder.
+    is "$(sed -n 's/^Contact: //p' /usr/share/doc/weft/SECURITY.md)" "Test & Co <test@localhost>"
+    is "$(dpkg-query --show --showformat '${Maintainer}' weft)" "Test & Co <test@localhost>"
     ! command -v nft >/dev/null || nft --check --file /etc/weft/gateway.nft
 }
 
