@@ -1,6 +1,6 @@
 //! The packages as they come and go: installed, upgraded, removed and purged by dpkg, and by rpm, on a copy
 //! in memory of the system of this machine. They hold the program of the tests; what else is in them is what
-//! `scripts/package` puts there.
+//! `scripts/package` puts there. And the image for containers.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 use weft_lab as lab;
+
+mod image;
 
 /// What the scenarios need of this machine.
 const PROGRAMS: [&str; 7] =
@@ -28,8 +30,8 @@ static RUN: LazyLock<Run> = LazyLock::new(run);
 
 /// Fails if the scenario did.
 #[track_caller]
-fn check(scenario: &str) {
-    match &*RUN {
+fn check(run: &Run, scenario: &str) {
+    match run {
         Run::NotHere(reason) => lab::not_run(scenario, reason),
         Run::Done { results, log } => {
             let result = results.iter().find(|(_, name)| name == scenario);
@@ -71,11 +73,16 @@ fn rpm_possible() -> Result<(), String> {
     Ok(())
 }
 
-/// Why it cannot even be tried, if so.
-fn possible() -> Result<(), String> {
+/// Reports whether this is root of the machine itself.
+fn is_root() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let has_all_users = map.split_whitespace().eq(["0", "0", "4294967295"]);
-    if !nix::unistd::geteuid().is_root() || !has_all_users {
+    nix::unistd::geteuid().is_root() && has_all_users
+}
+
+/// Why it cannot even be tried, if so.
+fn possible() -> Result<(), String> {
+    if !is_root() {
         return Err("installing a package, if only on a copy of the system, needs root".to_owned());
     }
     if !is_there("cargo-deb") {
@@ -96,6 +103,7 @@ fn package(revision: &str, kinds: &[&str], directory: &Path) {
         .args(kinds)
         .env("PATH", path())
         .env("SOURCE_DATE_EPOCH", "1700000000")
+        .env("WEFT_MAINTAINER", "Test & Co <test@localhost>")
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -117,10 +125,17 @@ fn run() -> Run {
     for revision in ["1", "2"] {
         package(revision, kinds, &packages);
     }
+    scenarios_of("root.sh", directory.path(), &[])
+}
+
+/// Runs a script in mount and network namespaces that end with it. It has the directory for what it makes, and writes
+/// the results there.
+fn scenarios_of(script: &str, directory: &Path, arguments: &[&str]) -> Run {
     let output = Command::new("timeout")
         .args([PATIENCE, "unshare", "--mount", "--propagation", "private", "--net", "bash"])
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packaging/root.sh"))
-        .arg(directory.path())
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packaging").join(script))
+        .arg(directory)
+        .args(arguments)
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -129,7 +144,7 @@ fn run() -> Run {
     if output.status.code() == Some(77) {
         return Run::NotHere(log.lines().last().unwrap_or_default().to_owned());
     }
-    let results = fs::read_to_string(directory.path().join("results")).unwrap_or_default();
+    let results = fs::read_to_string(directory.join("results")).unwrap_or_default();
     let result = |line: &str| line.split_once('\t').map(|(how, name)| (how.to_owned(), name.to_owned()));
     Run::Done { results: results.lines().filter_map(result).collect(), log }
 }
@@ -140,7 +155,7 @@ macro_rules! scenarios {
         fn $name() {
             match $possible() {
                 Err(reason) => lab::not_run(stringify!($name), &reason),
-                Ok(()) => check(stringify!($name)),
+                Ok(()) => check(&RUN, stringify!($name)),
             }
         }
     )*)* };

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 use weft_config::Dns;
 use weft_ipc::runtime_dir::{Access, open_untrusted};
@@ -102,7 +103,10 @@ pub(super) fn foresee(places: &Places) -> Result<(), DnsError> {
 /// Reports whether a directory, or where it would be created, is in a read-only file system.
 pub(super) fn is_read_only(directory: &Path) -> bool {
     let nearest = directory.ancestors().find(|path| path.exists());
-    nearest.is_some_and(|path| access(path, AccessFlags::W_OK) == Err(Errno::EROFS))
+    // access(2) tells only what may be written otherwise: not if the user namespace does not know the owner.
+    nearest
+        .and_then(|path| statvfs(path).ok())
+        .is_some_and(|system| system.flags().contains(FsFlags::ST_RDONLY))
 }
 
 /// Returns the beginning of the file, if it is not what weft has written for the interface.
