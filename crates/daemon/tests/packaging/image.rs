@@ -1,5 +1,5 @@
-//! The image for containers: what is in it, and the tunnel of a container with the capabilities, the filter and
-//! the mounts of Docker.
+//! The image for containers: what is in it, and the tunnel of a container with the capabilities, the filter
+//! and the mounts of Docker.
 
 use std::sync::LazyLock;
 

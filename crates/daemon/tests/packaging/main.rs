@@ -128,8 +128,8 @@ fn run() -> Run {
     scenarios_of("root.sh", directory.path(), &[])
 }
 
-/// Runs a script in mount and network namespaces that end with it. It has the directory for what it makes, and writes
-/// the results there.
+/// Runs a script in mount and network namespaces that end with it. It has the directory for what it makes,
+/// and writes the results there.
 fn scenarios_of(script: &str, directory: &Path, arguments: &[&str]) -> Run {
     let output = Command::new("timeout")
         .args([PATIENCE, "unshare", "--mount", "--propagation", "private", "--net", "bash"])
