@@ -217,10 +217,6 @@ pub struct TunArgs {
     /// Do without segmentation and checksum offloads of the device.
     #[arg(long, hide = true)]
     pub no_offload: bool,
-    /// Hand several TCP segments of a connection to the system as one packet of up to 65,535 bytes: less work
-    /// for each segment. Not for a gateway: forwarded packets may be too long for the next link.
-    #[arg(long, hide = weft_tun::SUPER_PACKETS)]
-    pub join_segments: bool,
     /// The size of each ring of the adapter, in MiB: 1, 2, 4, 8, 16, 32 or 64.
     #[arg(long, value_name = "MIB", default_value_t = DEFAULT_RING, value_parser = ring_mib, hide = cfg!(not(windows)))]
     pub ring: u32,
@@ -290,7 +286,7 @@ mod tests {
         let Command::Demo(demo) = cli.command else { panic!("not demo") };
         assert_eq!((demo.secs, demo.tun.tun_threads), (5, TunThreads::Auto));
         assert!(demo.tun.no_offload);
-        assert_eq!((demo.tun.join_segments, demo.tun.ring_bytes()), (false, weft_tun::RING_BYTES));
+        assert_eq!(demo.tun.ring_bytes(), weft_tun::RING_BYTES);
         assert!(Cli::try_parse_from(["weft", "demo", "--secs", "0"]).is_err());
     }
 
@@ -325,9 +321,9 @@ mod tests {
     #[test]
     fn a_ring_has_a_size_that_wintun_takes() {
         for (text, bytes) in [("1", 1 << 20), ("64", 64 << 20)] {
-            let cli = Cli::try_parse_from(["weft", "up", "wg0", "--ring", text, "--join-segments"]).unwrap();
+            let cli = Cli::try_parse_from(["weft", "up", "wg0", "--ring", text]).unwrap();
             let Command::Up(up) = cli.command else { panic!("not up") };
-            assert_eq!((up.tun.ring_bytes(), up.tun.join_segments), (bytes, true));
+            assert_eq!(up.tun.ring_bytes(), bytes);
         }
         for text in ["0", "3", "128", "-1", "x", ""] {
             assert!(Cli::try_parse_from(["weft", "up", "wg0", "--ring", text]).is_err(), "{text:?}");

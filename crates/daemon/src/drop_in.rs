@@ -181,7 +181,6 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
         pin: args.tun.pin,
         tun_threads: args.tun.tun_threads,
         offload: !args.tun.no_offload,
-        join_segments: args.tun.join_segments,
         ring_bytes: args.tun.ring_bytes(),
         priority: if args.realtime { Priority::Realtime } else { Priority::Ordinary },
         ..Options::default()

@@ -42,8 +42,6 @@ pub struct Options {
     pub inline_queues: u16,
     /// Whether the TUN uses super-packets and the sockets use GSO batches.
     pub offload: bool,
-    /// Whether TCP segments become long packets, where the TUN takes no super-packets.
-    pub join_segments: bool,
     /// Bytes of each ring of an adapter of Windows.
     pub ring_bytes: u32,
     /// Path MTU discovery: whether outgoing datagrams may be fragmented.
@@ -79,7 +77,6 @@ impl Default for Options {
             tun_threads: TunThreads::Auto,
             inline_queues: inline_queues(),
             offload: true,
-            join_segments: false,
             ring_bytes: weft_tun::RING_BYTES,
             path_mtu: PathMtu::default(),
             memory_limit: None,
@@ -143,7 +140,6 @@ impl Interface {
                 queues,
                 threads,
                 offload: options.offload,
-                join_segments: options.join_segments,
                 ring_bytes: options.ring_bytes,
                 descriptors: inherited.queues,
                 namespace: inherited.namespace,

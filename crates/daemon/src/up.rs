@@ -156,7 +156,6 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
         pin: args.tun.pin,
         tun_threads: args.tun.tun_threads,
         offload: !args.tun.no_offload,
-        join_segments: args.tun.join_segments,
         ring_bytes: args.tun.ring_bytes(),
         path_mtu: if config.interface.host.path_mtu_discovery { PathMtu::On } else { PathMtu::Off },
         memory_limit: args.memory_limit.map(|mib| u64::from(mib) << 20),

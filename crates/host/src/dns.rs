@@ -41,9 +41,6 @@ mod scutil;
 #[cfg(target_os = "linux")]
 mod upstream;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
-use crate::unsupported::dns as platform;
-
 pub use error::DnsError;
 #[cfg(target_os = "linux")]
 pub use upstream::Upstream;

@@ -30,8 +30,6 @@ mod tests;
 #[cfg_attr(not(windows), allow(dead_code, unreachable_pub, reason = "only tests use it here"))]
 mod wfp;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
-use crate::unsupported::firewall as platform;
 #[cfg(target_os = "linux")]
 use linux as platform;
 #[cfg(any(target_os = "macos", target_os = "freebsd"))]

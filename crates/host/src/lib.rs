@@ -83,7 +83,7 @@ mod system_file;
 mod system_state;
 mod unsaved;
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
-mod unsupported;
+compile_error!("weft sets up Linux, macOS, FreeBSD and Windows; apps of other systems embed crates/ffi");
 
 pub use clean_up::{Keep, clean_up, remembered};
 pub use error::HostError;

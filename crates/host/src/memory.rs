@@ -12,9 +12,6 @@ mod platform;
 #[path = "memory/windows.rs"]
 mod platform;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
-use crate::unsupported::memory as platform;
-
 /// Bytes that this process may still take; `None` where the platform does not tell.
 pub fn available_bytes() -> Option<u64> {
     platform::available_bytes()

@@ -46,8 +46,6 @@ use descriptors as events;
 #[cfg(windows)]
 use windows as events;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
-use crate::unsupported::network as platform;
 #[cfg(target_os = "linux")]
 use linux as platform;
 
@@ -159,7 +157,4 @@ pub enum WatchError {
         /// The error of the system.
         source: io::Error,
     },
-    /// This platform cannot do it yet.
-    #[error("weft does not watch addresses and routes on this platform yet")]
-    Unsupported,
 }

@@ -22,9 +22,6 @@ mod process;
 #[path = "platform/windows/process.rs"]
 mod process;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
-use crate::unsupported::process;
-
 pub(super) use files::{
     is_open_to_all, is_same_file, keep_access, open_for_lock, other_owner, sync_directory, try_lock,
     try_lock_shared, write_private,

@@ -32,8 +32,6 @@ pub(crate) mod tables;
 #[cfg_attr(not(windows), allow(dead_code, unreachable_pub, reason = "only tests use it here"))]
 pub(crate) mod windows;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
-use crate::unsupported::routes as platform;
 #[cfg(target_os = "linux")]
 use linux as platform;
 

@@ -53,8 +53,7 @@ struct World<Q: Kind> {
 impl<Q: Kind> World<Q> {
     fn new(threads: bool, script: Arc<Script>) -> Self {
         let (queue, kernel) = scripted(&script);
-        let device =
-            Device::new(OpenDevice::without_offload("weft-none".into(), queue, false), threads).unwrap();
+        let device = Device::new(OpenDevice::without_offload("weft-none".into(), queue), threads).unwrap();
         Self { device, kernel, script, sent: 0, taken: 0 }
     }
 

@@ -25,9 +25,6 @@ pub struct TunConfig {
     pub descriptors: Vec<Descriptor>,
     /// Whether super-packets and partial checksums may be read from the kernel and written to it.
     pub offload: bool,
-    /// Whether TCP segments are handed to the system as one packet of up to 65,535 bytes, on a device that
-    /// takes no super-packets.
-    pub join_segments: bool,
     /// Bytes of each ring of an adapter of Windows: a power of two from 128 KiB to 64 MiB.
     pub ring_bytes: u32,
     /// The network namespace of the adopted queues, if it is not that of this process (Linux).
@@ -56,7 +53,6 @@ impl TunConfig {
             threads: false,
             descriptors: Vec::new(),
             offload: true,
-            join_segments: false,
             ring_bytes: RING_BYTES,
             namespace: None,
         }

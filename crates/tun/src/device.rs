@@ -71,15 +71,13 @@ pub(crate) struct OpenDevice<Q> {
     pub(crate) name: String,
     /// The offloads that the system accepted.
     pub(crate) offload: TunOffload,
-    /// Whether TCP segments become long packets, where there are no super-packets.
-    pub(crate) joins_segments: bool,
 }
 
 #[cfg(any(test, not(target_os = "linux")))]
 impl<Q> OpenDevice<Q> {
     /// Returns what a device without offloads has: one queue.
-    pub(crate) fn without_offload(name: String, queue: Q, joins_segments: bool) -> Self {
-        Self { queues: vec![queue], name, offload: TunOffload::default(), joins_segments }
+    pub(crate) fn without_offload(name: String, queue: Q) -> Self {
+        Self { queues: vec![queue], name, offload: TunOffload::default() }
     }
 }
 
@@ -114,17 +112,13 @@ impl<Q: Queue> Device<Q> {
     /// Returns what was opened as one device for each packet thread. There must be a queue for each, and no
     /// threads of the device beside several.
     pub(crate) fn several(opened: OpenDevice<Q>, threads: bool, shards: usize) -> io::Result<Vec<Self>> {
-        let OpenDevice { queues, name, offload, joins_segments } = opened;
+        let OpenDevice { queues, name, offload } = opened;
         let count = queues.len();
         if count < shards.max(1) || shards > 1 && threads {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let stats = Arc::new(TunStats::new(count));
-        let coalescing = match joins_segments {
-            false => Coalescing::new(offload),
-            true => Coalescing::into_long_packets(),
-        };
-        let (coalescing, hasher) = (Arc::new(coalescing), FlowHasher::random());
+        let (coalescing, hasher) = (Arc::new(Coalescing::new(offload)), FlowHasher::random());
         let device = |mode| Self { name: name.clone(), offload, stats: Arc::clone(&stats), mode };
         if threads {
             let threads = Threads::start(&name, queues, hasher, &coalescing, &stats)?;

@@ -181,5 +181,5 @@ fn opened_for_test(
         device::descriptor::set_nonblocking(descriptor.as_fd())?;
     }
     let queues = descriptors.into_iter().map(|descriptor| LinuxQueue::new(descriptor, true, None)).collect();
-    Ok(device::OpenDevice { queues, name: name.to_owned(), offload, joins_segments: false })
+    Ok(device::OpenDevice { queues, name: name.to_owned(), offload })
 }

@@ -35,7 +35,7 @@ pub type Device = device::Device<system::SystemQueue>;
 /// The system may give the device another name than the requested one: `Device::name` returns it. May be
 /// called outside of a runtime; a device without threads registers with the runtime that polls it first.
 pub fn open(config: TunConfig) -> Result<Device, OpenError> {
-    let TunConfig { name, queues, threads, mut descriptors, join_segments, .. } = config;
+    let TunConfig { name, queues, threads, mut descriptors, .. } = config;
     if name.is_empty() || name.len() >= libc::IFNAMSIZ {
         return Err(OpenError::InvalidName { name });
     }
@@ -53,7 +53,7 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
         let action = "make the descriptor non-blocking";
         return Err(OpenError::Io { action, name, source: errno.into() });
     }
-    Device::start(OpenDevice::without_offload(name, queue, join_segments), threads)
+    Device::start(OpenDevice::without_offload(name, queue), threads)
 }
 
 /// Opens the device of `config` for one packet thread. This platform serves no more.

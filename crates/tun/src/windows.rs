@@ -33,7 +33,7 @@ pub type Device = device::Device<WintunQueue>;
 /// Creates the device of `config`, with threads. Does not change link state, MTU or addresses. Needs an
 /// administrator, and wintun.dll beside the program.
 pub fn open(config: TunConfig) -> Result<Device, OpenError> {
-    let TunConfig { name, queues, descriptors, join_segments, ring_bytes, .. } = config;
+    let TunConfig { name, queues, descriptors, ring_bytes, .. } = config;
     if name.is_empty() {
         return Err(OpenError::InvalidName { name });
     }
@@ -44,7 +44,7 @@ pub fn open(config: TunConfig) -> Result<Device, OpenError> {
         return Err(OpenError::DescriptorCount { descriptors: descriptors.len(), queues: 0 });
     }
     let queue = WintunQueue { device: adapter::create(&name, &library::path(&name)?, ring_bytes)? };
-    Device::start(OpenDevice::without_offload(name, queue, join_segments), true)
+    Device::start(OpenDevice::without_offload(name, queue), true)
 }
 
 /// Opens the device of `config` for one packet thread. This platform serves no more.

@@ -58,7 +58,7 @@ impl RootlessArgs {
     /// Returns the options that are for the tunnel and not for a command that uses it, as they are written.
     pub fn of_tunnel(&self) -> Vec<String> {
         let Self { target: _, dns: _, congestion: _, metrics, tun } = self;
-        let TunArgs { packet_threads, pin, tun_threads, no_offload, join_segments: _, ring: _ } = tun;
+        let TunArgs { packet_threads, pin, tun_threads, no_offload, ring: _ } = tun;
         let mut given = metrics.given();
         if *packet_threads != PacketThreads::default() {
             given.push(format!("--packet-threads {packet_threads}"));

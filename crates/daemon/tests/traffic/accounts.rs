@@ -20,22 +20,13 @@ pub(crate) struct Setting {
     /// Queues that the packet thread serves itself, without threads of the TUN.
     pub(crate) inline_queues: u16,
     pub(crate) offload: bool,
-    /// Whether TCP segments become long packets, where there are no super-packets.
-    pub(crate) join_segments: bool,
     pub(crate) mtu: u16,
     pub(crate) outer: Family,
 }
 
 impl Default for Setting {
     fn default() -> Self {
-        Self {
-            tun_threads: 0,
-            inline_queues: 1,
-            offload: true,
-            join_segments: false,
-            mtu: 1420,
-            outer: Family::V4,
-        }
+        Self { tun_threads: 0, inline_queues: 1, offload: true, mtu: 1420, outer: Family::V4 }
     }
 }
 
@@ -76,7 +67,6 @@ impl Setting {
             tun_threads: TunThreads::Fixed(self.tun_threads),
             inline_queues: self.inline_queues,
             offload: self.offload,
-            join_segments: self.join_segments,
             thread_name: thread_name.to_owned(),
             ..Options::default()
         }

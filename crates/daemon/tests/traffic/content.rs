@@ -51,15 +51,6 @@ fn everything_arrives_without_offloads() {
     with_each(without, everything_arrives);
 }
 
-/// Super-packets are not read then, but TCP is written in long packets.
-#[cfg(feature = "portable")]
-#[test]
-fn everything_arrives_in_long_packets() {
-    let _alone = alone();
-    let settings = [Setting::inline(1), Setting::threads(1)];
-    with_each(settings.map(|setting| Setting { join_segments: true, ..setting }), everything_arrives);
-}
-
 fn everything_arrives(setting: Setting) {
     let Some(bed) = Bed::new(setting) else { return };
     if setting.offload && !weft_tun::SUPER_PACKETS {
@@ -71,10 +62,9 @@ fn everything_arrives(setting: Setting) {
     for end in [&a, &b] {
         let tun = &end.weft.tun;
         let super_packets = setting.offload && weft_tun::SUPER_PACKETS;
-        let long_packets = setting.join_segments && !weft_tun::SUPER_PACKETS;
         assert_eq!(tun.segments_read > tun.packets_read, super_packets, "{setting:?}: {tun:?}");
         let is_joined = tun.segments_written > tun.packets_written;
-        assert_eq!(is_joined, super_packets || long_packets, "{setting:?}: {tun:?}");
+        assert_eq!(is_joined, super_packets, "{setting:?}: {tun:?}");
         let batches = end.weft.udp.datagrams_sent > end.weft.udp.batches_sent;
         assert!(batches || !setting.offload, "{setting:?}: {:?}", end.weft.udp);
     }

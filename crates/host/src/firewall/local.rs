@@ -25,7 +25,6 @@ pub(super) fn local_networks() -> [IpNet; 11] {
 /// Returns where requests of a DHCP client go: to all, or to a server in a private or link-local network. A
 /// client asks a server elsewhere by broadcast (RFC 2131, section 4.4.5, T2). Other programs use its port
 /// too.
-#[cfg(not(target_os = "android"))]
 pub(super) fn dhcp_servers() -> impl Iterator<Item = Ipv4Net> {
     local_networks()
         .into_iter()

@@ -31,7 +31,7 @@ pub(super) fn end(child: &Child, kills: bool) {
 }
 
 /// Waits until a child has ended, and does not reap it.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 pub(super) fn wait_for_end(process: u32) {
     use nix::errno::Errno;
     use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -41,7 +41,7 @@ pub(super) fn wait_for_end(process: u32) {
 }
 
 /// Waits until a child has ended, and does not reap it.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 pub(super) fn wait_for_end(process: u32) {
     use nix::sys::event::{EvFlags, EventFilter, FilterFlag, KEvent, Kqueue};
 

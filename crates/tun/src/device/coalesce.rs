@@ -1,7 +1,6 @@
 //! Joins the packets of one inbound batch into super-packets, as the kernel's GRO would: between the flush of
 //! the packet thread and the `writev` of the writer. No payload is copied: a group is a new header and the
-//! payload ranges of its packets. Where a device takes no super-packets, TCP segments can become one long
-//! packet with a complete checksum instead.
+//! payload ranges of its packets.
 //!
 //! The batch is the coalescing window. Packets of other flows may lie between the packets of a group, but
 //! packets of one flow are never reordered: a group takes the position of its first packet, and a packet of
@@ -61,17 +60,6 @@ pub(super) struct Group {
     header: u32,
 }
 
-/// The form of joined packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Form {
-    /// A super-packet: the virtio header says how the system splits it again.
-    #[default]
-    SuperPacket,
-    /// One packet, which may be longer than the MTU. The receiver of its stream cannot tell that it was
-    /// several; a system that forwards it may refuse it for its length.
-    LongPacket,
-}
-
 impl Group {
     /// Returns the transport protocol; 0 if the packet cannot join others.
     pub(super) fn protocol(&self) -> u8 {
@@ -100,14 +88,9 @@ pub(super) struct Coalescer {
     open: HashMap<u64, u32, BuildHasherDefault<Prehashed>>,
     /// Virtio header and joined headers of every group.
     headers: Vec<u8>,
-    form: Form,
 }
 
 impl Coalescer {
-    pub(super) fn new(form: Form) -> Self {
-        Self { form, ..Self::default() }
-    }
-
     /// Plans the writes of `packets`. Joins packets as far as `offload` allows.
     pub(super) fn plan(&mut self, slab: &PlainSlab, packets: &[Staged], offload: TunOffload) {
         self.groups.clear();
@@ -135,8 +118,7 @@ impl Coalescer {
         &self.groups
     }
 
-    /// Appends the pieces of group `index` to `out`, the virtio header first. That of a long packet is a
-    /// separate piece, for queues without such headers.
+    /// Appends the pieces of group `index` to `out`, the virtio header first.
     pub(super) fn gather<'a>(
         &'a self,
         index: usize,
@@ -152,13 +134,7 @@ impl Coalescer {
         }
         let header_len = usize::from(group.header_len);
         let header = &self.headers[group.header as usize..][..VNET_HDR + header_len];
-        match self.form {
-            Form::SuperPacket => out.push(IoSlice::new(header)),
-            Form::LongPacket => {
-                let (virtio, header) = header.split_at(VNET_HDR);
-                out.extend([IoSlice::new(virtio), IoSlice::new(header)]);
-            }
-        }
+        out.push(IoSlice::new(header));
         out.extend(
             self.members(index).map(|member| IoSlice::new(&slab.get(packets[member].packet)[header_len..])),
         );
@@ -306,13 +282,9 @@ impl Coalescer {
     }
 
     /// Writes the virtio header and the headers of a group: those of the first packet, with the lengths of
-    /// the group, and the PSH flag of the last packet. The checksum of a long packet is complete; the field
-    /// of a super-packet has the sum of the pseudo-header.
+    /// the group, and the PSH flag of the last packet. The checksum field has the sum of the
+    /// pseudo-header.
     fn write_header(&mut self, index: usize, slab: &PlainSlab, packets: &[Staged]) {
-        let payload = match self.form {
-            Form::SuperPacket => 0,
-            Form::LongPacket => self.payload_sum(index, slab, packets),
-        };
         let group = &mut self.groups[index];
         let header_len = usize::from(group.header_len);
         let transport = usize::from(group.transport);
@@ -335,48 +307,14 @@ impl Coalescer {
             fields[6..8].copy_from_slice(&ip::fold(sum).to_be_bytes());
         } else {
             fields[13] = group.flags;
-            let checksum = match self.form {
-                Form::SuperPacket => ip::fold(sum),
-                Form::LongPacket => {
-                    fields[16..18].fill(0);
-                    !ip::fold(ip::checksum_add(sum + payload, fields))
-                }
-            };
-            fields[16..18].copy_from_slice(&checksum.to_be_bytes());
+            fields[16..18].copy_from_slice(&ip::fold(sum).to_be_bytes());
         }
 
         group.header = self.headers.len() as u32;
-        let virtio = match self.form {
-            Form::SuperPacket => vnet_hdr::encode_super_packet(
-                is_v4,
-                group.protocol,
-                group.header_len,
-                group.transport,
-                group.segment_size,
-            ),
-            Form::LongPacket => vnet_hdr::NOTHING_TO_DO,
-        };
+        let Group { protocol, header_len, transport, segment_size, .. } = *group;
+        let virtio = vnet_hdr::encode_super_packet(is_v4, protocol, header_len, transport, segment_size);
         self.headers.extend_from_slice(&virtio);
         self.headers.extend_from_slice(header);
-    }
-
-    /// Returns the sum of the payloads of a group, for the Internet checksum. No payload is read again: the
-    /// checksum of each packet was verified, so its payload is what the rest of the sum lacks.
-    fn payload_sum(&self, index: usize, slab: &PlainSlab, packets: &[Staged]) -> u64 {
-        let group = &self.groups[index];
-        let (header_len, transport) = (usize::from(group.header_len), usize::from(group.transport));
-        let mut offset = 0;
-        let sums = self.members(index).map(|member| {
-            let bytes = slab.get(packets[member].packet);
-            let addresses = &bytes[ip::address_range(bytes[0])];
-            let sum = ip::pseudo_header_sum(addresses, group.protocol, bytes.len() - transport);
-            let payload = !ip::fold(ip::checksum_add(sum, &bytes[transport..header_len]));
-            let is_odd = offset % 2 == 1;
-            offset += bytes.len() - header_len;
-            // Behind an odd number of bytes, the first byte of a payload is the second of a word.
-            u64::from(if is_odd { payload.swap_bytes() } else { payload })
-        });
-        sums.sum()
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc as channel;
 use weft_tunnel::{PlainSlab, ip};
 
 use super::backoff::Backoff;
-use super::coalesce::{Coalescer, Form};
+use super::coalesce::Coalescer;
 use super::plain_batch::{PlainBatch, Staged};
 use super::pulse::{Line, Order, Wait};
 use super::queue::{Queue, Until, WriteError};
@@ -22,7 +22,6 @@ use crate::stats::QueueStats;
 /// The packets that the writers still join; shared by the queues of a device.
 #[derive(Debug)]
 pub(super) struct Coalescing {
-    form: Form,
     tcp: AtomicBool,
     udp: AtomicBool,
 }
@@ -31,12 +30,7 @@ impl Coalescing {
     /// Joins packets into the super-packets that the device takes.
     pub(super) fn new(offload: TunOffload) -> Self {
         let TunOffload { tcp, udp } = offload;
-        Self { form: Form::SuperPacket, tcp: AtomicBool::new(tcp), udp: AtomicBool::new(udp) }
-    }
-
-    /// Joins TCP segments into long packets, for a device that takes no super-packets.
-    pub(super) fn into_long_packets() -> Self {
-        Self { form: Form::LongPacket, tcp: AtomicBool::new(true), udp: AtomicBool::new(false) }
+        Self { tcp: AtomicBool::new(tcp), udp: AtomicBool::new(udp) }
     }
 
     pub(super) fn allowed(&self) -> TunOffload {
@@ -57,12 +51,8 @@ impl Coalescing {
     fn refuse(&self, protocol: u8) {
         let (allowed, label) = if protocol == ip::UDP { (&self.udp, "UDP") } else { (&self.tcp, "TCP") };
         if allowed.swap(false, Ordering::Relaxed) {
-            let what = match self.form {
-                Form::SuperPacket => "super-packets",
-                Form::LongPacket => "packets that were joined",
-            };
             tracing::warn!(
-                "the kernel refuses {label} {what} on this TUN: writing single packets from now on"
+                "the kernel refuses {label} super-packets on this TUN: writing single packets from now on"
             );
         }
     }
@@ -97,7 +87,7 @@ pub(super) struct BatchWriter {
 impl BatchWriter {
     pub(super) fn new(coalescing: Arc<Coalescing>, stats: Arc<QueueStats>) -> Self {
         Self {
-            coalescer: Coalescer::new(coalescing.form),
+            coalescer: Coalescer::default(),
             coalescing,
             stats,
             position: 0,

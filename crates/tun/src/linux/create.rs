@@ -43,7 +43,7 @@ mod ioctls {
 
 /// Creates the device of `config`, or adopts its descriptors.
 pub(super) fn open(config: TunConfig) -> Result<OpenDevice<LinuxQueue>, OpenError> {
-    let TunConfig { name, queues, descriptors, offload, join_segments, namespace, .. } = config;
+    let TunConfig { name, queues, descriptors, offload, namespace, .. } = config;
     let count = queues.max(1);
     if !is_valid_name(&name) {
         return Err(OpenError::InvalidName { name });
@@ -90,8 +90,7 @@ pub(super) fn open(config: TunConfig) -> Result<OpenDevice<LinuxQueue>, OpenErro
             set_offload(first.as_fd(), offload).map_err(failed("set offloads"))?
         }
     };
-    let joins_segments = join_segments && !queues.iter().any(LinuxQueue::has_header);
-    Ok(OpenDevice { queues, name, offload, joins_segments })
+    Ok(OpenDevice { queues, name, offload })
 }
 
 /// Reports whether a name is valid: the rules of the kernel's `dev_valid_name`, no control characters, and no

@@ -175,15 +175,11 @@ fn split(write: &[u8]) -> Vec<Vec<u8>> {
 
 /// Plans the packets and returns the bytes of every write.
 fn writes(packets: &[Vec<u8>], offload: TunOffload) -> Vec<Vec<u8>> {
-    writes_in(Form::SuperPacket, packets, offload)
-}
-
-fn writes_in(form: Form, packets: &[Vec<u8>], offload: TunOffload) -> Vec<Vec<u8>> {
     let mut slab = PlainSlab::new(packets.iter().map(Vec::len).sum());
     let hasher = FlowHasher::random();
     let stage = |packet: &Vec<u8>| Staged { packet: slab.push(packet).unwrap(), flow: hasher.hash(packet) };
     let staged: Vec<_> = packets.iter().map(stage).collect();
-    let mut coalescer = Coalescer::new(form);
+    let mut coalescer = Coalescer::default();
     // The second plan must not see anything of the first.
     coalescer.plan(&slab, &staged[..staged.len() / 2], offload);
     coalescer.plan(&slab, &staged, offload);
@@ -283,55 +279,6 @@ proptest! {
                 prop_assert_eq!(flow_of(&written, flow), flow_of(&packets, flow));
             }
         }
-    }
-}
-
-/// Checks the lengths and checksums of a TCP packet, and returns its sequence number and its payload.
-fn segment_of(packet: &[u8]) -> (u32, &[u8]) {
-    let v6 = packet[0] >> 4 == 6;
-    let (start, addresses) = if v6 { (40, 8..40) } else { (20, 12..20) };
-    if v6 {
-        assert_eq!(usize::from(u16::from_be_bytes([packet[4], packet[5]])), packet.len() - start);
-    } else {
-        assert_eq!(usize::from(u16::from_be_bytes([packet[2], packet[3]])), packet.len());
-        assert_eq!(slow_sum(&packet[..start], 0), 0xffff);
-    }
-    let transport = &packet[start..];
-    let pseudo = slow_sum(&packet[addresses], u32::from(ip::TCP) + transport.len() as u32);
-    assert_eq!(slow_sum(transport, pseudo.into()), 0xffff, "the checksum of a packet of {}", packet.len());
-    let sequence = u32::from_be_bytes(*transport[4..].first_chunk().unwrap());
-    (sequence, &transport[usize::from(transport[12] >> 4) * 4..])
-}
-
-proptest! {
-    #[test]
-    fn a_long_packet_is_one_segment_with_a_complete_checksum(
-        lens in proptest::collection::vec(prop_oneof![4 => Just(101_usize), 2 => 1..102_usize], 2..60),
-        v6 in any::<bool>(),
-        seed in any::<u8>(),
-    ) {
-        let mut sequence = u32::MAX - 300;
-        let mut stream = Vec::new();
-        let mut packets = Vec::new();
-        for (number, len) in lens.into_iter().enumerate() {
-            let payload = (0..len).map(|at| (at * number) as u8 ^ seed);
-            let spec = Spec { v6, sequence, payload: payload.collect(), ..tcp(0, 0, 0) };
-            sequence = sequence.wrapping_add(len as u32);
-            stream.extend_from_slice(&spec.payload);
-            packets.push(build(&spec));
-        }
-        let (mut next, mut received) = (u32::MAX - 300, Vec::new());
-        let written = writes_in(Form::LongPacket, &packets, TunOffload { tcp: true, udp: false });
-        for write in &written {
-            let (virtio, packet) = write.split_at(VNET_HDR);
-            prop_assert_eq!(virtio, [0; VNET_HDR]);
-            let (sequence, payload) = segment_of(packet);
-            prop_assert_eq!(sequence, next);
-            next = next.wrapping_add(payload.len() as u32);
-            received.extend_from_slice(payload);
-        }
-        prop_assert_eq!(received, stream);
-        prop_assert_eq!(writes(&packets, BOTH).len(), written.len());
     }
 }
 
