@@ -51,6 +51,6 @@ container_of() {
     # Without the unified hierarchy and the right to load its programs, DevicePolicy= would silently allow everything.
     export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
     container=(systemd-nspawn -q -D "$root" --machine="$1" --boot --register=no --keep-unit --private-network
-        --link-journal=no --resolv-conf=off --timezone=off --system-call-filter=bpf --capability=CAP_BPF,CAP_PERFMON
+        --link-journal=no --resolv-conf=off --timezone=off --system-call-filter=bpf '--capability=CAP_BPF,CAP_PERFMON'
         --bind="$tun:/dev/net/tun" --bind="$2:/out" --console=pipe)
 }

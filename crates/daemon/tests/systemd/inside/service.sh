@@ -66,7 +66,7 @@ a_clean_stop_leaves_nothing_behind() {
     systemctl stop weft@wg0
     is "$(show Result weft@wg0)" success
     refuse ip link show wg0
-    is "$(ls -A /run/wireguard | grep -v far0 || true)" "" "in /run/wireguard"
+    is "$(find /run/wireguard -mindepth 1 ! -name '*far0*')" "" "in /run/wireguard"
     is "$(find /run/weft ! -type d)" "" "in /run/weft"
     is "$(ip rule | wc -l)" 3 "rules"
     is "$(nft list tables)" ""
