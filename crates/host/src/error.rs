@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use weft_config::exit;
+use weft_ipc::holder::Holder;
 use weft_ipc::runtime_dir::UntrustedError;
 
 use crate::routes::RouteError;
@@ -49,6 +50,20 @@ pub enum HostError {
         interface: String,
         /// Its process id.
         pid: u32,
+    },
+    /// Another process holds the lock of the interface, and is not the one that has signed it: another
+    /// program, or a daemon that cannot be seen.
+    #[error(
+        "another process{holder} holds {}, so that {interface} may be up already; take it down where it runs, or end \
+         that process, and try again", lock.display()
+    )]
+    Locked {
+        /// The name of the interface.
+        interface: String,
+        /// The path of its lock.
+        lock: PathBuf,
+        /// The process, if it is seen.
+        holder: Holder,
     },
     /// A process in another network namespace runs the interface.
     #[error(

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use weft_config::exit;
+use weft_ipc::holder::{Held, Holder};
 use zeroize::Zeroizing;
 
 use super::platform;
@@ -32,8 +33,8 @@ pub enum FileEditError {
     #[error("{}: the file is read-only; nothing was changed: `chmod u+w` lets it be edited", .0.display())]
     ReadOnly(PathBuf),
     /// Another command edits a file of this directory for longer than it should.
-    #[error("{}: another command is editing it or its neighbour; nothing was changed: try again", .0.display())]
-    Busy(PathBuf),
+    #[error("{}: another process{} edits it or a file beside it; nothing was changed: try again", .0.display(), .1)]
+    Busy(PathBuf, Holder),
     /// The text is no longer the one that was read.
     #[error("{}: the file was edited meanwhile; nothing was changed: try again", .0.display())]
     Changed(PathBuf),
@@ -75,7 +76,10 @@ impl FileEdit {
             match platform::try_lock(&lock) {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(INTERVAL),
-                Err(TryLockError::WouldBlock) => return Err(FileEditError::Busy(file.to_owned())),
+                Err(TryLockError::WouldBlock) => {
+                    let holder = Holder::of(Held::Lock(target.parent().unwrap_or(&target)));
+                    return Err(FileEditError::Busy(file.to_owned(), holder));
+                }
                 Err(TryLockError::Error(error)) => return Err(failed("lock")(error)),
             }
         }
@@ -168,7 +172,7 @@ mod tests {
         first.replace(new("a")).unwrap();
         // The file is another one now, and still that of the first.
         let second = FileEdit::begin_within(&file, Duration::ZERO);
-        assert!(matches!(second, Err(FileEditError::Busy(_))), "{second:?}");
+        assert!(matches!(second, Err(FileEditError::Busy(..))), "{second:?}");
         drop(first);
         std::thread::scope(|scope| {
             for _ in 0..8 {

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use weft_config::{Hook, InterfaceName, path_of};
+use weft_ipc::holder::{Held, Holder as LockHolder};
 use weft_ipc::runtime_dir::{self, Access, UntrustedError, open_untrusted, read_untrusted};
 
 use super::HostError;
@@ -283,9 +284,17 @@ impl Owner {
     /// Claims the interface. Waits for a process that takes it down.
     ///
     /// # Errors
-    /// [`HostError::Running`] if a daemon runs the interface, and [`HostError::Ending`] if one takes too long
-    /// to take it down.
+    /// [`HostError::Running`] if a daemon runs the interface, [`HostError::Ending`] if one takes too long to
+    /// take it down, and [`HostError::Locked`] if another process keeps its lock.
     pub fn claim(directory: &Path, interface: &InterfaceName) -> Result<Self, HostError> {
+        Self::claim_within(directory, interface, PATIENCE)
+    }
+
+    fn claim_within(
+        directory: &Path,
+        interface: &InterfaceName,
+        patience: Duration,
+    ) -> Result<Self, HostError> {
         let instance = runtime_dir::instance(directory, interface);
         let path = lock_path(directory, interface);
         let start = Instant::now();
@@ -324,15 +333,12 @@ impl Owner {
                         std::thread::sleep(TICK);
                         continue;
                     }
-                    // A process of another user may be out of sight.
-                    if let Some(holder) = signature_of(&lock).filter(|_| start.elapsed() > PATIENCE) {
-                        return Err(running(interface, holder.process));
-                    }
                 }
                 Some((Err(TryLockError::Error(error)), _)) => return Err(refused("lock", &path, error)),
             }
-            if start.elapsed() > PATIENCE {
-                return Err(refused("lock", &path, io::ErrorKind::TimedOut.into()));
+            if start.elapsed() > patience {
+                let holder = LockHolder::of(Held::Lock(&path));
+                return Err(HostError::Locked { interface: interface.to_string(), lock: path, holder });
             }
             std::thread::sleep(TICK);
         }
@@ -348,6 +354,8 @@ impl Owner {
         let Some(lock) = opened.map_err(|error| untrusted("open", error))? else { return Ok(None) };
         let is_held = matches!(platform::try_lock_shared(&lock), Err(TryLockError::WouldBlock));
         let process = is_held.then(|| signature_of(&lock)).flatten().map(|holder| holder.process);
+        // Any program can lock the file that a daemon has left.
+        let process = process.filter(Process::is_alive);
         // A user must not get another user's process ended by writing its id to the file.
         let owner = platform::other_owner(&lock);
         Ok(process.filter(|process| owner.is_none_or(|owner| process.is_of(owner))))
@@ -369,8 +377,9 @@ impl Owner {
         match lock_within(&lock, PATIENCE) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => tracing::warn!(
-                "another process keeps {} locked (see `lsof {0}`): another interface that starts at this moment may \
-                 choose the same mark",
+                "another process{} keeps {} locked: another interface that starts at this moment may choose the same \
+                 mark",
+                LockHolder::of(Held::Lock(path)),
                 path.display()
             ),
             Err(TryLockError::Error(error)) => return Err(refused("lock", path, error)),

@@ -35,6 +35,35 @@ fn a_claim_waits_for_a_process_that_takes_the_interface_down() {
     claimed.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn another_program_that_holds_the_lock_is_named_and_is_no_daemon() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = lock_path(&directory.path().canonicalize().unwrap(), &name());
+    made(directory.path(), &name());
+    // What a daemon leaves that was killed, and what has no signature.
+    for signature in ["4194305 7\n", ""] {
+        std::fs::write(&path, signature).unwrap();
+        let lock = File::open(&path).unwrap();
+        lock.lock().unwrap();
+        // A name that would begin another line.
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "printf 'a\\nb' >/proc/$$/comm; echo; read _"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(lock)
+            .spawn()
+            .unwrap();
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        assert_eq!(Owner::running(directory.path(), &name()).unwrap(), None);
+        let error = Owner::claim_within(directory.path(), &name(), Duration::ZERO).unwrap_err().to_string();
+        let told = format!("another process (process {}, a\\nb) holds {}, ", child.id(), path.display());
+        assert!(error.starts_with(&told), "{error}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
 #[test]
 fn a_process_that_does_not_come_to_its_end_is_named_with_what_it_holds() {
     let lock = lock_path(Path::new("/run/weft"), &name());

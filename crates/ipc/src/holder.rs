@@ -1,4 +1,5 @@
-//! Which process has a name that one program at a time can have: a port, a socket, or a TUN device.
+//! Which process has a name that one program at a time can have: a port, a socket, a TUN device, or a
+//! locked file.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,6 +19,8 @@ pub enum Held<'a> {
     Tcp(SocketAddr),
     /// The path of a Unix socket that a program listens on.
     Socket(&'a Path),
+    /// The path of a file or directory that is locked (flock).
+    Lock(&'a Path),
 }
 
 /// What has a name.
@@ -29,7 +32,7 @@ pub enum Holder {
     Process {
         /// Its process id.
         id: u32,
-        /// The name of its program.
+        /// The name of its program, escaped.
         program: String,
     },
     /// No process that can be seen from here: it was killed a moment ago, it belongs to another user or

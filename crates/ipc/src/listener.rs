@@ -237,7 +237,11 @@ fn lock(directory: &Path) -> Result<File, ListenError> {
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) if start.elapsed() < patience => std::thread::sleep(LOCK_TICK),
             Err(TryLockError::WouldBlock) if is_shared => {
-                tracing::warn!("another process keeps {} locked: going on without", directory.display());
+                let holder = Holder::of(Held::Lock(directory));
+                tracing::warn!(
+                    "another process{holder} keeps {} locked: going on without",
+                    directory.display()
+                );
                 return Ok(file);
             }
             Err(error) => return Err(failed()(error.into())),

@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 use weft_config::Dns;
+use weft_ipc::holder::{Held, Holder};
 use weft_ipc::runtime_dir::{Access, open_untrusted};
 
 use super::super::{DnsError, Places, list};
@@ -311,7 +312,8 @@ fn lock(places: &Places) -> Result<File, DnsError> {
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) if Instant::now() < end => thread::sleep(LOCK_PAUSE),
             Err(TryLockError::WouldBlock) => {
-                let action = format!("lock {} (another weft holds it)", path.display());
+                let holder = Holder::of(Held::Lock(&path));
+                let action = format!("lock {}, which another process{holder} holds", path.display());
                 return Err(DnsError::Timeout { action, after: LOCK_TIMEOUT });
             }
             Err(TryLockError::Error(error)) => return Err(failure("lock", &path, error)),

@@ -21,6 +21,7 @@ pub(super) fn find(held: Held<'_>) -> Holder {
         Held::Udp(port) => internet("udp", |socket| socket.local.port() == port),
         Held::Tcp(wanted) => internet("tcp", |socket| socket.listens && exclude(socket.local, wanted)),
         Held::Socket(path) => unix(path),
+        Held::Lock(path) => return lock(path),
     };
     if sockets.is_empty() {
         return Holder::Unknown;
@@ -45,12 +46,24 @@ fn device(name: &str) -> Holder {
     })
 }
 
+/// Looks for the process that has the lock of a file. The one that has locked it may have handed it on.
+fn lock(path: &Path) -> Holder {
+    let Ok(path) = path.canonicalize() else { return Holder::Unknown };
+    process(|descriptor| {
+        fs::read_link(descriptor).is_ok_and(|link| link == path)
+            && about(descriptor).is_some_and(|about| about.lines().any(|line| line.starts_with("lock:")))
+    })
+}
+
 /// Returns the name of the device whose queue a descriptor is, empty if the device is gone; `None` for
 /// another descriptor.
 fn device_of(descriptor: &Path) -> Option<String> {
-    let about = process_of(descriptor)?.join("fdinfo").join(descriptor.file_name()?);
-    let about = fs::read_to_string(about).ok()?;
-    about.lines().find_map(|line| Some(line.strip_prefix("iff:")?.trim().to_owned()))
+    about(descriptor)?.lines().find_map(|line| Some(line.strip_prefix("iff:")?.trim().to_owned()))
+}
+
+/// Returns what the kernel says of a descriptor.
+fn about(descriptor: &Path) -> Option<String> {
+    fs::read_to_string(process_of(descriptor)?.join("fdinfo").join(descriptor.file_name()?)).ok()
 }
 
 /// Returns /proc/ID of the path /proc/ID/fd/NUMBER.
@@ -95,7 +108,7 @@ fn process(is_wanted: impl Fn(&Path) -> bool) -> Holder {
         let descriptors = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
         if descriptors.map(|entry| entry.path()).any(|descriptor| is_wanted(&descriptor)) {
             let program = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-            return Holder::Process { id, program: program.trim().to_owned() };
+            return Holder::Process { id, program: program.trim().escape_debug().to_string() };
         }
     }
     Holder::OutOfSight
