@@ -341,6 +341,17 @@ mod tests {
     }
 
     #[test]
+    fn no_more_addresses_are_kept_than_one_needs_to_try() {
+        let mut pair = Pair::new("www.example.com").unwrap();
+        let addresses = vec![IpAddr::from([192, 0, 2, 1]); 4000];
+        for place in 0..2 {
+            let addresses = addresses.clone();
+            pair.put(place, Ok(Answer { addresses, ttl: Duration::ZERO, exists: true }));
+        }
+        assert_eq!(pair.end().unwrap().addresses.len(), 2 * MAX_ADDRESSES);
+    }
+
+    #[test]
     fn a_query_is_answered_once_also_if_its_answer_is_of_no_use() {
         let mut pair = Pair::new("www.example.com").unwrap();
         let refusal = answer(&pair.queries()[1], |_| ());
