@@ -20,8 +20,12 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, ServiceError> {
         Ok(metadata) if !metadata.is_file() => return Err(foreign()),
         Ok(_) => {}
     }
-    let text = String::from_utf8(fs::read(path).map_err(failed)?).map_err(|_| foreign())?;
-    if text.lines().any(|line| line.contains(MARKER)) { Ok(Some(text)) } else { Err(foreign()) }
+    let text = weft_config::read_regular_text(path).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::FileTooLarge => foreign(),
+        _ => failed(error),
+    })?;
+    let is_ours = text.lines().any(|line| line.contains(MARKER));
+    if is_ours { Ok(Some(text.to_string())) } else { Err(foreign()) }
 }
 
 /// Writes the file in one step, over an earlier one.
@@ -57,5 +61,29 @@ pub(super) fn remove(path: &Path) -> Result<(), ServiceError> {
             Err(ServiceError::File { action: "remove", path: path.to_owned(), error })
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_large_or_no_text_is_foreign_whatever_it_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("weft_wg0");
+        for (content, size, is_foreign) in [
+            (format!("# {MARKER}\n").into_bytes(), None, false),
+            (format!("# {MARKER}\n").into_bytes(), Some(weft_config::MAX_BYTES + 1), true),
+            ([MARKER.as_bytes(), b"\xff"].concat(), None, true),
+        ] {
+            fs::write(&path, &content).unwrap();
+            if let Some(size) = size {
+                File::options().write(true).open(&path).unwrap().set_len(size).unwrap();
+            }
+            let read = read(&path);
+            let refused = matches!(read, Err(ServiceError::Foreign { .. }));
+            assert!(refused == is_foreign && read.is_ok() != is_foreign, "{read:?}");
+        }
     }
 }
