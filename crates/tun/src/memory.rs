@@ -5,25 +5,6 @@
 //! injects outbound packets and takes inbound packets. Both directions are bounded, and either side wakes the
 //! other, on one runtime or two. With [`MemoryPeer::set_accepting`] the TUN stalls, as with a kernel that
 //! accepts nothing.
-//!
-//! ```
-//! # use std::{collections::VecDeque, future::poll_fn};
-//! # use weft_tun::{Tun, memory};
-//! # use weft_tunnel::Offload;
-//! # #[tokio::main(flavor = "current_thread")] async fn main() {
-//! let (mut tun, peer) = memory::pair(memory::Limits::default());
-//! peer.inject(b"outbound", Offload::None).unwrap();
-//! let mut batches = VecDeque::new();
-//! poll_fn(|cx| tun.poll_recv_many(cx, &mut batches, 1 << 16)).await.unwrap();
-//! assert_eq!(batches[0].next_packet().unwrap().bytes(), b"outbound");
-//!
-//! poll_fn(|cx| tun.poll_send_ready(cx)).await.unwrap();
-//! let packet = tun.plain_slab().push(b"inbound").unwrap();
-//! tun.send(packet).unwrap();
-//! tun.flush().unwrap();
-//! assert_eq!(peer.take().unwrap(), b"inbound");
-//! # }
-//! ```
 
 use std::collections::VecDeque;
 use std::io;
@@ -291,70 +272,5 @@ impl Drop for MemoryPeer {
         let mut state = lock(&self.state);
         state.peer_is_gone = true;
         wake(&mut state.receiver);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn poll_recv(tun: &mut Memory, max_bytes: usize) -> Poll<(usize, VecDeque<TunBatch>)> {
-        let mut out = VecDeque::new();
-        let polled = tun.poll_recv_many(&mut Context::from_waker(Waker::noop()), &mut out, max_bytes);
-        polled.map(|bytes| (bytes.unwrap(), out))
-    }
-
-    #[test]
-    fn both_directions_are_bounded() {
-        let limits = Limits { outbound_packets: 2, slabs: 1, inbound_packets: 1 };
-        let (mut tun, peer) = pair(limits);
-        peer.inject(b"1", Offload::None).unwrap();
-        peer.inject(b"2", Offload::None).unwrap();
-        assert_eq!(peer.inject(b"3", Offload::None), Err(Refused));
-        let Poll::Ready((1, batches)) = poll_recv(&mut tun, 1) else { panic!() };
-        assert!(poll_recv(&mut tun, 1).is_pending(), "its one slab is out");
-        drop(batches);
-        assert!(poll_recv(&mut tun, 1).is_ready());
-
-        let packet = tun.plain_slab().push(b"4").unwrap();
-        tun.send(packet).unwrap();
-        tun.flush().unwrap();
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(tun.poll_send_ready(&mut cx).is_pending());
-        assert_eq!(peer.take().as_deref(), Some(&b"4"[..]));
-        assert!(tun.poll_send_ready(&mut cx).is_ready());
-    }
-
-    #[tokio::test]
-    async fn each_side_wakes_the_other() {
-        let (mut tun, peer) = pair(Limits::default());
-        peer.set_accepting(false);
-        let inbound = async {
-            std::future::poll_fn(|cx| tun.poll_send_ready(cx)).await.unwrap();
-            let packet = tun.plain_slab().push(b"in").unwrap();
-            tun.send(packet).unwrap();
-            tun.flush().unwrap();
-            let mut out = VecDeque::new();
-            std::future::poll_fn(|cx| tun.poll_recv_many(cx, &mut out, 1)).await.unwrap()
-        };
-        let kernel = async {
-            tokio::task::yield_now().await;
-            peer.set_accepting(true);
-            assert_eq!(peer.recv().await.as_deref(), Some(&b"in"[..]));
-            tokio::task::yield_now().await;
-            peer.inject(b"out", Offload::None).unwrap();
-        };
-        assert_eq!(tokio::join!(inbound, kernel).0, 3);
-        drop(tun);
-        assert_eq!(peer.recv().await, None);
-    }
-
-    #[test]
-    fn a_dropped_peer_means_that_the_device_is_gone() {
-        let (mut tun, peer) = pair(Limits::default());
-        peer.inject(b"last", Offload::None).unwrap();
-        drop(peer);
-        assert!(matches!(poll_recv(&mut tun, 9), Poll::Ready((4, _))));
-        assert!(matches!(poll_recv(&mut tun, 9), Poll::Ready((0, _))));
     }
 }

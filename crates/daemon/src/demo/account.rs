@@ -153,11 +153,6 @@ impl Account {
         between("datagrams received", self.datagrams_received.checked_sub(known));
         found
     }
-
-    /// Returns the number of messages passed to the kernel.
-    pub(super) fn messages_sent(&self) -> u64 {
-        self.batch_segments.iter().sum()
-    }
 }
 
 #[cfg(test)]
