@@ -40,7 +40,7 @@ use wfp::system as platform;
 pub use error::FirewallError;
 pub(crate) use local::is_local;
 #[cfg(target_os = "linux")]
-pub use platform::{Contents, contents, rules_added};
+pub use platform::{Contents, contents, rules_added, rules_of_others};
 pub(crate) use platform::{RECOGNISES, removing_command};
 pub use platform::{apply, check, present, remove};
 
@@ -216,6 +216,15 @@ pub fn contents(_: &Rules) -> Result<Contents, FirewallError> {
 #[cfg(not(target_os = "linux"))]
 pub fn rules_added(rules: &Rules, _: &Contents) -> Result<Option<usize>, FirewallError> {
     Ok((rules.is_empty() || !present(&rules.interface)?.is_empty()).then_some(0))
+}
+
+/// Returns nothing: what others add is not seen.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub fn rules_of_others(_: &Contents) -> Result<Vec<String>, FirewallError> {
+    Ok(Vec::new())
 }
 
 /// Returns the addresses as they appear in packets: IPv4-mapped addresses as IPv4, and without scopes.

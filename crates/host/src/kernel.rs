@@ -187,7 +187,12 @@ impl System for Kernel {
             Step::Rule(rule) => self.netlink.add_rule(rule)?,
             Step::Sysctl { name, value, .. } => return set_sysctl(name, value),
             Step::Firewall(firewall) => {
+                let lost = outside::rules_of_others(&self.firewall);
                 let is_in_force = outside::apply_firewall(&self.interface, firewall)?;
+                if let Some(lost) = lost {
+                    let interface = &self.interface;
+                    tracing::warn!(%interface, "rules of another program went with the firewall rules: {lost}");
+                }
                 self.firewall = outside::firewall_contents(&self.interface, firewall);
                 return Ok(if is_in_force { Outcome::Done } else { Outcome::Left });
             }

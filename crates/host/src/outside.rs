@@ -9,6 +9,9 @@ use crate::dns::{self, Choice};
 use crate::firewall::{self, Contents, FirewallError, FullTunnel, Local, OwnPackets, Recognises, Rules};
 use crate::routes::{Family, Link};
 
+/// The number of other programs' rules that are named in the log; the rest are counted.
+const NAMED_RULES: usize = 20;
+
 /// Returns the record that is written before the name servers are set. It undoes them.
 pub(super) fn dns_record(
     resolver: &dns::System,
@@ -106,6 +109,18 @@ pub(super) fn rules_added(
     set: &Contents,
 ) -> Result<Option<usize>, HostError> {
     firewall::rules_added(&rules(interface, wanted, firewall::RECOGNISES), set).map_err(failed)
+}
+
+/// Returns the commands that add again what another program has added to these rules, if there is something.
+pub(super) fn rules_of_others(set: &Contents) -> Option<String> {
+    let others = firewall::rules_of_others(set).unwrap_or_else(|error| {
+        tracing::debug!("{error}");
+        Vec::new()
+    });
+    let named: Vec<String> = others.iter().take(NAMED_RULES).map(|command| format!("`{command}`")).collect();
+    let more = others.len() - named.len();
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    (!others.is_empty()).then(|| named.join(", ") + &more)
 }
 
 /// Removes the firewall rules of the interface.

@@ -81,6 +81,9 @@ fn a_rule_that_is_added_to_the_kill_switch_stays_and_is_told() {
     told(&network, &client, "rules_added", "(rules: 1): they may let packets past the kill switch");
     run(&network.client, "nft delete rule inet weft-weft0 sent $(handle inet weft-weft0 sent mine)");
     until("it is told no more", || findings(&network).is_empty());
+    let rule = "inet weft-weft0 sent tcp dport 9 accept comment \"mine\"";
+    run(&network.client, &format!("nft 'add rule {rule}'; nft flush chain inet weft-weft0 output"));
+    until("the log has what went", || client.log().contains(&format!("`nft add rule {rule}`")));
     client.stop();
 }
 

@@ -19,7 +19,7 @@ mod tests;
 
 use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
 use script::Script;
-use table_socket::{Chain, Rule, TableSocket};
+use table_socket::{Part, TableSocket};
 
 /// The name prefix of tables with a kill switch or an MSS clamp.
 const OWN_PREFIX: &str = "weft-";
@@ -78,7 +78,7 @@ pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
 
 /// What the kernel has of the rules of an interface: the chains and rules of each table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contents(Vec<(Table, Vec<Chain>, Vec<Rule>)>);
+pub struct Contents(Vec<(Table, Vec<Part>, Vec<Part>)>);
 
 /// Returns what the kernel has of these rules.
 ///
@@ -125,6 +125,42 @@ pub fn rules_added(rules: &Rules, set: &Contents) -> Result<Option<usize>, Firew
         Ok(Some(added))
     });
     added.map_err(|error| unreadable(&reading(rules), error))
+}
+
+/// Returns the rules that another program has added to the tables of `set`, each as the command that adds it.
+///
+/// # Errors
+/// Those of [`FirewallError`].
+pub fn rules_of_others(set: &Contents) -> Result<Vec<String>, FirewallError> {
+    let mut commands = Vec::new();
+    for (table, _, rules) in &set.0 {
+        let action = format!("read the firewall's table {table}");
+        let found = TableSocket::open().and_then(|mut socket| socket.rules(table));
+        let mut others = found.map_err(|error| unreadable(&action, error))?;
+        others.retain(|rule| !rules.contains(rule));
+        if !others.is_empty() {
+            let listing =
+                nft::run(&["-a", "list", "table", table.family.as_str(), &table.name], Vec::new(), &action)?;
+            let handles: Vec<u64> = others.iter().map(|rule| rule.handle).collect();
+            commands.extend(commands_of(table, &handles, &listing));
+        }
+    }
+    Ok(commands)
+}
+
+/// Returns the commands that add the rules with these handles, in a listing of nft.
+fn commands_of(table: &Table, handles: &[u64], listing: &str) -> Vec<String> {
+    let mut chain = "";
+    let mut commands = Vec::new();
+    for line in listing.lines() {
+        let Some((text, handle)) = line.trim().rsplit_once(" # handle ") else { continue };
+        if let Some(name) = text.strip_prefix("chain ").and_then(|name| name.strip_suffix(" {")) {
+            chain = name;
+        } else if handle.parse().is_ok_and(|handle| handles.contains(&handle)) {
+            commands.push(format!("nft add rule {table} {chain} {text}"));
+        }
+    }
+    commands
 }
 
 fn reading(rules: &Rules) -> String {

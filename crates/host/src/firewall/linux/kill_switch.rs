@@ -36,12 +36,6 @@ const LOCAL: &str = "local";
 /// The comment of the rules that block packets.
 pub(super) const COMMENT_OF_BLOCKED: &str = "blocked";
 
-/// The sets of endpoints of each family: their names, their types, and what is looked up in them.
-const ENDPOINTS: [[&str; 3]; 2] = [
-    ["endpoints4", "ipv4_addr . inet_service", "ip daddr . udp dport"],
-    ["endpoints6", "ipv6_addr . inet_service", "ip6 daddr . udp dport"],
-];
-
 /// The priority of every base chain, the usual priority of filter rules (nft(8): `filter`).
 const FILTER: i32 = 0;
 
@@ -83,6 +77,7 @@ fn add_sent(script: &mut Script, table: &Table, interface: &InterfaceName, switc
         script.rule(table, SENT, comment, format_args!("{condition} accept"));
     };
     allow("loopback and tunnel", &format!("oifname {{ \"lo\", \"{interface}\" }}"));
+    // The others are for systems without marks: elements of a set could be changed unseen.
     if let OwnPackets::Marked(mark) = &switch.own {
         // CAP_NET_RAW is enough to set the mark since Linux 5.17, and helpers such as that of mtr have it for
         // every user.
@@ -112,16 +107,6 @@ fn add_sent(script: &mut Script, table: &Table, interface: &InterfaceName, switc
     allow("path MTU", "icmp type destination-unreachable icmp code frag-needed");
     allow("path MTU", "icmpv6 type packet-too-big");
 
-    if let OwnPackets::To(endpoints) = &switch.own {
-        for ([name, kind, destination], is_ipv6) in ENDPOINTS.into_iter().zip([false, true]) {
-            script.set(table, name, kind);
-            let known = format_args!("{destination} @{name} accept");
-            script.rule(table, SENT, "the tunnel's own packets", known);
-            let endpoints = endpoints.iter().filter(|endpoint| endpoint.is_ipv6() == is_ipv6);
-            let elements = endpoints.map(|endpoint| format!("{} . {}", endpoint.ip(), endpoint.port()));
-            script.elements(table, name, elements);
-        }
-    }
     if switch.local != Local::Blocked {
         script.rule(table, SENT, "local networks", format_args!("jump {LOCAL}"));
     }

@@ -55,19 +55,6 @@ impl Script {
         self.line(format_args!("add rule {table} {chain} {statements} comment \"{comment}\""));
     }
 
-    /// Adds an empty set of elements of this type.
-    pub(super) fn set(&mut self, table: &Table, name: &str, kind: &str) {
-        self.line(format_args!("add set {table} {name} {{ type {kind}; }}"));
-    }
-
-    /// Adds these elements to a set, if there are any.
-    pub(super) fn elements(&mut self, table: &Table, name: &str, elements: impl IntoIterator<Item: Display>) {
-        let mut elements = elements.into_iter().peekable();
-        if elements.peek().is_some() {
-            self.line(format_args!("add element {table} {name} {}", any_of(elements)));
-        }
-    }
-
     fn line(&mut self, command: impl Display) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.0, "{command}");

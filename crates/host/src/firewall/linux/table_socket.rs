@@ -19,17 +19,16 @@ const GET_CHAIN: u16 = 10 << 8 | 4;
 const CHAIN: u16 = 10 << 8 | 3;
 const GET_RULE: u16 = 10 << 8 | 7;
 const RULE: u16 = 10 << 8 | 6;
-/// The attributes of a table (NFTA_TABLE_NAME, NFTA_TABLE_FLAGS), of a chain (NFTA_CHAIN_TABLE and so on), of
-/// a rule (NFTA_RULE_TABLE and so on) and of an expression in it (NFTA_EXPR_NAME).
+/// The attributes of a table (NFTA_TABLE_NAME, NFTA_TABLE_FLAGS), of a chain and a rule (NFTA_CHAIN_TABLE and
+/// NFTA_RULE_TABLE, and so on), and of an expression in a rule (NFTA_EXPR_NAME).
 const TABLE_NAME: u16 = 1;
 const TABLE_FLAGS: u16 = 2;
 /// The flag of a table that is not applied (NFT_TABLE_F_DORMANT).
 const DORMANT: u32 = 1;
-const CHAIN_TABLE: u16 = 1;
+const PART_TABLE: u16 = 1;
 const CHAIN_HANDLE: u16 = 2;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_POLICY: u16 = 5;
-const RULE_TABLE: u16 = 1;
 const RULE_HANDLE: u16 = 3;
 const RULE_EXPRESSIONS: u16 = 4;
 const EXPRESSION_NAME: u16 = 1;
@@ -41,23 +40,16 @@ const FAMILY_HEADER: usize = 4;
 /// How often a list is read again that changed while it was read.
 const TRIES: usize = 10;
 
-/// A chain, as far as it shows whether it is still the same.
+/// A chain or a rule, as far as it shows whether it is still the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Chain {
+pub(crate) struct Part {
+    /// The name of a chain; a rule has none.
     pub(crate) name: String,
-    /// A chain that is made again has another number.
-    handle: u64,
-    policy: u32,
-}
-
-/// A rule, as far as it shows whether it is still the same.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rule {
-    /// A rule that is added has another number than each before it in its table, but one that replaces
+    /// What is added, or made again, has another number than all before it in its table. A rule that replaces
     /// another keeps its number.
-    handle: u64,
-    /// The expressions as the kernel writes them, without what it counts.
-    expressions: Vec<u8>,
+    pub(crate) handle: u64,
+    /// The policy of a chain, or the expressions of a rule as the kernel writes them, without what it counts.
+    content: Vec<u8>,
 }
 
 /// What the kernel answers where it has no nftables (the last one: nfnetlink_rcv_msg without its module), or
@@ -111,43 +103,46 @@ impl TableSocket {
 
     /// Returns the flags of a table, if it exists.
     fn flags(&mut self, table: &Table) -> io::Result<Option<u32>> {
-        self.ask(GET_TABLE, NLM_F_REQUEST, table.family, &[(TABLE_NAME, &table.name)])?;
-        let (answer, _) = self.0.recv_from_full()?;
-        let flags = |attributes| {
+        let flags = |attributes: &[u8]| {
             let found = attributes_of(attributes).find(|(kind, _)| *kind == TABLE_FLAGS);
             found.map_or(0, |(_, value)| number(value) as u32)
         };
+        let answer = self.one(GET_TABLE, table.family, &[(TABLE_NAME, &table.name)])?;
         Ok(content(&answer, TABLE)?.map(flags))
     }
 
     /// Returns a chain of a table, if it exists.
-    pub(super) fn chain(&mut self, table: &Table, name: &str) -> io::Result<Option<Chain>> {
-        let attributes = [(CHAIN_TABLE, table.name.as_str()), (CHAIN_NAME, name)];
-        self.ask(GET_CHAIN, NLM_F_REQUEST, table.family, &attributes)?;
-        let (answer, _) = self.0.recv_from_full()?;
-        Ok(content(&answer, CHAIN)?.map(|attributes| chain_of(attributes).1))
+    pub(super) fn chain(&mut self, table: &Table, name: &str) -> io::Result<Option<Part>> {
+        let attributes = [(PART_TABLE, table.name.as_str()), (CHAIN_NAME, name)];
+        let answer = self.one(GET_CHAIN, table.family, &attributes)?;
+        Ok(content(&answer, CHAIN)?.map(|attributes| part_of(CHAIN, attributes).1))
     }
 
     /// Returns the chains of a table. The kernel lists those of all tables of a family.
-    pub(super) fn chains(&mut self, table: &Table) -> io::Result<Vec<Chain>> {
-        self.list(table, GET_CHAIN, CHAIN, &[], chain_of)
+    pub(super) fn chains(&mut self, table: &Table) -> io::Result<Vec<Part>> {
+        self.list(table, GET_CHAIN, CHAIN, &[])
     }
 
     /// Returns the rules of a table. The kernel lists those of all tables of a family before Linux 4.9.
-    pub(super) fn rules(&mut self, table: &Table) -> io::Result<Vec<Rule>> {
-        self.list(table, GET_RULE, RULE, &[(RULE_TABLE, &table.name)], rule_of)
+    pub(super) fn rules(&mut self, table: &Table) -> io::Result<Vec<Part>> {
+        self.list(table, GET_RULE, RULE, &[(PART_TABLE, &table.name)])
+    }
+
+    /// Returns the answer to a question for one thing.
+    fn one(&mut self, question: u16, family: Family, attributes: &[(u16, &str)]) -> io::Result<Vec<u8>> {
+        self.ask(question, NLM_F_REQUEST, family, attributes)?;
+        Ok(self.0.recv_from_full()?.0)
     }
 
     /// Returns what a list has of a table. A list that changes meanwhile may lack what is there, and is read
     /// again.
-    fn list<T>(
+    fn list(
         &mut self,
         table: &Table,
         question: u16,
         kind: u16,
         attributes: &[(u16, &str)],
-        read: impl Fn(&[u8]) -> (String, T),
-    ) -> io::Result<Vec<T>> {
+    ) -> io::Result<Vec<Part>> {
         for _ in 0..TRIES {
             self.ask(question, NLM_F_REQUEST | NLM_F_DUMP, table.family, attributes)?;
             let (mut found, mut is_whole, mut is_at_end) = (Vec::new(), true, false);
@@ -160,8 +155,8 @@ impl TableSocket {
                     is_at_end = message.message_type() == NLMSG_DONE;
                     let length = message.length() as usize;
                     if !is_at_end && let Some(attributes) = content(&rest[..length], kind)? {
-                        let (of_table, item) = read(attributes);
-                        found.extend((of_table == table.name).then_some(item));
+                        let (of_table, part) = part_of(kind, attributes);
+                        found.extend((of_table == table.name).then_some(part));
                     }
                     rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
                 }
@@ -196,38 +191,25 @@ fn content(answer: &[u8], kind: u16) -> io::Result<Option<&[u8]>> {
     }
 }
 
-/// Reads a chain, and the name of its table.
-fn chain_of(attributes: &[u8]) -> (String, Chain) {
-    let (mut table, mut chain) = (String::new(), Chain::default());
-    for (kind, value) in attributes_of(attributes) {
-        match kind {
-            CHAIN_TABLE => table = text(value),
-            CHAIN_NAME => chain.name = text(value),
-            CHAIN_HANDLE => chain.handle = number(value),
-            CHAIN_POLICY => chain.policy = number(value) as u32,
-            _ => {}
-        }
-    }
-    (table, chain)
-}
-
-/// Reads a rule, and the name of its table.
-fn rule_of(attributes: &[u8]) -> (String, Rule) {
-    let (mut table, mut rule) = (String::new(), Rule::default());
-    for (kind, value) in attributes_of(attributes) {
-        match kind {
-            RULE_TABLE => table = text(value),
-            RULE_HANDLE => rule.handle = number(value),
-            RULE_EXPRESSIONS => {
+/// Reads a chain or a rule, and the name of its table.
+fn part_of(kind: u16, attributes: &[u8]) -> (String, Part) {
+    let (mut table, mut part) = (String::new(), Part::default());
+    for (attribute, value) in attributes_of(attributes) {
+        match (kind, attribute) {
+            (_, PART_TABLE) => table = text(value),
+            (CHAIN, CHAIN_NAME) => part.name = text(value),
+            (CHAIN, CHAIN_HANDLE) | (RULE, RULE_HANDLE) => part.handle = number(value),
+            (CHAIN, CHAIN_POLICY) => part.content = value.to_vec(),
+            (RULE, RULE_EXPRESSIONS) => {
                 for (_, expression) in attributes_of(value) {
                     let is_counter = attributes_of(expression).any(|it| it == (EXPRESSION_NAME, COUNTER));
-                    rule.expressions.extend_from_slice(if is_counter { COUNTER } else { expression });
+                    part.content.extend_from_slice(if is_counter { COUNTER } else { expression });
                 }
             }
             _ => {}
         }
     }
-    (table, rule)
+    (table, part)
 }
 
 fn text(value: &[u8]) -> String {
@@ -318,16 +300,16 @@ mod tests {
     #[test]
     fn a_chain_is_read_from_an_answer_and_from_a_part_of_it() {
         let read = [
-            attribute(CHAIN_TABLE, b"weft-wg0\0"),
+            attribute(PART_TABLE, b"weft-wg0\0"),
             attribute(CHAIN_HANDLE, &3u64.to_be_bytes()),
             attribute(CHAIN_NAME, b"output\0"),
             attribute(CHAIN_POLICY, &1u32.to_be_bytes()),
         ]
         .concat();
-        let chain = Chain { name: "output".to_owned(), handle: 3, policy: 1 };
-        assert_eq!(chain_of(&read), ("weft-wg0".to_owned(), chain));
+        let chain = Part { name: "output".to_owned(), handle: 3, content: 1u32.to_be_bytes().to_vec() };
+        assert_eq!(part_of(CHAIN, &read), ("weft-wg0".to_owned(), chain));
         for length in 0..read.len() {
-            let _cut_off = chain_of(&read[..length]);
+            let _cut_off = part_of(CHAIN, &read[..length]);
         }
     }
 
@@ -345,20 +327,20 @@ mod tests {
             let expressions =
                 [expression(b"counter\0", counted), expression(b"immediate\0", verdict)].concat();
             [
-                attribute(RULE_TABLE, b"weft-wg0\0"),
+                attribute(PART_TABLE, b"weft-wg0\0"),
                 attribute(RULE_HANDLE, &handle.to_be_bytes()),
                 attribute(RULE_EXPRESSIONS, &expressions),
             ]
             .concat()
         };
         let before = answer(4, &[0; 24], b"drop");
-        let (table, rule) = rule_of(&before);
+        let (table, rule) = part_of(RULE, &before);
         assert_eq!((table.as_str(), rule.handle), ("weft-wg0", 4));
-        assert_eq!(rule_of(&answer(4, &[7; 24], b"drop")).1, rule);
-        assert_ne!(rule_of(&answer(5, &[0; 24], b"drop")).1, rule, "added again");
-        assert_ne!(rule_of(&answer(4, &[0; 24], b"pass")).1, rule, "replaced");
+        assert_eq!(part_of(RULE, &answer(4, &[7; 24], b"drop")).1, rule);
+        assert_ne!(part_of(RULE, &answer(5, &[0; 24], b"drop")).1, rule, "added again");
+        assert_ne!(part_of(RULE, &answer(4, &[0; 24], b"pass")).1, rule, "replaced");
         for length in 0..before.len() {
-            let _cut_off = rule_of(&before[..length]);
+            let _cut_off = part_of(RULE, &before[..length]);
         }
     }
 }

@@ -88,6 +88,16 @@ fn the_kill_switch_never_names_a_device_by_its_number() {
 }
 
 #[test]
+fn no_set_of_a_table_can_be_changed_by_others() {
+    let mut rules = full();
+    rules.kill_switch.as_mut().unwrap().own = OwnPackets::To(["192.0.2.1:7".parse().unwrap()].into());
+    for commands in [commands(&rules, &[]), commands(&full(), &[])] {
+        // A set without a name stays as it is.
+        assert!(!commands.iter().any(|line| line.contains("add set")), "{commands:?}");
+    }
+}
+
+#[test]
 fn the_counters_of_what_is_blocked_are_read_in_what_nft_says() {
     let listing = "table inet weft-wg0 {\n\tchain output {\n\t\ttype filter hook output priority 0; policy drop;\n\
         \t\tjump sent comment \"of this machine\"\n\
