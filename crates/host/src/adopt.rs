@@ -16,7 +16,7 @@ use super::kernel::Kernel;
 use super::record::{Owner, Record};
 use super::restore::DnsWatch;
 use super::step::Step;
-use super::{Applied, Host, HostError, Plan, Recording, clean_up, hooks, owner, system_state};
+use super::{Applied, Host, HostError, Plan, Recording, clean_up, hooks, left_behind, owner, system_state};
 use crate::routes::Netlink;
 
 /// How to continue with a device that existed before this daemon.
@@ -45,7 +45,7 @@ impl Host {
         let link = netlink.link(interface)?;
         let mut kernel = Kernel::new(netlink, interface.clone());
         let owner = owner(recording, interface)?;
-        let left = owner.as_deref().map(Owner::left_behind).transpose()?.flatten();
+        let left = left_behind(owner.as_deref(), interface, Some(&link))?;
         match left {
             Some(left) if left.index == Some(link.index) => {
                 kernel.link = Some(link);

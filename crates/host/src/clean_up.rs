@@ -1,6 +1,6 @@
 //! Undoes what a daemon that has ended left behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -9,13 +9,14 @@ use weft_config::{HookPhase, InterfaceName, KillSwitch};
 use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
-use super::record::{Apart, Owner, Record, is_not_understood};
+use super::record::{Apart, Owner, Record, UNDERSTAND};
 use super::{Applied, HostError, Step, hooks, outside};
-use crate::routes::Netlink;
+use crate::routes::{Family, Link, Netlink, Rule, RuleKind};
 
 /// What is said of a record that cannot be understood, when the interface is taken back without it.
-const WITHOUT_RECORD: &str = "firewall rules and name servers in /etc/resolv.conf that are weft's by their name are taken back; PreDown and \
-     PostDown did not run, and rules (`ip rule`), sysctls and name servers elsewhere may be left";
+const WITHOUT_RECORD: &str = "it is kept there; firewall rules, name servers in /etc/resolv.conf and rules (`ip rule`) that are weft's by \
+     their name or their table are taken back; PreDown and PostDown did not run, and sysctls and name servers elsewhere \
+     may be left";
 
 /// Which step stays in force when the steps of a daemon are undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,32 +43,59 @@ pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Resu
     };
     owner.note_end();
     // As above.
-    let (left, lack) = left_behind(&owner, interface)?;
+    let (left, lack) = left_behind(&owner, interface, None)?;
     let Some(record) = left else { return Ok(()) };
     undo(record, keep, |left| left.map_or_else(|| owner.forget(), |left| owner.write(left)))?;
     lack.map_or(Ok(()), Err)
 }
 
-/// Returns the record that a daemon has left. In place of one that cannot be understood, returns what is
-/// there and is weft's by its name, and what to say about it.
+/// Returns the record that a daemon has left. In place of one that cannot be understood, which is kept under
+/// another name, returns what is there and is recognisably weft's, and what to say about it. `own` is the
+/// device, if it is weft's.
 pub(super) fn left_behind(
     owner: &Owner,
     interface: &InterfaceName,
+    own: Option<&Link>,
 ) -> Result<(Option<Record>, Option<HostError>), HostError> {
     let error = match owner.left_behind() {
-        Err(error) if is_not_understood(&error) => error,
+        Err(HostError::State { action, error, .. }) if action == UNDERSTAND => error,
+        Ok(None) if own.is_some() => return Ok((Some(unrecorded(owner, interface, own)?), None)),
         left => return Ok((left?, None)),
     };
+    let file = owner.put_aside()?;
     outside::repair_dns();
-    let mut found = Record::new(interface);
-    found.steps.extend(outside::unrecorded_firewall(interface)?.map(Step::Firewall));
-    let lack = match error {
-        HostError::State { action, file, error, .. } => {
-            HostError::State { action, file, error, advice: WITHOUT_RECORD }
+    let lack = HostError::State { action: UNDERSTAND, file, error, advice: WITHOUT_RECORD };
+    Ok((Some(unrecorded(owner, interface, own)?), Some(lack)))
+}
+
+/// Returns a record of what is there and is weft's by its name, its table or its device.
+fn unrecorded(owner: &Owner, interface: &InterfaceName, own: Option<&Link>) -> Result<Record, HostError> {
+    let netlink = Netlink::open()?;
+    let of_others = Record::rules_of_others(owner.directory(), interface);
+    let mut found = Record { index: own.map(|link| link.index), ..Record::new(interface) };
+    if let Some(own) = own {
+        found.steps.extend(netlink.addresses(own)?.into_iter().map(Step::Address));
+    }
+    let through = own.map_or_else(|| Ok(HashSet::default()), |link| netlink.routes_through(link))?;
+    let (rules, in_use) = (netlink.rules()?, netlink.tables_in_use()?);
+    // The pairs of a default route, with a table that leads to this device, or nowhere any more.
+    for at in &rules {
+        let (family, mark) = (at.family, at.table);
+        let rule = Rule { family, priority: at.priority, kind: RuleKind::Unmarked { mark, table: mark } };
+        let priority = at.priority.saturating_sub(1);
+        let before = Rule { family, priority, kind: RuleKind::MainWithoutDefault };
+        let is_pair = at.is(&rule) && rules.iter().any(|other| other.is(&before));
+        let routes = through.iter().filter(|(prefix, table)| *table == mark && Family::of(*prefix) == family);
+        let routes: Vec<_> =
+            routes.map(|(prefix, table)| Step::Route { prefix: *prefix, table: *table }).collect();
+        if is_pair && (!routes.is_empty() || !in_use.contains(&mark)) && !of_others.contains(&rule) {
+            found.mark = mark;
+            found.steps.extend(routes);
+            found.steps.extend([before, rule].map(Step::Rule));
         }
-        other => other,
-    };
-    Ok((Some(found), Some(lack)))
+    }
+    found.steps.extend(outside::unrecorded_firewall(interface, own.is_some())?.map(Step::Firewall));
+    Ok(found)
 }
 
 /// Undoes what a record says. `write` gets the record of what is left, if something is.
@@ -138,18 +166,32 @@ mod tests {
     use crate::record::record_path;
 
     #[test]
-    fn a_record_that_cannot_be_understood_keeps_no_kill_switch_in_force() {
+    fn a_record_that_cannot_be_understood_is_kept_and_neither_a_kill_switch_nor_rules_are() {
         let namespace = weft_lab::Namespace::new("cut").unwrap();
         let name: InterfaceName = "weftcut".parse().unwrap();
         let own = OwnPackets::Marked(std::num::NonZeroU32::new(7).unwrap());
         let kill_switch = Some(firewall::KillSwitch { own, local: Local::Blocked });
-        let rules = Rules { kill_switch, ..Rules::none(name.clone()) };
+        let wanted = Rules { kill_switch, ..Rules::none(name.clone()) };
         let directory = tempfile::tempdir().unwrap();
         let path = record_path(directory.path(), &name);
+        let ip = |words: &str| {
+            let output = namespace.command("ip").args(words.split(' ')).output().unwrap();
+            assert!(output.status.success(), "{words}: {output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        ip("link set lo up");
+        // The rules of another program, and what its table leads to.
+        ip("route add default dev lo table 77");
+        for rule in ["not fwmark 77 table 77", "table main suppress_prefixlength 0", "not fwmark 9 table 9"] {
+            ip(&format!("rule add {rule}"));
+        }
+        let rules = ip("rule");
         namespace.run(|| {
             for text in ["", "{\"version\":1,\"interf", "{\"version\":99}"] {
                 for keep in [Keep::KillSwitch, Keep::Nothing] {
-                    firewall::apply(&rules).unwrap();
+                    firewall::apply(&wanted).unwrap();
+                    ip("rule add not fwmark 51820 table 51820");
+                    ip("rule add table main suppress_prefixlength 0");
                     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
                     std::fs::write(&path, text).unwrap();
                     assert!(Record::exists(directory.path(), &name).unwrap(), "{text}");
@@ -157,6 +199,8 @@ mod tests {
                     assert!(told.contains(path.to_str().unwrap()) && told.contains("ip rule"), "{told}");
                     let is_there = !firewall::present(&name).unwrap().is_empty();
                     assert_eq!(is_there, keep == Keep::KillSwitch, "{text}");
+                    assert_eq!(ip("rule"), rules);
+                    assert_eq!(std::fs::read_to_string(path.with_extension("json.unread")).unwrap(), text);
                     // What is kept is on record again.
                     clean_up(directory.path(), &name, Keep::Nothing).unwrap();
                     assert!(firewall::present(&name).unwrap().is_empty() && !path.exists(), "{text}");

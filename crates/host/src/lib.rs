@@ -172,11 +172,7 @@ impl Host {
         crate::routes::check_name(interface)?;
         let kernel = Kernel::new(Netlink::open()?, interface.clone());
         let owner = owner(recording, interface)?;
-        let found = owner.as_deref().map(|owner| clean_up::left_behind(owner, interface)).transpose()?;
-        let (left, lack) = found.unwrap_or_default();
-        if let Some(lack) = lack {
-            tracing::warn!("{lack}");
-        }
+        let left = left_behind(owner.as_deref(), interface, None)?;
         Self::begin(kernel, owner, left, config, source, endpoints)
     }
 
@@ -532,6 +528,21 @@ fn owner(recording: &Recording, interface: &InterfaceName) -> Result<Option<Arc<
         Recording::Nowhere => Ok(None),
         Recording::In(directory) => Ok(claim(directory, interface)?.map(Arc::new)),
     }
+}
+
+/// Returns what a daemon has left behind, and says in the log what is not known of it. `own` is the device,
+/// if it is weft's.
+fn left_behind(
+    owner: Option<&Owner>,
+    interface: &InterfaceName,
+    own: Option<&Link>,
+) -> Result<Option<Record>, HostError> {
+    let Some(owner) = owner else { return Ok(None) };
+    let (left, lack) = clean_up::left_behind(owner, interface, own)?;
+    if let Some(lack) = lack {
+        tracing::warn!("{lack}");
+    }
+    Ok(left)
 }
 
 /// Claims the interface. If the claim cannot be written down, logs a warning and returns `None`.

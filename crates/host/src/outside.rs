@@ -133,15 +133,18 @@ pub(super) fn remove_firewall(interface: &InterfaceName) -> Result<(), HostError
 /// # Errors
 /// The packet filter cannot be read or changed.
 pub fn remove_unrecorded_firewall(interface: &InterfaceName) -> Result<bool, HostError> {
-    let is_there = unrecorded_firewall(interface)?.is_some();
+    let is_there = unrecorded_firewall(interface, false)?.is_some();
     if is_there { remove_firewall(interface).map(|()| true) } else { Ok(false) }
 }
 
-/// Returns what is known without a record of the firewall rules of an interface that does not exist, or on
-/// systems where they outlive the machine.
-pub(super) fn unrecorded_firewall(interface: &InterfaceName) -> Result<Option<Firewall>, HostError> {
+/// Returns what is known without a record of the firewall rules of an interface that does not exist or is
+/// weft's, or on systems where they outlive the machine.
+pub(super) fn unrecorded_firewall(
+    interface: &InterfaceName,
+    is_own: bool,
+) -> Result<Option<Firewall>, HostError> {
     // A device of this name may be that of another program, with its rules.
-    if !firewall::OUTLIVE_THE_MACHINE && netns::has_device(interface.as_str()) {
+    if !is_own && !firewall::OUTLIVE_THE_MACHINE && netns::has_device(interface.as_str()) {
         return Ok(None);
     }
     match firewall::present(interface) {

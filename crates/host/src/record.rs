@@ -39,7 +39,7 @@ const MAX_RECORD_BYTES: u64 = 32 << 20;
 /// Two numbers of 20 digits at most, and [`ENDING`].
 const MAX_LOCK_BYTES: u64 = 64;
 /// What fails with a record that is empty or cut off, or of another version.
-const UNDERSTAND: &str = "understand";
+pub(super) const UNDERSTAND: &str = "understand";
 /// Follows the numbers in the lock of a process that takes the interface down.
 const ENDING: &str = "ending";
 /// How long to wait for a lock. Choosing a mark and recording it takes almost no time, and no command of the
@@ -86,6 +86,12 @@ pub struct Record {
     /// The run of the service (`INVOCATION_ID`) that left everything in force, for the next run to take over.
     #[serde(default)]
     pub handed_over: Option<String>,
+}
+
+/// What a record of every version has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 impl Record {
@@ -142,7 +148,7 @@ impl Record {
     /// Reports whether there is a record to be read, be it one that cannot be understood.
     pub fn exists(directory: &Path, interface: &InterfaceName) -> Result<bool, HostError> {
         match Self::read(directory, interface) {
-            Err(error) if is_not_understood(&error) => Ok(true),
+            Err(HostError::State { action: UNDERSTAND, .. }) => Ok(true),
             found => Ok(found?.is_some()),
         }
     }
@@ -161,10 +167,13 @@ impl Record {
         else {
             return Ok(None);
         };
-        let record: Self = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
-        if record.version != VERSION {
-            return Err(failed(io::Error::other(format!("it is of version {}", record.version))));
+        // Another version need not have what this one has.
+        let Versioned { version } = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        if version != VERSION {
+            let of = if version > VERSION { ", of a newer weft" } else { "" };
+            return Err(failed(io::Error::other(format!("it is of version {version}{of}"))));
         }
+        let record: Self = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
         if record.interface != *interface {
             return Err(failed(io::Error::other(format!("it is the record of {}", record.interface))));
         }
@@ -236,11 +245,6 @@ impl Record {
         let rules: Vec<Step> = plan.steps.iter().filter(|step| step.as_rule().is_some()).cloned().collect();
         self.steps.extend(rules.into_iter().filter(|rule| !self.steps.contains(rule)).collect::<Vec<_>>());
     }
-}
-
-/// Reports whether a record is there and trusted, but of no use.
-pub(super) fn is_not_understood(error: &HostError) -> bool {
-    matches!(error, HostError::State { action: UNDERSTAND, .. })
 }
 
 /// Returns the path of an interface's record.
@@ -396,6 +400,14 @@ impl Owner {
     pub fn left_behind(&self) -> Result<Option<Record>, HostError> {
         apart::make_room(&self.directory, &self.interface)?;
         Record::read(&self.directory, &self.interface)
+    }
+
+    /// Keeps a record that cannot be understood under another name. Returns its path.
+    pub(super) fn put_aside(&self) -> Result<PathBuf, HostError> {
+        let path = record_path(&self.directory, &self.interface);
+        let aside = path.with_extension("json.unread");
+        std::fs::rename(&path, &aside).map_err(|error| refused("rename", &path, error))?;
+        Ok(aside)
     }
 
     /// Notes that the interface is being taken down: a start waits from now on.

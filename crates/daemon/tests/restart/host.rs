@@ -152,6 +152,28 @@ fn a_kill_switch_holds_when_the_next_start_fails() {
 }
 
 #[test]
+fn a_record_of_a_newer_weft_is_kept_and_the_interface_goes_on() {
+    if !here::installed(&["nft"]) {
+        return;
+    }
+    let Some(mut world) = World::up(&full_tunnel("# weft: KillSwitch = on"), &file_of_b()) else { return };
+    let (before, filter) = (world.picture(), world.filter());
+    world.stop_for_restart();
+    let of_newer = r#"{"version":2,"of":"another form"}"#;
+    let record = world.directory.path().join("run/weft0/record.json");
+    std::fs::write(&record, of_newer).unwrap();
+    world.start();
+    let told = "record.json.unread: it is of version 2, of a newer weft; ";
+    assert!(world.log().contains(told), "{}", world.log());
+    assert_eq!(std::fs::read_to_string(record.with_extension("json.unread")).unwrap(), of_newer);
+    assert_eq!((world.picture(), world.filter()), (before, filter));
+    world.stream(1).end();
+    world.stop();
+    assert!(!world.ip("-4 rule").contains("fwmark"));
+    assert_eq!(world.filter(), "");
+}
+
+#[test]
 fn a_kill_switch_holds_until_a_service_whose_device_was_deleted_is_up_again() {
     if !here::installed(&["nft"]) {
         return;
