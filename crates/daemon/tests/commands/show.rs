@@ -67,13 +67,23 @@ fn a_file_stands_for_the_interface_of_its_name() {
         let file = directory.path().join("rich.conf");
         std::fs::write(&file, format!("[Interface]\nPrivateKey = {}\n", weft(&["genkey"]).output())).unwrap();
         let file = file.to_str().unwrap();
-        for words in [&["show", "", "dump"][..], &["show", "", "peers"], &["showconf", ""]] {
+        for (words, code) in [
+            (&["show", "", "dump"][..], 0),
+            (&["show", "", "peers"], 0),
+            (&["showconf", ""], 0),
+            // These ask another socket, on which none answers for this interface.
+            (&["status", ""], 1),
+            (&["capture", "", "-w", "-"], 1),
+            (&["speedtest", "", "10.0.0.1"], 1),
+        ] {
             let of = |interface: &str| {
                 let words: Vec<&str> =
                     words.iter().map(|word| if word.is_empty() { interface } else { *word }).collect();
-                weft(&words).output()
+                let ended = weft(&words);
+                (ended.code, ended.stdout, ended.stderr)
             };
             assert_eq!(of(file), of("rich"), "{words:?}");
+            assert_eq!(of(file).0, code, "{words:?}");
         }
         weft(&["set", file, "fwmark", "7"]).output();
         assert_eq!(rich.sets(), ["set=1\nfwmark=7\n\n"]);

@@ -50,6 +50,9 @@ mod tests {
     use weft_lab::{Namespace, here};
 
     use super::*;
+    use crate::Step;
+    use crate::execute::System as _;
+    use crate::kernel::Kernel;
 
     #[test]
     fn an_address_whose_packets_do_not_arrive_here_yet_is_waited_for() {
@@ -74,8 +77,10 @@ mod tests {
             // As it is for a moment: the address has no route.
             ip("-6 route del local fd99::1 table local");
             assert!(!netlink.is_local(address));
+            let mut kernel = Kernel::new(netlink, "veth0".parse().unwrap());
+            kernel.link = Some(link);
             let start = Instant::now();
-            netlink.settle_addresses(&link);
+            kernel.apply(&Step::LinkUp).unwrap();
             assert!(start.elapsed() >= PATIENCE);
         });
     }
