@@ -205,12 +205,8 @@ async fn test(plan: &Plan, probe: Probe, mut on_sample: impl FnMut(&Outcome)) ->
     };
     loop {
         tokio::select! {
-            sample = sampler.next() => {
-                let mut sample = sample?;
-                sample.bound(if sends { sampler.sent() } else { asked });
-                outcome.here.push(sample);
-                on_sample(&outcome);
-            }
+            // Lines first: they say whether a connection breaks because the responder is at its end.
+            biased;
             line = lines.next() => match line? {
                 Reply::Sample(sample) => {
                     let sent = if sends { sampler.sent() } else { asked };
@@ -227,6 +223,18 @@ async fn test(plan: &Plan, probe: Probe, mut on_sample: impl FnMut(&Outcome)) ->
                     break;
                 }
                 other => return Err(unexpected(other)),
+            },
+            sample = sampler.next() => match sample {
+                Ok(mut sample) => {
+                    sample.bound(if sends { sampler.sent() } else { asked });
+                    outcome.here.push(sample);
+                    on_sample(&outcome);
+                }
+                // This end began late.
+                Err(_) if outcome.there.last().is_some_and(|it| it.at_us >= micros(plan.duration)) => {
+                    sampler.end();
+                }
+                Err(error) => return Err(error.into()),
             },
             () = sleep_until(reset), if !is_reset => {
                 is_reset = true;
@@ -299,10 +307,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns what the client makes of these lines of a responder, which follow the begin of a test.
-    fn told(lines: String) -> Result<Outcome, TestError> {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let plan = Plan {
+    fn plan(listener: &TcpListener) -> Plan {
+        Plan {
             target: listener.local_addr().unwrap(),
             device: "lo".to_owned(),
             peer: String::new(),
@@ -312,7 +318,37 @@ mod tests {
             streams: 1,
             congestion: None,
             udp: Some(Udp { bits_per_second: 8_000, bytes: 100 }),
-        };
+        }
+    }
+
+    #[test]
+    fn a_connection_that_breaks_at_the_end_of_the_responder_is_no_failure() {
+        for (at_us, is_failure) in [(1_000_000, false), (900_000, true)] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let plan = Plan { udp: None, ..plan(&listener) };
+            let responder = std::thread::spawn(move || {
+                let mut control = listener.accept().unwrap().0;
+                control.write_all(b"{\"accepted\":{\"token\":\"a\"}}\n").unwrap();
+                let data = listener.accept().unwrap().0;
+                let sample = format!("\"begin\"\n{{\"sample\":{{\"at_us\":{at_us},\"received\":7}}}}\n");
+                control.write_all(sample.as_bytes()).unwrap();
+                // The client has sent something that is not read: it is reset.
+                drop(data);
+                // Either line may be the first that the client sees.
+                std::thread::sleep(Duration::from_millis(100));
+                let _ = control.write_all(b"{\"end\":{\"counters\":null}}\n");
+                control
+            });
+            let outcome = run(&plan, Arc::new(|| None), |_| ());
+            responder.join().unwrap();
+            assert_eq!(outcome.is_err(), is_failure, "{outcome:?}");
+        }
+    }
+
+    /// Returns what the client makes of these lines of a responder, which follow the begin of a test.
+    fn told(lines: String) -> Result<Outcome, TestError> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let plan = plan(&listener);
         let responder = std::thread::spawn(move || {
             let mut stream = listener.accept().unwrap().0;
             let begin = "{\"accepted\":{\"token\":\"a\"}}\n\"begin\"\n";
