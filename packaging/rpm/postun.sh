@@ -26,7 +26,7 @@ if [ "$1" -eq 0 ]; then
     fi
     rmdir --ignore-fail-on-non-empty /run/wireguard 2>/dev/null || :
     # The package owns files alone, and rpm leaves the directories that they were in.
-    for directory in /usr/share/weft/* /usr/share/weft /usr/share/doc/weft /usr/share/licenses/weft /etc/weft; do
+    for directory in /usr/share/weft/* /usr/share/weft /usr/share/doc/weft/docs /usr/share/doc/weft /usr/share/licenses/weft /etc/weft; do
         if [ -d "$directory" ]; then rmdir --ignore-fail-on-non-empty "$directory" || :; fi
     done
     # Directories of completions: filesystem owns them on Fedora; elsewhere no package may, without the shell.

@@ -159,7 +159,7 @@ impl Implementation {
                 let words = [&path.to_string_lossy(), "up", &file.to_string_lossy()].map(str::to_owned);
                 let words: Vec<String> = words.into_iter().chain(arguments.iter().cloned()).collect();
                 let daemon = Daemon::start(namespace, &words, &directory, &interface.name)?;
-                daemon.wait_until(interrupt, "weft's interface", || daemon.says("interface is up"))?;
+                daemon.wait_until(interrupt, "weft's interface", || daemon.says(" is up: port "))?;
                 Ok(daemon)
             }
             Self::Other(command) => {

@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use crate::complete;
+
 mod capture;
 mod conf;
 mod doctor;
@@ -19,9 +21,9 @@ pub use peer::{
     PeerRenameArgs,
 };
 pub use set::SetArgs;
-pub use show::{Field, ShowArgs, ShowconfArgs, Subject};
+pub use show::{Field, Part, ShowArgs, ShowconfArgs, Subject};
 pub use speedtest::{Directions, SpeedtestArgs};
-pub use status::{StatusArgs, TopArgs};
+pub use status::{StatusArgs, TOP_KEYS, TopArgs};
 
 /// The end of a command's help.
 pub const EXIT_CODES: &str = "\
@@ -48,7 +50,7 @@ Exit codes:
 pub struct CheckArgs {
     /// A wg-quick configuration file of any name, `-` for standard input, or a name: for the file that the
     /// running interface was brought up from, else /etc/wireguard/NAME.conf.
-    #[arg(value_name = "FILE|NAME")]
+    #[arg(value_name = "FILE|NAME", add = complete::configured())]
     pub target: String,
     /// Print the result, with errors and warnings, as JSON on standard output.
     #[arg(long)]
@@ -64,7 +66,7 @@ Example:
 {EXIT_CODES}"))]
 pub struct SaveArgs {
     /// The interface's name, or the configuration file that names it.
-    #[arg(value_name = "NAME|FILE")]
+    #[arg(value_name = "NAME|FILE", add = complete::running())]
     pub target: String,
 }
 
@@ -80,7 +82,7 @@ Commands (PreUp, PostUp, …) do not run; those for the way down are the new one
 {EXIT_CODES}"))]
 pub struct ReloadArgs {
     /// The interface's name, for the file that it was brought up from, or another file.
-    #[arg(value_name = "NAME|FILE")]
+    #[arg(value_name = "NAME|FILE", add = complete::running())]
     pub target: String,
     /// Print what would change, and change nothing.
     #[arg(long)]

@@ -301,6 +301,7 @@ fn routes_of(config: &Config, routing: Routing) -> String {
 /// The output of `--json`. It contains no secrets.
 #[derive(Serialize)]
 struct Report<'a> {
+    version: u32,
     target: &'a str,
     ok: bool,
     errors: Vec<Finding>,
@@ -374,6 +375,7 @@ struct PeerReport {
 impl<'a> Report<'a> {
     fn new(target: &'a str, loaded: &Result<Parsed, LoadError>) -> Self {
         let empty = Self {
+            version: output::JSON_VERSION,
             target,
             ok: false,
             errors: Vec::new(),

@@ -33,7 +33,12 @@ pub fn run(args: &DoctorArgs) -> Result<(), Error> {
     findings.extend(evaluate(&probe::machine_state(&target), &target));
     let problems = findings.iter().filter(|finding| finding.level == Level::Problem).count();
     if args.json {
-        let report = Report { target: args.target.as_deref(), problems, findings: &findings };
+        let report = Report {
+            version: output::JSON_VERSION,
+            target: args.target.as_deref(),
+            problems,
+            findings: &findings,
+        };
         output::print_json(&report)?;
     } else {
         output::print_styled(&finding::lines(&findings))?;
@@ -65,6 +70,7 @@ pub(crate) fn findings_of_start(config: &Config) -> (Vec<Finding>, Code) {
 
 #[derive(Serialize)]
 struct Report<'a> {
+    version: u32,
     target: Option<&'a str>,
     problems: usize,
     findings: &'a [Finding],

@@ -5,6 +5,7 @@ pub mod args;
 pub mod axis;
 pub mod capture;
 pub mod check;
+pub mod complete;
 pub mod doctor;
 #[cfg(unix)]
 pub mod hang_up;

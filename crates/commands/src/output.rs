@@ -8,6 +8,9 @@ use serde::Serialize;
 use weft_config::exit::{Code, Error};
 use weft_config::{Notation, printable, printable_bytes};
 
+/// The version of what `--json` prints: docs/JSON.md. New fields do not change it.
+pub const JSON_VERSION: u32 = 1;
+
 /// Prints all of `text` to standard output, [escaped](printable). A closed pipe is not an error: its reader
 /// wants no more.
 pub fn print(text: &[u8]) -> Result<(), Error> {

@@ -15,6 +15,9 @@ use crate::running::{self, Running};
 mod details;
 mod glance;
 
+pub(crate) use details::peer_lines;
+pub(crate) use glance::left;
+
 /// Prints the state of one interface, or of all running interfaces.
 ///
 /// # Errors
@@ -32,7 +35,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
         None => ask_all(args.sample)?,
     };
     if args.json {
-        output::print_json(&Interfaces { interfaces: &reports })?;
+        output::print_json(&Interfaces { version: output::JSON_VERSION, interfaces: &reports })?;
     } else {
         let texts: Vec<String> = reports.iter().map(|report| text(report, args)).collect();
         output::print_styled(&texts.join("\n"))?;
@@ -68,6 +71,7 @@ fn text(report: &StatusReport, args: &StatusArgs) -> String {
 
 #[derive(Serialize)]
 struct Interfaces<'a> {
+    version: u32,
     interfaces: &'a [StatusReport],
 }
 

@@ -61,13 +61,22 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err(TopError::NoTerminal.into());
     }
-    let client = connect(args.name.as_ref())?;
+    let mut client = connect(args.name.as_ref())?;
     let name = client.name().clone();
+    let peer = args.peer.as_ref().map(|wanted| {
+        let report = client.status()?;
+        let peer = report.peer(wanted).map_err(|error| Error::new(Code::Failure, error))?;
+        Ok::<_, Error>(peer.public_key.clone())
+    });
+    let peer = peer.transpose()?;
     let ended = Arc::new(AtomicBool::new(false));
     let on_signal = Arc::clone(&ended);
     signals::watch(move |_| on_signal.store(true, Ordering::Relaxed)).map_err(TopError::Start)?;
     let is_coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let mut app = App::new(name.as_str(), is_coloured);
+    if let Some(key) = peer {
+        app.show_peer(key);
+    }
     let watcher = Watcher::start(client, name, args.interval).map_err(TopError::Start)?;
     let shown = {
         // Installs a panic hook that restores the terminal too, whichever thread panics.

@@ -65,7 +65,7 @@ pub use load::{
     LoadError, Source, interface_of, load_as_service, load_to_start, name_of, path_of, read_text_as_service,
 };
 pub use pool::{PoolError, next_free};
-pub use printable::{Notation, is_unprintable, printable, printable_bytes};
+pub use printable::{Notation, SAYS_ALL, is_unprintable, printable, printable_bytes};
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning, foreign};
 pub use regular_file::{MAX_BYTES, is_descriptor, read_named, read_regular_text};
 pub use shell::shell_word;

@@ -4,6 +4,9 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+/// The name of events of the log that have the text for a person whole, and fields for programs beside it.
+pub const SAYS_ALL: &str = "says all";
+
 /// How a character is written that is not printable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notation {

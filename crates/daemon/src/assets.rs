@@ -1,11 +1,15 @@
-//! Generates shell completions and manual pages for packages. Both come from the definition of the command
-//! line, so that they always agree with it.
+//! Shell completions and manual pages for packages. Both come from the definition of the command line, so
+//! that they always agree with it. A shell runs weft to complete a word, and weft knows the names.
 
+use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory as _;
+use clap_complete::Shell;
+use clap_complete::env::Shells;
 use clap_mangen::roff::{Roff, roman};
 use weft_commands::output;
 use weft_config::exit::{Code, Error};
@@ -13,6 +17,8 @@ use weft_ipc::OutputFile;
 
 use crate::cli::Cli;
 use crate::cli::assets::{CompletionsArgs, ManArgs};
+
+mod pages;
 
 /// Why the manual pages could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -29,12 +35,40 @@ impl From<AssetError> for Error {
     }
 }
 
+/// The variable with which a shell's script asks weft for the words that may come next.
+pub const COMPLETE: &str = "WEFT_COMPLETE";
+
+/// Called by the file in zsh's function path, which defines it, at the first completion too.
+const ZSH_FIRST: &str = "[ \"$funcstack[1]\" != _weft ] || _clap_dynamic_completer_weft \"$@\"\n";
+
+/// Returns the command line for a shell that completes a word of it. Options are for a word that begins as
+/// one: they would stand between the names.
+pub fn to_complete() -> clap::Command {
+    let line: Vec<OsString> = env::args_os().skip_while(|word| word != "--").skip(1).collect();
+    let index = env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
+    let word = line.get(index.unwrap_or(line.len().saturating_sub(1)));
+    let is_option = word.is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
+    let mut command = Cli::command();
+    command.build();
+    if is_option { command } else { without_options(command) }
+}
+
+fn without_options(command: clap::Command) -> clap::Command {
+    let hide = |argument: clap::Arg| if argument.is_positional() { argument } else { argument.hide(true) };
+    command.mut_args(hide).mut_subcommands(without_options)
+}
+
 /// Prints the completion script of a shell.
 pub fn completions(args: &CompletionsArgs) -> Result<(), Error> {
-    let mut command = Cli::command();
-    let name = command.get_name().to_owned();
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command, name, &mut script);
+    let name = args.shell.to_string();
+    if let Some(shell) = Shells::builtins().completer(&name) {
+        let written = shell.write_registration(COMPLETE, "weft", "weft", "weft", &mut script);
+        written.map_err(|error| Error::new(Code::Failure, error))?;
+    }
+    if args.shell == Shell::Zsh {
+        script.extend_from_slice(ZSH_FIRST.as_bytes());
+    }
     output::print(&script)
 }
 
@@ -44,8 +78,14 @@ pub fn man(args: &ManArgs) -> Result<(), Error> {
     root.build();
     let Some(directory) = &args.out else { return output::print(&page(&root)?) };
     fs::create_dir_all(directory)
-        .and_then(|()| write_pages(directory, &root))
+        .and_then(|()| write_all(directory, &root))
         .map_err(|error| AssetError::Write { directory: directory.clone(), error }.into())
+}
+
+fn write_all(directory: &Path, root: &clap::Command) -> io::Result<()> {
+    write_pages(directory, root)?;
+    let page = pages::of_configuration(root.get_version().unwrap_or_default());
+    OutputFile::write_whole(&directory.join("weft.conf.5"), 0o666, page.render().as_bytes())
 }
 
 /// Writes the pages of a command and of the commands below it.
@@ -85,7 +125,10 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
         }
         rest.control("fi", []);
     }
-    rest.control("SH", ["SEE ALSO"]).text([roman("weft(1), wg(8), wg-quick(8)")]);
+    if name_of(command) == "weft" {
+        pages::add_to_weft(&mut rest);
+    }
+    rest.control("SH", ["SEE ALSO"]).text([roman("weft(1), weft.conf(5), wg(8), wg-quick(8)")]);
     rest.to_writer(&mut page)?;
     Ok(page)
 }

@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use weft_commands::args::{self, EXIT_CODES};
+use weft_commands::complete;
 use weft_config::{InterfaceName, PacketThreads, TunThreads};
 
 use crate::logging::Format;
@@ -152,7 +153,7 @@ Examples:
 pub struct UpArgs {
     /// A wg-quick configuration file: its name without `.conf` names the interface; or just that name, for
     /// /etc/wireguard/NAME.conf.
-    #[arg(value_name = "FILE|NAME")]
+    #[arg(value_name = "FILE|NAME", add = complete::configured())]
     pub target: String,
     /// The name of the interface, in place of that of the file.
     #[arg(long, value_name = "NAME")]

@@ -1,11 +1,15 @@
 //! The log: lines on standard error, human or JSON, or entries of the systemd journal. No thread is started
 //! until [`queue::start`].
 
+use std::fmt;
 use std::io::{self, IsTerminal as _};
 use std::sync::Mutex;
 
+use time::{OffsetDateTime, UtcOffset};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -74,14 +78,19 @@ pub fn init(
         let _already_set = tracing_subscriber::registry().with(filter).with(layer).try_init();
         return Ok(());
     }
-    let is_coloured = file.is_none() && is_coloured();
+    let is_terminal = file.is_none() && io::stderr().is_terminal();
+    let is_coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let writer =
         file.map_or_else(|| BoxMakeWriter::new(io::stderr), |file| BoxMakeWriter::new(Mutex::new(file)));
     // Otherwise tracing reports a closed standard error to standard error, and panics.
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter);
     let _already_set = match format {
-        Format::Human => registry.with(Queued::new(layer.with_ansi(is_coloured))).try_init(),
+        Format::Human if is_terminal => {
+            let layer = layer.with_ansi(is_coloured).with_target(false).with_timer(LocalClock::new());
+            registry.with(Queued::for_people(layer)).try_init()
+        }
+        Format::Human => registry.with(Queued::new(layer.with_ansi(false))).try_init(),
         Format::Json => registry.with(Queued::new(layer.json().flatten_event(true))).try_init(),
     };
     Ok(())
@@ -95,10 +104,20 @@ fn parse(filter: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::builder().parse(format!("boringtun=off,{filter}"))
 }
 
-/// Reports whether to use colours: only on a terminal, and not if NO_COLOR is set to a non-empty value
-/// (no-color.org).
-fn is_coloured() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+/// The time of day, as a clock on the wall shows it at the start: later threads may not read the time zone.
+struct LocalClock(UtcOffset);
+
+impl LocalClock {
+    fn new() -> Self {
+        Self(UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC))
+    }
+}
+
+impl FormatTime for LocalClock {
+    fn format_time(&self, line: &mut Writer<'_>) -> fmt::Result {
+        let now = OffsetDateTime::now_utc().to_offset(self.0);
+        write!(line, "{:02}:{:02}:{:02}", now.hour(), now.minute(), now.second())
+    }
 }
 
 #[cfg(test)]
@@ -134,6 +153,34 @@ mod tests {
         });
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         ["of weft", "in detail", "of boringtun"].map(|line| text.contains(line))
+    }
+
+    #[test]
+    fn a_person_reads_the_text_and_a_program_the_fields() {
+        let logged = |is_person: bool| {
+            let lines = Lines::default();
+            let writer = lines.clone();
+            let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || writer.clone());
+            let registry = tracing_subscriber::registry();
+            let work = || {
+                tracing::info!(name: weft_config::SAYS_ALL, port = 51820, "wg0 is up: port 51820");
+                tracing::info!(peer = "laptop", "peer is at a new endpoint");
+            };
+            if is_person {
+                let layer = layer.with_target(false).with_timer(LocalClock(UtcOffset::UTC));
+                tracing::subscriber::with_default(registry.with(Queued::for_people(layer)), work);
+            } else {
+                let layer = layer.json().flatten_event(true);
+                tracing::subscriber::with_default(registry.with(Queued::new(layer)), work);
+            }
+            String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+        };
+        let person = logged(true);
+        let texts: Vec<&str> = person.lines().map(|line| &line["00:00:00  ".len()..]).collect();
+        assert_eq!(texts, ["INFO wg0 is up: port 51820", "INFO peer is at a new endpoint peer=\"laptop\""]);
+        assert!(person.as_bytes()[2] == b':' && person.as_bytes()[5] == b':', "{person}");
+        let program = logged(false);
+        assert!(program.contains("\"port\":51820") && program.contains("\"peer\":\"laptop\""), "{program}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use clap_complete::CompleteEnv;
 use weft::cli::drop_in::{Caller, command_line, with_suggestion};
 use weft::cli::{Cli, Command};
 use weft::wiping_allocator::{self, WipingAllocator};
@@ -20,6 +21,8 @@ static ALLOCATOR: WipingAllocator = WipingAllocator;
 
 fn main() -> ExitCode {
     wiping_allocator::keep_little();
+    // Ends the process if a shell asks.
+    CompleteEnv::with_factory(assets::to_complete).var(assets::COMPLETE).complete();
     let arguments = command_line(std::env::args_os(), &Caller::of_this_process());
     let parsed = Cli::try_parse_from(&arguments);
     let mut cli = parsed.unwrap_or_else(|error| with_suggestion(error, &arguments).exit());

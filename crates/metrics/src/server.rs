@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
+use weft_config::SAYS_ALL;
 use weft_config::metrics::{Address, HostName, MetricsConfig};
 use weft_ipc::{Place, ServerThread, Source, serve_each};
 
@@ -74,7 +75,8 @@ impl Server {
             accept(socket, served).await;
         });
         let thread = thread.map_err(failed)?;
-        tracing::info!(%address, "serving metrics");
+        let scheme = if matches!(address, Address::Tcp(_)) { "http://" } else { "" };
+        tracing::info!(name: SAYS_ALL, %address, "metrics on {scheme}{address}");
         Ok(Self { address, is_inherited, site, _thread: thread })
     }
 

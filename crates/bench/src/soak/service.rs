@@ -126,7 +126,7 @@ impl Service {
         let state = format!("state-{}", self.name);
         interrupt.wait_for("the gateway's interface", START, || {
             self.check()?;
-            let is_up = self.log().contains("interface is up") && self.status().is_ok();
+            let is_up = self.log().contains(" is up: port ") && self.status().is_ok();
             Ok((is_up && self.manager.shared.names().contains(&state)).then_some(()))
         })
     }

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use weft_config::InterfaceName;
 use weft_report::control_socket as socket;
 
+use crate::complete;
 use crate::own_file::interface_of;
 
 /// The arguments of `weft capture`.
@@ -25,13 +26,13 @@ the file, never packets in the tunnel; the last line tells how many.
 {}", super::EXIT_CODES))]
 pub struct CaptureArgs {
     /// The interface, or its configuration file; without it the one that runs.
-    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of, add = complete::running())]
     pub name: Option<InterfaceName>,
     /// The file to write, in the format pcapng; `-`: standard output. A file that is there is written over.
     #[arg(short, long = "write", value_name = "FILE")]
     pub write: PathBuf,
     /// Only packets of this peer: its public key, or what its configuration calls it.
-    #[arg(long, value_name = "KEY|NAME")]
+    #[arg(long, value_name = "KEY|NAME", add = complete::peer())]
     pub peer: Option<String>,
     /// Only packets inside the tunnel, or only WireGuard's datagrams around them; without it both, as two
     /// interfaces.

@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use crate::complete;
+
 /// The arguments of `weft doctor`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
@@ -19,7 +21,7 @@ Exit codes:
 pub struct DoctorArgs {
     /// A wg-quick configuration file, or a name: for the file that the running interface was brought up from,
     /// else /etc/wireguard/NAME.conf; without it the machine alone.
-    #[arg(value_name = "NAME|FILE")]
+    #[arg(value_name = "NAME|FILE", add = complete::configured())]
     pub target: Option<String>,
     /// Print the findings as JSON on standard output.
     #[arg(long)]

@@ -8,6 +8,7 @@ use weft_config::{Endpoint, Expiry, values};
 use weft_tunnel::{PublicKey, Rate};
 
 use super::EXIT_CODES;
+use crate::complete;
 
 /// The arguments of `weft peer`.
 #[derive(Clone, Debug, Args)]
@@ -59,7 +60,7 @@ pub enum PeerCommand {
 pub struct GatewayArgs {
     /// The interface that has the peers, or its configuration file. Without it the only one that runs, else
     /// the only file in /etc/wireguard.
-    #[arg(long = "interface", visible_alias = "to", value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long = "interface", visible_alias = "to", value_name = "NAME|FILE", add = complete::configured())]
     pub target: Option<String>,
 }
 
@@ -115,7 +116,7 @@ pub struct PeerListArgs {
 #[command(after_help = EXIT_CODES)]
 pub struct PeerNameArgs {
     /// The peer's name or public key.
-    #[arg(value_name = "PEER")]
+    #[arg(value_name = "PEER", add = complete::peer())]
     pub peer: String,
     /// The interface.
     #[command(flatten)]
@@ -127,7 +128,7 @@ pub struct PeerNameArgs {
 #[command(after_help = EXIT_CODES)]
 pub struct PeerRenameArgs {
     /// The peer's name or public key.
-    #[arg(value_name = "PEER")]
+    #[arg(value_name = "PEER", add = complete::peer())]
     pub peer: String,
     /// The new name.
     #[arg(value_name = "NAME")]
@@ -142,7 +143,7 @@ pub struct PeerRenameArgs {
 #[command(after_help = EXIT_CODES)]
 pub struct PeerExtendArgs {
     /// The peer's name or public key.
-    #[arg(value_name = "PEER")]
+    #[arg(value_name = "PEER", add = complete::peer())]
     pub peer: String,
     /// When the peer ends: a time from now (12h, 30d, 2w), a day, to its end, or a time in UTC (2030-12-31,
     /// 2030-12-31T18:00:00Z), or `never`.

@@ -4,7 +4,14 @@ use clap::Args;
 use weft_config::InterfaceName;
 
 use super::EXIT_CODES;
+use crate::complete;
 use crate::own_file::interface_of;
+
+fn words() -> Vec<String> {
+    let words =
+        "listen-port fwmark private-key peer remove preshared-key endpoint persistent-keepalive allowed-ips";
+    words.split(' ').map(str::to_owned).collect()
+}
 
 /// The arguments of `weft set`.
 #[derive(Clone, Debug, Args)]
@@ -31,9 +38,9 @@ Examples:
 {EXIT_CODES}"))]
 pub struct SetArgs {
     /// The interface, or its configuration file.
-    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of, add = complete::running())]
     pub interface: InterfaceName,
     /// What to set; see below.
-    #[arg(value_name = "SETTING", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "SETTING", required = true, trailing_var_arg = true, allow_hyphen_values = true, add = complete::words_or_peer(words))]
     pub settings: Vec<String>,
 }

@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use weft_config::InterfaceName;
 
 use super::EXIT_CODES;
+use crate::complete;
 use crate::own_file::interface_of;
 
 /// The arguments of `weft show`.
@@ -13,6 +14,7 @@ Examples:
   weft show                      everything, for people
   weft show wg0
   weft show interfaces           the names of the interfaces
+  weft show wg0 laptop           one peer: its name, its key, or the beginning of that
   weft show all latest-handshakes
   weft show wg0 dump             tab-separated, keys included, for scripts
 
@@ -23,14 +25,31 @@ Environment:
 {EXIT_CODES}"))]
 pub struct ShowArgs {
     /// An interface, or its configuration file; `all` (as without it); or `interfaces`, for the names only.
-    #[arg(value_name = "NAME|FILE|all|interfaces", default_value = "all")]
+    #[arg(value_name = "NAME|FILE|all|interfaces", default_value = "all", add = complete::subject())]
     pub what: Subject,
-    /// One property only, tab-separated, as wg(8) prints it; `dump` is all of them.
-    #[arg(value_name = "FIELD", value_enum)]
-    pub field: Option<Field>,
+    /// One property only, tab-separated, as wg(8) prints it: public-key, private-key, listen-port, fwmark,
+    /// peers, preshared-keys, endpoints, allowed-ips, latest-handshakes, transfer, persistent-keepalive, or
+    /// dump for all of them. Any other word is a peer.
+    #[arg(value_name = "FIELD|PEER", add = complete::words_or_peer(fields))]
+    pub part: Option<Part>,
     /// Print JSON; with keys only if WG_HIDE_KEYS is `never`.
-    #[arg(long, conflicts_with = "field")]
+    #[arg(long)]
     pub json: bool,
+}
+
+/// The part of an interface that `weft show` is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A property.
+    Field(Field),
+    /// A peer, as a user names it.
+    Peer(String),
+}
+
+impl From<&str> for Part {
+    fn from(text: &str) -> Self {
+        Field::from_str(text, false).map_or_else(|_| Self::Peer(text.to_owned()), Self::Field)
+    }
 }
 
 /// What `weft show` is about.
@@ -94,6 +113,11 @@ pub enum Field {
     Dump,
 }
 
+fn fields() -> Vec<String> {
+    let values = Field::value_variants().iter().filter_map(Field::to_possible_value);
+    values.map(|value| value.get_name().to_owned()).collect()
+}
+
 /// The arguments of `weft showconf`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("\
@@ -103,6 +127,6 @@ Example:
 {EXIT_CODES}"))]
 pub struct ShowconfArgs {
     /// The interface, or its configuration file.
-    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of, add = complete::running())]
     pub interface: InterfaceName,
 }

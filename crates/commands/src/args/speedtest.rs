@@ -8,6 +8,7 @@ use weft_config::InterfaceName;
 use weft_config::values::parse_rate;
 use weft_tunnel::Rate;
 
+use crate::complete;
 use crate::own_file::interface_of;
 
 const OUTPUT: &str = "Output";
@@ -29,11 +30,11 @@ are found.
 {}", super::EXIT_CODES))]
 pub struct SpeedtestArgs {
     /// The interface, or its configuration file; without it the one that has the peer.
-    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of, add = complete::running_or_peer())]
     pub name: Option<InterfaceName>,
     /// The peer: its public key, or what its configuration calls it, if its allowed IPs have the address of a
     /// single host; or an address of it in the tunnel.
-    #[arg(value_name = "PEER|ADDRESS", required = true)]
+    #[arg(value_name = "PEER|ADDRESS", required = true, add = complete::peer())]
     pub target: String,
     /// up: this machine sends; down: the peer sends; both: one after the other.
     #[arg(long, value_enum, default_value_t = Directions::Both)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use weft_config::InterfaceName;
 
+use crate::complete;
 use crate::own_file::interface_of;
 
 /// The arguments of `weft status`.
@@ -18,10 +19,10 @@ Examples:
 {}", super::EXIT_CODES))]
 pub struct StatusArgs {
     /// The interface, or its configuration file; without it all that run.
-    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of, add = complete::running())]
     pub name: Option<InterfaceName>,
     /// One peer: its name, its public key, or the beginning of that.
-    #[arg(value_name = "PEER")]
+    #[arg(value_name = "PEER", add = complete::peer())]
     pub peer: Option<String>,
     /// Also routes, name servers, firewall, queues, threads, batches and drops, and each peer with its key.
     #[arg(short, long)]
@@ -34,20 +35,33 @@ pub struct StatusArgs {
     pub sample: Duration,
 }
 
+/// What the keys of `weft top` do.
+pub const TOP_KEYS: &str = "\
+  q          end                     j k, arrows  choose a peer
+  Enter      that peer alone         Esc          back, and at last the end
+  /          find peers              ?            these keys
+  n          sort by name            h            by latest handshake
+  r t        by rate in, out         R T          by total in, out
+  i          the other way round     p            pause";
+
 /// The arguments of `weft top`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("\
+Examples:
+  sudo weft top
+  sudo weft top wg0 laptop   one peer of it
+
 Keys:
-  q, Esc     end                     j k, arrows  choose a peer
-  n          sort by name            h            by latest handshake
-  r t        by rate in, out         R T          by total in, out
-  i          the other way round     p            pause
+{TOP_KEYS}
 
 {}", super::EXIT_CODES))]
 pub struct TopArgs {
     /// The interface, or its configuration file; without it the first that runs.
-    #[arg(value_name = "NAME|FILE", value_parser = interface_of)]
+    #[arg(value_name = "NAME|FILE", value_parser = interface_of, add = complete::running())]
     pub name: Option<InterfaceName>,
+    /// Begin with one peer: its name, its public key, or the beginning of that.
+    #[arg(value_name = "PEER", add = complete::peer())]
+    pub peer: Option<String>,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,

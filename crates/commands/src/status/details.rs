@@ -40,8 +40,12 @@ pub(super) fn render(report: &StatusReport) -> String {
 
 /// Formats everything about a peer.
 pub(super) fn one_peer(peer: &PeerReport, report: &StatusReport) -> String {
-    let text = format!("\x1b[1mpeer {}\x1b[0m\n", peer.label());
-    text + &lines(&peer_rows(peer, report.packet_threads.len() > 1))
+    format!("\x1b[1mpeer {}\x1b[0m\n{}", peer.label(), peer_lines(peer, report))
+}
+
+/// All about a peer but its name, without colours.
+pub(crate) fn peer_lines(peer: &PeerReport, report: &StatusReport) -> String {
+    lines(&peer_rows(peer, report.packet_threads.len() > 1))
 }
 
 /// A name and a value a line. Further lines of a value stand below its first.

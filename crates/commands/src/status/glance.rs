@@ -186,7 +186,8 @@ pub(super) fn expiry(expiry: Expiry) -> String {
     format!("{expiry} ({})", left(expiry))
 }
 
-fn left(expiry: Expiry) -> String {
+/// Returns how long a peer has until its end.
+pub(crate) fn left(expiry: Expiry) -> String {
     let rest = expiry.until(SystemTime::now()).as_millis();
     format!("in {}", age(u64::try_from(rest).unwrap_or(u64::MAX)))
 }

@@ -34,6 +34,17 @@ impl Sort {
     }
 }
 
+/// What the screen shows below the rates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// The peers, and what waits, threads and queues.
+    Interface,
+    /// The selected peer.
+    Peer,
+    /// What the keys do.
+    Help,
+}
+
 /// The history of the rates of a peer or a queue, in bytes per second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histories {
@@ -70,6 +81,11 @@ pub(super) struct App {
     pub(super) sort: Sort,
     pub(super) is_reversed: bool,
     pub(super) is_paused: bool,
+    pub(super) view: View,
+    /// Peers are shown that have this in their name, key, endpoint or allowed IPs.
+    pub(super) filter: String,
+    /// Whether keys are letters of the filter.
+    pub(super) is_typing: bool,
 }
 
 impl App {
@@ -92,6 +108,9 @@ impl App {
             sort: Sort::RateIn,
             is_reversed: false,
             is_paused: false,
+            view: View::Interface,
+            filter: String::new(),
+            is_typing: false,
         }
     }
 
@@ -150,8 +169,8 @@ impl App {
         self.arrange();
     }
 
-    /// Sorts the peers.
-    fn arrange(&mut self) {
+    /// Filters and sorts the peers.
+    pub(super) fn arrange(&mut self) {
         let Some(report) = &self.report else { return };
         let compare = |a: &PeerReport, b: &PeerReport| -> Ordering {
             let rates = |peer: &PeerReport| peer.rates.unwrap_or_default();
@@ -168,7 +187,15 @@ impl App {
                 Sort::TotalOut => b.tx_bytes.cmp(&a.tx_bytes),
             }
         };
+        let wanted = self.filter.to_lowercase();
+        let has_it = |text: &str| text.to_lowercase().contains(&wanted);
+        let is_wanted = |peer: &PeerReport| {
+            let texts = peer.settings.friendly_name.iter().chain([&peer.public_key]);
+            let mut texts = texts.chain(&peer.endpoint).chain(&peer.allowed_ips);
+            wanted.is_empty() || texts.any(|text| has_it(text))
+        };
         let mut order: Vec<usize> = (0..report.peers.len()).collect();
+        order.retain(|&place| is_wanted(&report.peers[place]));
         order.sort_by(|&a, &b| {
             let (a, b) = (&report.peers[a], &report.peers[b]);
             let by_choice = compare(a, b);
@@ -189,6 +216,18 @@ impl App {
     pub(super) fn reverse(&mut self) {
         self.is_reversed = !self.is_reversed;
         self.arrange();
+    }
+
+    /// Shows the peer with this public key alone.
+    pub(super) fn show_peer(&mut self, key: String) {
+        self.selected = Some(key);
+        self.view = View::Peer;
+    }
+
+    /// Returns the peer that the view is about, if it is about one that is there.
+    pub(super) fn peer(&self) -> Option<&PeerReport> {
+        let selected = self.selected.as_ref().filter(|_| self.view == View::Peer)?;
+        self.report.as_ref()?.peers.iter().find(|peer| peer.public_key == *selected)
     }
 
     /// Returns the line of the selected peer; 0 if no peer is selected or the peer was removed.

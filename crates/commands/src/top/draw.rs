@@ -9,9 +9,11 @@ use ratatui::widgets::{Block, Paragraph, Sparkline};
 use weft_report::finding::{Finding, Level};
 use weft_report::{StatusReport, age, bucket_label, bytes, rate};
 
-use super::app::App;
+use super::app::{App, View};
 use super::history::History;
 use super::{peer_table, share_tables};
+use crate::args::TOP_KEYS;
+use crate::status::peer_lines;
 
 /// The screen heights from which each part is shown.
 const CHARTS_FROM: u16 = 24;
@@ -23,7 +25,7 @@ const CHART_HEIGHT: u16 = 6;
 /// The maximum number of findings that are shown.
 const FINDINGS: usize = 3;
 
-const KEYS: &str = "q end  jk choose  n h r t R T sort  i reverse  p pause";
+const KEYS: &str = "q end  ? keys  / find  Enter peer  jk choose  nhrtRT sort";
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let area = frame.area();
@@ -34,24 +36,30 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
         RATES_FROM.. => 2,
         _ => 0,
     };
-    let numbers = if height >= NUMBERS_FROM { 3 } else { 0 };
+    let is_of_interface = app.view == View::Interface;
+    let numbers = if height >= NUMBERS_FROM && is_of_interface { 3 } else { 0 };
     let said = if height >= NUMBERS_FROM { findings.len() as u16 } else { findings.len().min(1) as u16 };
     let said = if height >= KEYS_FROM { said } else { 0 };
     let keys = u16::from(height >= KEYS_FROM);
     let rest = height.saturating_sub(1 + rates + numbers + said + keys);
-    let [threads, queues] = share_tables::heights(app, rest);
+    let [threads, queues] = if is_of_interface { share_tables::heights(app, rest) } else { [0; 2] };
+    // No further than the last one, with the header: what is below stands close to it.
+    let peers = u16::try_from(app.order.len() + 1).unwrap_or(u16::MAX).min(rest - threads - queues);
+    let peers = if is_of_interface { peers } else { rest };
     let [
         title_area,
         rates_area,
+        peers_area,
         numbers_area,
         threads_area,
         queues_area,
-        peers_area,
+        _,
         findings_area,
         keys_area,
     ] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(rates),
+        Constraint::Length(peers),
         Constraint::Length(numbers),
         Constraint::Length(threads),
         Constraint::Length(queues),
@@ -62,22 +70,38 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     .areas(area);
     frame.render_widget(title(app), title_area);
     draw_rates(frame, app, rates_area);
-    if let Some(report) = &app.report {
-        frame.render_widget(Paragraph::new(numbers_of(report, app)), numbers_area);
-        share_tables::draw_threads(frame, app, threads_area);
-        share_tables::draw_queues(frame, app, queues_area);
-        peer_table::draw(frame, app, peers_area);
+    match (&app.view, &app.report) {
+        (View::Help, _) => frame.render_widget(Paragraph::new(TOP_KEYS), peers_area),
+        (View::Peer, Some(report)) => {
+            let text =
+                app.peer().map_or_else(|| "this peer is gone".to_owned(), |peer| peer_lines(peer, report));
+            frame.render_widget(Paragraph::new(text), peers_area);
+        }
+        (View::Interface, Some(report)) => {
+            frame.render_widget(Paragraph::new(numbers_of(report, app)), numbers_area);
+            share_tables::draw_threads(frame, app, threads_area);
+            share_tables::draw_queues(frame, app, queues_area);
+            peer_table::draw(frame, app, peers_area);
+        }
+        (_, None) => {}
     }
     frame.render_widget(Paragraph::new(findings), findings_area);
-    frame.render_widget(Line::from(KEYS).style(Style::new().add_modifier(Modifier::DIM)), keys_area);
+    let keys = match &app.view {
+        View::Interface if app.is_typing => format!("/{}▏  Enter keep  Esc all peers", app.filter),
+        View::Interface if !app.filter.is_empty() => format!("/{}  Esc all peers  / another", app.filter),
+        View::Interface => KEYS.to_owned(),
+        View::Peer | View::Help => "Esc back  q end".to_owned(),
+    };
+    frame.render_widget(Line::from(keys).style(Style::new().add_modifier(Modifier::DIM)), keys_area);
 }
 
 fn title(app: &App) -> Line<'static> {
     let mut text = String::new();
     if let Some(report) = &app.report {
-        let peers = match report.peers.len() {
-            1 => "1 peer".to_owned(),
-            count => format!("{count} peers"),
+        let peers = match (app.order.len(), report.peers.len()) {
+            (shown, count) if shown < count => format!("{shown} of {count} peers"),
+            (_, 1) => "1 peer".to_owned(),
+            (_, count) => format!("{count} peers"),
         };
         text = format!(
             "  up {}  port {}  MTU {}  {peers}  by {}{}",
@@ -90,6 +114,7 @@ fn title(app: &App) -> Line<'static> {
     }
     let name = Span::from(app.name.clone()).style(Style::new().add_modifier(Modifier::BOLD));
     let mut spans = vec![name];
+    spans.extend(app.peer().map(|peer| Span::from(format!("  {}", peer.label()))));
     if app.is_paused {
         spans.push(Span::from("  paused").style(app.coloured(Color::Yellow)));
     }
@@ -98,7 +123,10 @@ fn title(app: &App) -> Line<'static> {
 }
 
 fn draw_rates(frame: &mut Frame<'_>, app: &App, area: Rect) {
-    let directions = [("in", &app.inbound, Color::Green), ("out", &app.outbound, Color::Blue)];
+    let of_peer = app.peer().and_then(|peer| app.peers.get(&peer.public_key));
+    let (inbound, outbound) =
+        of_peer.map_or((&app.inbound, &app.outbound), |peer| (&peer.inbound, &peer.outbound));
+    let directions = [("in", inbound, Color::Green), ("out", outbound, Color::Blue)];
     if area.height < CHART_HEIGHT {
         let rows = Layout::vertical([Constraint::Length(1); 2]).split(area);
         for ((name, history, colour), &row) in directions.into_iter().zip(rows.iter()) {

@@ -8,6 +8,7 @@ use weft_report::rules::SESSION_MS;
 use weft_report::{LimitReport, PeerReport, age, bytes, rate, should_have_session};
 
 use super::app::{App, Histories};
+use crate::status::left;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
@@ -24,6 +25,7 @@ enum Column {
     TotalIn,
     TotalOut,
     Staged,
+    Ends,
 }
 
 use Column::*;
@@ -39,12 +41,18 @@ const THREAD_FROM: u16 = 88;
 /// The additional width that the columns of wider screens need then.
 const THREAD_WIDTH: u16 = 7;
 
+/// The screen width from which the end of each peer is shown, if one has an end.
+const ENDS_FROM: u16 = 70;
+/// The additional width that the columns of wider screens need then.
+const ENDS_WIDTH: u16 = 13;
+
 /// The columns from left to right: the screen width from which the column is shown if no peer is limited and
 /// there is one packet thread, the width of the column, and its heading.
-const COLUMNS: [(Column, u16, u16, &str); 13] = [
+const COLUMNS: [(Column, u16, u16, &str); 14] = [
     (Peer, 0, 12, "peer"),
     (Handshake, 54, 12, "handshake"),
     (Thread, THREAD_FROM, THREAD_WIDTH - 1, "thread"),
+    (Ends, ENDS_FROM, ENDS_WIDTH - 1, "ends"),
     (RateIn, 28, 12, "in"),
     (LimitIn, LIMITS_FROM, 12, "limit"),
     (HistoryIn, 80, 12, ""),
@@ -63,20 +71,22 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
         return;
     }
     // If there is little room, the header is left out, not the peers.
-    let has_header = area.height > 2;
+    let has_header = area.height > 2 || usize::from(area.height) > app.order.len();
     let lines = usize::from(area.height) - usize::from(has_header);
     let selected = app.selected_line();
     app.offset = app.offset.min(selected).max((selected + 1).saturating_sub(lines));
     app.offset = app.offset.min(app.order.len().saturating_sub(lines));
     let Some(report) = &app.report else { return };
     let are_limits = report.peers.iter().any(is_limited);
+    let are_ends = report.peers.iter().any(|peer| peer.settings.expires.is_some());
     let are_threads = report.packet_threads.len() > 1;
     let needed = |column: Column, from: u16| {
         let limits = if are_limits && from >= LIMITS_FROM { LIMITS_WIDTH } else { 0 };
         let thread = if are_threads && from > THREAD_FROM { THREAD_WIDTH } else { 0 };
+        let ends = if are_ends && from > ENDS_FROM { ENDS_WIDTH } else { 0 };
         match column {
-            LimitIn | LimitOut => from,
-            _ => from + limits + thread,
+            LimitIn | LimitOut => from + ends,
+            _ => from + limits + thread + ends,
         }
     };
     let columns: Vec<_> = COLUMNS
@@ -84,6 +94,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
         .filter(|(column, from, ..)| match column {
             LimitIn | LimitOut if !are_limits => false,
             Thread if !are_threads => false,
+            Ends if !are_ends => false,
             _ => area.width >= needed(*column, *from),
         })
         .collect();
@@ -131,6 +142,7 @@ fn cell(app: &App, column: Column, width: u16, peer: &PeerReport, history: &Hist
         TotalIn => Cell::from(bytes(peer.rx_bytes)),
         TotalOut => Cell::from(bytes(peer.tx_bytes)),
         Staged => Cell::from(bytes(peer.staged_bytes)),
+        Ends => Cell::from(peer.settings.expires.map(left).unwrap_or_default()),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
-use weft_report::control_socket::{Client, ClientError};
 use weft_tunnel::PublicKey;
 use weft_uapi::client;
 
@@ -24,11 +23,7 @@ pub fn run(args: &SetArgs) -> Result<(), Error> {
 /// Returns the key of the peer with this name; `None` if the daemon of the interface knows no names, because
 /// it is not weft's.
 fn peer_named(interface: &InterfaceName, name: &str) -> Result<Option<PublicKey>, Error> {
-    let report = match Client::connect(interface).and_then(|mut client| client.status()) {
-        Ok(report) => report,
-        Err(ClientError::NotRunning { .. }) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
+    let Some(report) = super::weft_status(interface)? else { return Ok(None) };
     let peer = report.peer(name).map_err(|error| Error::new(Code::Failure, error))?;
     Ok(peer.public_key.parse().ok())
 }

@@ -4,10 +4,11 @@ use std::time::SystemTime;
 
 use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
+use weft_report::find_peer;
 use weft_uapi::client::{self, Reported, UapiError};
 use zeroize::Zeroizing;
 
-use crate::args::{Field, ShowArgs, Subject};
+use crate::args::{Field, Part, ShowArgs, Subject};
 use crate::output;
 
 mod fields;
@@ -26,25 +27,50 @@ struct Device {
 
 /// Prints the interfaces or fields that the arguments select.
 pub fn run(args: &ShowArgs) -> Result<(), Error> {
+    if args.json && matches!(args.part, Some(Part::Field(_))) {
+        return Err(Error::new(Code::Usage, "`weft show --json` has every field: leave out FIELD"));
+    }
     match &args.what {
         Subject::Interfaces => {
-            if args.field.is_some() {
-                return Err(Error::new(Code::Usage, "`weft show interfaces` takes no FIELD"));
+            if args.part.is_some() {
+                return Err(Error::new(Code::Usage, "`weft show interfaces` takes no FIELD or PEER"));
             }
             let names = client::interfaces()?;
             let text = if args.json { json::names(&names)? } else { fields::names(&names) };
             output::print(text.as_bytes())
         }
         Subject::One(name) => {
-            let device = Device { name: name.clone(), reported: client::get(name)? };
+            let mut device = Device { name: name.clone(), reported: client::get(name)? };
+            if let Some(Part::Peer(wanted)) = &args.part {
+                keep_alone(&mut device, wanted)?;
+            }
             print(args, &[device], false)
         }
         Subject::All => {
+            if let Some(Part::Peer(word)) = &args.part {
+                let reason = format!("`{word}` is no FIELD; for a peer write `weft show NAME {word}`");
+                return Err(Error::new(Code::Usage, reason));
+            }
             let (devices, failed) = ask_all()?;
             print(args, &devices, true)?;
             failed.map_or(Ok(()), |failed| Err(failed.into()))
         }
     }
+}
+
+/// Leaves one peer of a device.
+fn keep_alone(device: &mut Device, wanted: &str) -> Result<(), Error> {
+    let report = super::weft_status(&device.name)?;
+    let known = report.map(|report| report.peers).unwrap_or_default();
+    let name_of =
+        |key: &str| known.iter().find(|peer| peer.public_key == key)?.settings.friendly_name.as_deref();
+    let peers = &mut device.reported.state.peers;
+    let keys = peers.iter().map(|peer| peer.public_key.to_string());
+    let named: Vec<_> = keys.map(|key| (key.clone(), name_of(&key))).collect();
+    let place = find_peer(device.name.as_str(), wanted, &named, "weft show");
+    let peer = peers.swap_remove(place.map_err(|error| Error::new(Code::Failure, error))?);
+    *peers = vec![peer];
+    Ok(())
 }
 
 /// Returns all interfaces that answer, and the error of the last one that does not. Prints earlier errors.
@@ -71,7 +97,7 @@ fn print(args: &ShowArgs, devices: &[Device], with_names: bool) -> Result<(), Er
     if args.json {
         return output::print(json::devices(devices, hide_keys)?.as_bytes());
     }
-    if let Some(field) = args.field {
+    if let Some(Part::Field(field)) = args.part {
         return print_field(field, devices, with_names);
     }
     let style = Style::of_standard_output();

@@ -23,10 +23,10 @@ pub struct CompletionsArgs {
 #[command(after_help = "\
 Examples:
   weft man | man -l -
-  weft man --out /usr/share/man/man1")]
+  weft man --out ./man")]
 pub struct ManArgs {
-    /// Write weft.1 and a page for each command into this directory, which is made if need be; without it
-    /// weft.1 goes to standard output.
+    /// Write weft.1, a page for each command, and weft.conf.5 into this directory, which is made if need be;
+    /// without it weft.1 goes to standard output.
     #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use clap::Args;
+use weft_commands::complete;
 use weft_config::{PacketThreads, TunThreads};
 
 use super::{MetricsArgs, TunArgs};
@@ -15,7 +16,7 @@ pub struct RootlessArgs {
     /// A wg-quick configuration file of any name, `-` for standard input, or a name for
     /// /etc/wireguard/NAME.conf. Its commands (PostUp and the
     /// like), FwMark, Table and SaveConfig have no effect.
-    #[arg(value_name = "FILE|NAME")]
+    #[arg(value_name = "FILE|NAME", add = complete::configured())]
     pub target: String,
     /// Look names up at this server inside the tunnel, instead of the file's `DNS`. May be given several
     /// times. `host`: look them up at the name servers of this host, OUTSIDE the tunnel: its operators see

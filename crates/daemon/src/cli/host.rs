@@ -3,6 +3,7 @@
 
 use clap::{Args, ValueEnum};
 use weft_commands::args::EXIT_CODES;
+use weft_commands::complete;
 use weft_config as config;
 
 /// How `weft up` changes the system around the interface.
@@ -54,7 +55,7 @@ Examples:
 {EXIT_CODES}"))]
 pub struct DownArgs {
     /// The interface's name, or the configuration file that names it.
-    #[arg(value_name = "NAME|FILE")]
+    #[arg(value_name = "NAME|FILE", add = complete::running())]
     pub target: String,
     /// Print what would be done, and do nothing.
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use weft_commands::args::EXIT_CODES;
+use weft_commands::complete;
 
 /// The arguments of `weft service`.
 #[derive(Clone, Debug, Args)]
@@ -38,7 +39,7 @@ pub enum ServiceAction {
 pub struct ServiceTarget {
     /// The interface's name, for /etc/wireguard/NAME.conf (Windows: %ProgramData%\weft\NAME.conf), or its
     /// configuration file.
-    #[arg(value_name = "NAME|FILE")]
+    #[arg(value_name = "NAME|FILE", add = complete::configured())]
     pub target: String,
 }
 
@@ -46,7 +47,7 @@ pub struct ServiceTarget {
 #[derive(Clone, Debug, Args)]
 pub struct ServiceStatusArgs {
     /// The interface's name, or its configuration file.
-    #[arg(value_name = "NAME|FILE")]
+    #[arg(value_name = "NAME|FILE", add = complete::configured())]
     pub target: String,
     /// Print the state as JSON on standard output.
     #[arg(long)]

@@ -18,7 +18,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
-use weft_config::{Notation, printable};
+use weft_config::{Notation, SAYS_ALL, printable};
 use weft_confine::EndProcessOnPanic;
 
 /// Capacity of the queue, in lines.
@@ -171,11 +171,18 @@ fn moves_packets() -> bool {
 pub(super) struct Queued<L> {
     layer: L,
     queue: &'static Queue,
+    /// Whether fields are left out that the text has already.
+    is_for_people: bool,
 }
 
 impl<L> Queued<L> {
     pub(super) fn new(layer: L) -> Self {
-        Self { layer, queue: &QUEUE }
+        Self { layer, queue: &QUEUE, is_for_people: false }
+    }
+
+    /// Leaves out what a person has read already in lines that are called [`SAYS_ALL`].
+    pub(super) fn for_people(layer: L) -> Self {
+        Self { is_for_people: true, ..Self::new(layer) }
     }
 }
 
@@ -194,7 +201,10 @@ impl<S: Subscriber, L: Layer<S>> Layer<S> for Queued<L> {
             self.layer.on_event(event, context);
             return;
         }
-        let line = Line::of(event);
+        let mut line = Line::of(event);
+        if self.is_for_people && line.metadata.name() == SAYS_ALL {
+            line.values.retain(|(field, _)| field.name() == "message");
+        }
         if self.queue.takes() {
             self.queue.add(line);
         } else {
@@ -311,7 +321,7 @@ mod tests {
             let (log, queue) = (Lines::default(), &*Box::leak(Box::new(Queue::new())));
             let writer = log.clone();
             let layer = fmt::layer().with_ansi(false).without_time().with_writer(move || writer.clone());
-            let subscriber = Dispatch::new(registry().with(Queued { layer, queue }));
+            let subscriber = Dispatch::new(registry().with(Queued { layer, queue, is_for_people: false }));
             dispatcher::with_default(&subscriber, || {
                 if is_queued {
                     queue.start();
@@ -332,7 +342,7 @@ mod tests {
         let (log, queue) = (Lines::default(), &*Box::leak(Box::new(Queue::new())));
         let writer = log.clone();
         let layer = fmt::layer().with_ansi(false).without_time().with_writer(move || writer.clone());
-        let subscriber = Dispatch::new(registry().with(Queued { layer, queue }));
+        let subscriber = Dispatch::new(registry().with(Queued { layer, queue, is_for_people: false }));
         dispatcher::with_default(&subscriber, || queue.start());
         let unread = log.0.lock().unwrap();
         let lines = LINES + 100;

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use weft_config::Config;
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_config::exit;
 use weft_config::settings::InterfaceSettingsChange;
+use weft_config::{Config, SAYS_ALL};
 use weft_dataplane::{Controller, DataplaneError, OnEvent, Snapshot};
 use weft_host::network::{NetworkChange, Watch, WatchError};
 use weft_host::{Host, HostError, Keep, Recording};
@@ -182,9 +182,11 @@ impl Daemon {
     pub fn report(&self, config: &Config, options: &Options) {
         let (Some(host), Some(interface)) = (&self.host, &self.interface) else { return };
         let (opened, queues) = (interface.opened(), options.tun_queues());
+        let port = interface.controller().listen_port();
         tracing::info!(
+            name: SAYS_ALL,
             interface = opened.interface,
-            port = interface.controller().listen_port(),
+            port,
             mtu = host.mtu(),
             public_key =
                 config.interface.settings.private_key.as_ref().map(|key| key.public_key().to_string()),
@@ -194,7 +196,9 @@ impl Daemon {
             tun_queues = queues.count,
             tcp_offload = opened.offload.tcp,
             udp_offload = opened.offload.udp,
-            "interface is up"
+            "{} is up: port {port}, {}",
+            opened.interface,
+            if config.peers.len() == 1 { "1 peer".to_owned() } else { format!("{} peers", config.peers.len()) },
         );
     }
 

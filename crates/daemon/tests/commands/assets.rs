@@ -1,40 +1,23 @@
 //! What packages bring beside the program.
 
-use std::process::Command;
-
-use weft_lab::here;
-
-use crate::programs::weft;
+use crate::programs::{Ended, WEFT, command, weft};
 
 #[test]
-fn every_shell_gets_a_script_that_knows_the_commands() {
-    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+fn every_shell_gets_a_script_that_asks_weft() {
+    for (shell, part) in [
+        ("bash", "complete -o nospace"),
+        ("zsh", "#compdef weft"),
+        ("fish", "complete --keep-order --exclusive --command weft"),
+        ("powershell", "Register-ArgumentCompleter"),
+        ("elvish", "edit:completion"),
+    ] {
         let script = weft(&["completions", shell]).output();
-        for word in ["syncconf", "tun-threads"] {
-            assert!(script.contains(word), "{shell}: {word}");
-        }
+        assert!(script.contains(part) && script.contains("WEFT_COMPLETE"), "{shell}: {script}");
+        let mut asked = command(WEFT, &["--", "weft", "sync"]);
+        asked.env("WEFT_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "1");
+        let answer = Ended::from(asked.output().unwrap()).output();
+        assert!(answer.starts_with("syncconf"), "{shell}: {answer}");
     }
-}
-
-#[test]
-fn bash_understands_its_script() {
-    if !here::installed(&["bash"]) {
-        return;
-    }
-    let complete = |line: &str| {
-        let script = weft(&["completions", "bash"]).output();
-        let words: Vec<&str> = line.split(' ').collect();
-        let test = format!(
-            "{script}\nCOMP_WORDS=({line}); COMP_CWORD={}; _weft weft '{}' ''; echo \"${{COMPREPLY[@]}}\"",
-            words.len() - 1,
-            words[words.len() - 1],
-        );
-        let output = Command::new("bash").args(["--norc", "-c", &test]).output().unwrap();
-        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    };
-    assert_eq!(complete("weft sync"), "syncconf");
-    assert_eq!(complete("weft show wg0 latest"), "latest-handshakes");
 }
 
 #[test]
@@ -51,5 +34,13 @@ fn there_is_a_manual_page_for_every_command() {
     assert!(!out.join("weft-man.1").exists(), "a hidden command has no page");
     let set = std::fs::read_to_string(out.join("weft-set.1")).unwrap();
     assert!(set.contains("allowed\\-ips LIST"), "{set}");
-    assert!(weft(&["man"]).output().contains(".TH weft 1"));
+    let page = weft(&["man"]).output();
+    for part in [".TH weft 1", "wg syncconf NAME", "/etc/wireguard/NAME.conf", "weft.conf(5)"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let keys = std::fs::read_to_string(out.join("weft.conf.5")).unwrap();
+    for part in [".TH weft.conf 5", "\\fBListenPort\\fR = 51820", "# weft: \\fBExpires\\fR = 2030\\-12\\-31"]
+    {
+        assert!(keys.contains(part), "{part}: {keys}");
+    }
 }

@@ -477,7 +477,7 @@ fn a_kernel_with_fewer_queues_than_wanted_is_told_of_in_one_line_and_nothing_is_
         assert_eq!(options, format!("--packet-threads 1 --tun-threads {queues}"));
         if given == [1] || given.last() == Some(&8) {
             let process = Process::start(&namespace, up(options, descriptors)).unwrap();
-            process.wait_for_line("interface is up");
+            process.wait_for_line(" is up: port ");
         }
         if given.last() == Some(&8) {
             break;

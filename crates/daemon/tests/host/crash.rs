@@ -107,7 +107,7 @@ fn a_start_after_a_crash_takes_away_what_was_left_and_comes_up() {
     let command = network.weft_up(&file);
     let daemon = Process::start(&network.client, command).unwrap();
     daemon.wait_for_line("taking back what a daemon left behind");
-    daemon.wait_for_line("interface is up");
+    daemon.wait_for_line(" is up: port ");
     let rules = network.picture().0;
     let suppressing = rules.iter().filter(|item| item.contains("suppress_prefixlen")).count();
     assert_eq!(suppressing, 2, "one a family: {rules:#?}");

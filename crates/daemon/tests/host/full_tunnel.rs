@@ -198,7 +198,7 @@ fn without_an_nft_that_sets_the_rules_there_is_a_full_tunnel_but_no_kill_switch(
             command
         };
         let daemon = Process::start(&network.client, weft(&[])).unwrap();
-        daemon.wait_for_line("interface is up");
+        daemon.wait_for_line(" is up: port ");
         assert!(daemon.log().contains(said), "{}", daemon.log());
         assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
         daemon.stop();
@@ -233,7 +233,7 @@ fn an_nft_that_was_built_without_json_sets_all_rules() {
     let mut command = network.weft(&["up", file.to_str().unwrap()]);
     command.env("PATH", &path);
     let daemon = Process::start(&network.client, command).unwrap();
-    daemon.wait_for_line("interface is up");
+    daemon.wait_for_line(" is up: port ");
     let listed = network.client.command("nft").args(["list", "tables"]).output().unwrap();
     assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().count(), 3, "{}", daemon.log());
     let doctor = network.weft(&["doctor", file.to_str().unwrap()]).env("PATH", &path).output().unwrap();

@@ -62,7 +62,7 @@ impl Machine {
     fn up(&self, file: &Path) -> Process {
         let daemon =
             Process::start(&self.network.client, self.weft(&["up", file.to_str().unwrap()])).unwrap();
-        daemon.wait_for_line("interface is up");
+        daemon.wait_for_line(" is up: port ");
         daemon
     }
 

@@ -68,7 +68,7 @@ fn a_name_is_the_file_that_the_interface_was_brought_up_from() {
     let script = format!("cd {}; exec {} up ./weft0.conf", own.parent().unwrap().display(), WEFT);
     let up = machine.within("sh", &["-ec", &script]);
     let daemon = Process::start(&machine.network.client, up).unwrap();
-    daemon.wait_for_line("interface is up");
+    daemon.wait_for_line(" is up: port ");
     assert_eq!(machine.mtu(), 1302);
 
     std::fs::write(&own, machine.text(1303) + "# by hand\n").unwrap();
@@ -116,7 +116,7 @@ fn a_file_is_the_interface_that_was_brought_up_from_it_under_another_name() {
     let file = file.to_str().unwrap();
     let up = machine.within(WEFT, &["up", file, "--name", NAME]);
     let daemon = Process::start(&machine.network.client, up).unwrap();
-    daemon.wait_for_line("interface is up");
+    daemon.wait_for_line(" is up: port ");
     for arguments in [
         &["status"][..],
         &["show"],
@@ -142,7 +142,7 @@ fn a_pipe_is_read_once() {
     let script = format!("exec {WEFT} up --name {NAME} <(cat {})", file.display());
     let up = machine.within("bash", &["-c", &script]);
     let daemon = Process::start(&machine.network.client, up).unwrap();
-    daemon.wait_for_line("interface is up");
+    daemon.wait_for_line(" is up: port ");
     assert_eq!(machine.mtu(), 1302);
 }
 

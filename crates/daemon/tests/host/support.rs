@@ -180,7 +180,7 @@ impl Network {
 #[track_caller]
 fn until_up(namespace: &Namespace, command: Command) -> Process {
     let daemon = Process::start(namespace, command).unwrap();
-    daemon.wait_for_line("interface is up");
+    daemon.wait_for_line(" is up: port ");
     daemon
 }
 

@@ -89,6 +89,6 @@ fn root_uses_a_tun_device_that_is_another_users_and_closed_to_others() {
         }
         started => started.unwrap(),
     };
-    daemon.wait_for_line("interface is up");
+    daemon.wait_for_line(" is up: port ");
     daemon.stop();
 }

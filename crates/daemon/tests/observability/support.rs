@@ -156,7 +156,7 @@ impl End {
         let socket = control_socket(self.directory.path(), &NAME.parse().unwrap());
         until("the interface is up", || {
             assert!(process.is_running(), "it ended:\n{}", process.log());
-            process.log().contains("interface is up") && socket.exists()
+            process.log().contains(" is up: port ") && socket.exists()
         });
         process
     }

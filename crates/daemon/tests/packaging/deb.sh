@@ -37,9 +37,10 @@ an_installation_brings_everything_and_starts_nothing() {
     # What is read works.
     local page
     for page in /usr/share/man/man1/weft*.gz; do zcat "$page" | grep -q '^\.TH'; done
-    weft --help | awk '/^Commands:/ {on = 1; next} /^$/ {on = 0} on && /^  [a-z]/ {print $1}' | while read -r command; do
-        [ "$command" = help ] || there "/usr/share/man/man1/weft-$command.1.gz"
+    weft --help | awk '/^Options:/ {exit} /^  [a-z]/ {print $1}' | while read -r command; do
+        there "/usr/share/man/man1/weft-$command.1.gz"
     done
+    there /usr/share/man/man1/weft-up.1.gz /usr/share/man/man5/weft.conf.5.gz /usr/share/doc/weft/{README.md,docs/GATEWAY.md}
     bash -c '. /usr/share/bash-completion/completions/weft && complete -p weft' >&2
     zcat /usr/share/doc/weft/THIRD-PARTY-NOTICES.gz | grep -q '^boringtun '
     zcat /usr/share/doc/weft/weft.cdx.json.gz | jq --exit-status '.components

@@ -117,7 +117,7 @@ impl Life {
         self.world.spawn_with(watch);
         // A refusal may keep it from giving its state to the service manager.
         until("the service is up, or has ended", || {
-            let is_up = self.world.log().contains("interface is up");
+            let is_up = self.world.log().contains(" is up: port ");
             !self.world.is_running() || is_up && (self.world.is_kept() || self.was_refused())
         });
         self.world.is_running()

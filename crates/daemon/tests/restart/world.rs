@@ -242,7 +242,7 @@ impl World {
         self.spawn();
         until("the service is ready", || {
             assert!(self.service().is_running(), "it ended:\n{}", self.log());
-            let ready = self.log().contains("interface is up");
+            let ready = self.log().contains(" is up: port ");
             ready && self.weft(&["status", NAME, "--sample", "0"]).status.success()
         });
         // The first state is written a moment later.

@@ -98,7 +98,7 @@ impl World {
         command.env(DIRECTORY_VARIABLE, directory.path().join("gateway"));
         separate_sockets(&mut command);
         let daemon = Process::start(&gateway, command).unwrap();
-        daemon.wait_for_line("interface is up");
+        daemon.wait_for_line(" is up: port ");
         Some(Self { client, gateway, user, keys, directory, _daemon: daemon })
     }
 

@@ -31,7 +31,7 @@ fn run_until_it_panics(file: &Path) -> ! {
         || {},
     )
     .unwrap();
-    eprintln!("interface is up");
+    eprintln!(" is up: port ");
     loop {
         std::thread::park();
     }
@@ -50,7 +50,7 @@ fn a_packet_thread_that_panics_ends_the_process_and_streams_go_on_with_the_next(
     let test = "panics::a_packet_thread_that_panics_ends_the_process_and_streams_go_on_with_the_next";
     command.args(["--exact", test, "--nocapture"]).env(CHILD, conf_a.write(directory.path(), NAME));
     let a = Process::start(&ends.a, command).unwrap();
-    a.wait_for_line("interface is up");
+    a.wait_for_line(" is up: port ");
     let b = Running::up(&ends.b, &conf_b, &[]);
     let streams = [
         Transfer::endless(&ends.a, &ends.b, End::B.inner(Family::V4)).unwrap(),

@@ -205,7 +205,7 @@ fn a_full_state_directory_refuses_a_reload_whole_and_stops_nothing() {
     let before = Traces::of(&ends.a);
     let files = tempfile::tempdir().unwrap();
     let a = state.up(&ends, &conf_a.write(files.path(), NAME));
-    a.wait_for_line("interface is up");
+    a.wait_for_line(" is up: port ");
     let b = Running::up(&ends.b, &conf_b, &[]);
     let stream = stream(&ends);
 
@@ -251,7 +251,7 @@ fn a_start_with_a_full_or_read_only_state_directory_only_says_so() {
         for text in [says, advice, directory] {
             assert!(warning.contains(text), "{text}: {warning}");
         }
-        a.wait_for_line("interface is up");
+        a.wait_for_line(" is up: port ");
         stream(&ends).end();
         a.stop();
         before.assert_restored(&ends.a);

@@ -128,7 +128,7 @@ fn commands_of_post_down_come_before_those_of_the_next_start() {
     new.wait_for_line("waiting for the process that takes it down");
     std::fs::OpenOptions::new().write(true).open(&gate).unwrap().write_all(b"gate\n").unwrap();
     new.wait_until_ready(&machine);
-    new.wait_for_line("interface is up");
+    new.wait_for_line(" is up: port ");
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "up\ndown\ngate\nup\n");
 }
 

@@ -36,13 +36,14 @@ fn shown(app: &App) -> Vec<String> {
     app.order.iter().map(|&place| peers[place].label()).collect()
 }
 
-fn press(app: &mut App, keys: &str) -> bool {
+pub(in super::super) fn press(app: &mut App, keys: &str) -> bool {
     let mut is_end = false;
     for key in keys.chars() {
         let code = match key {
             '⎋' => KeyCode::Esc,
             '↓' => KeyCode::Down,
             '↑' => KeyCode::Up,
+            '⏎' => KeyCode::Enter,
             key => KeyCode::Char(key),
         };
         is_end = key::is_end(app, KeyEvent::new(code, KeyModifiers::NONE));

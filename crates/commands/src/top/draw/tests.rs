@@ -3,7 +3,7 @@ use ratatui::backend::TestBackend;
 use weft_report::control_socket::ClientError;
 use weft_report::{DropReport, LimitReport, PacketThreadReport, TunQueueReport};
 
-use super::super::app::tests::{app, report};
+use super::super::app::tests::{app, press, report};
 use super::*;
 
 /// Draws a screen of this size, and returns its lines without trailing spaces.
@@ -48,14 +48,14 @@ fn a_large_screen_shows_everything() {
     assert!(screen[1].contains("┌ out 1.7 Mbit/s, peak 1.7 Mbit/s ─"), "{text}");
     // The newest value is at the right, at full height.
     assert!(screen[5].contains("█│") && screen[2].contains("█│"), "{text}");
-    assert_eq!(screen[7], "batches  1: 25 % 33–64: 75 %", "{text}");
+    assert_eq!(screen[10], "batches  1: 25 % 33–64: 75 %", "{text}");
     assert_eq!(
-        screen[8],
+        screen[11],
         "waiting  0 B for sessions, 0 B to be encrypted, 0 batches and 2 handshakes for the socket",
         "{text}"
     );
-    assert_eq!(screen[9], "drops    45, 5/s now  no_peer +5", "{text}");
-    let peers = &screen[10..13];
+    assert_eq!(screen[12], "drops    45, 5/s now  no_peer +5", "{text}");
+    let peers = &screen[7..10];
     for (line, words) in peers.iter().zip([
         &["peer", "handshake", "in", "out", "total in", "total out", "endpoint"][..],
         &["office", "1 min 5 s", "17.0 Mbit/s", "▇█", "1.7 Mbit/s", "9.7 MiB", "192.0.2.1:51820"],
@@ -96,7 +96,7 @@ fn with_queues(count: u64) -> App {
 }
 
 #[test]
-fn the_queues_stand_above_the_peers_where_there_are_several() {
+fn the_queues_stand_below_the_peers_where_there_are_several() {
     for (width, height) in [(80, 24), (160, 50)] {
         let screen = screen(&mut with_queues(3), width, height);
         let text = screen.join("\n");
@@ -110,7 +110,7 @@ fn the_queues_stand_above_the_peers_where_there_are_several() {
         assert!(screen[header + 3].starts_with("queue 2      2.0 Mbit/s   "), "{text}");
         assert!(screen[header + 3].contains("200.0 kbit/s") && screen[header + 3].ends_with("██"), "{text}");
         assert!(
-            screen[header + 4].starts_with("peer ") && screen[header + 5].starts_with("office"),
+            screen[header - 6].starts_with("peer ") && screen[header - 5].starts_with("office"),
             "{text}"
         );
         assert_eq!(screen.last().unwrap(), KEYS, "{text}");
@@ -128,7 +128,7 @@ fn queues_leave_room_for_the_peers_and_say_how_many_are_out_of_sight() {
     let last = lines.iter().position(|line| line.starts_with("and ")).unwrap();
     let shown = lines.iter().filter(|line| line.starts_with("queue ") && !line.contains(" in ")).count();
     assert_eq!(lines[last], format!("and {} more", 40 - shown), "{text}");
-    assert!(lines[last + 1].starts_with("peer ") && lines[last + 3].starts_with("phone"), "{text}");
+    assert!(lines[7].starts_with("peer ") && lines[9].starts_with("phone"), "{text}");
     // A small screen shows rates and peers only.
     let text = screen(&mut with_queues(40), 40, 12).join("\n");
     assert!(!text.contains("queue") && text.contains("phone"), "{text}");
@@ -169,7 +169,7 @@ fn the_packet_threads_stand_above_the_queues_where_there_are_several() {
             screen[header + 3].starts_with("queue ") && screen[header + 4].starts_with("queue 0"),
             "{text}"
         );
-        assert!(screen[header + 6].starts_with("peer ") && screen[header + 8].starts_with("phone"), "{text}");
+        assert!(screen[header - 6].starts_with("peer ") && screen[header - 4].starts_with("phone"), "{text}");
         assert_eq!(screen.last().unwrap(), KEYS, "{text}");
     }
     for threads in [0, 1] {
@@ -185,7 +185,7 @@ fn packet_threads_leave_room_for_the_peers() {
     let last = lines.iter().position(|line| line.starts_with("and ")).unwrap();
     let shown = lines.iter().filter(|line| line.starts_with("thread ") && line.contains('%')).count();
     assert_eq!(lines[last], format!("and {} more", 40 - shown), "{text}");
-    assert!(lines[last + 1].starts_with("peer ") && lines[last + 3].starts_with("phone"), "{text}");
+    assert!(lines[7].starts_with("peer ") && lines[9].starts_with("phone"), "{text}");
     let text = screen(&mut with_threads(40), 40, 12).join("\n");
     assert!(!text.contains("thread") && text.contains("phone"), "{text}");
 }
@@ -228,7 +228,7 @@ fn a_limit_stands_beside_its_rate_where_there_is_one() {
     {
         let screen = screen(&mut limited(), width, 26);
         let text = screen.join("\n");
-        let header = screen[10].as_str();
+        let header = screen[7].as_str();
         assert_eq!(header.matches("limit").count(), 2, "{text}");
         let (limit_in, limit_out) = (header.find("limit").unwrap(), header.rfind("limit").unwrap());
         let (rate_in, rate_out) = (header.find(" in ").unwrap() + 1, header.find(" out ").unwrap() + 1);
@@ -237,8 +237,8 @@ fn a_limit_stands_beside_its_rate_where_there_is_one() {
             screen[line].chars().skip(column).take(12).collect::<String>().trim().to_owned()
         };
         for (line, expected) in [
-            (11, ["17.0 Mbit/s", "20.0 Mbit/s", "1.7 Mbit/s", ""]),
-            (12, ["0 bit/s", "", "0 bit/s", "2.5 Gbit/s"]),
+            (8, ["17.0 Mbit/s", "20.0 Mbit/s", "1.7 Mbit/s", ""]),
+            (9, ["0 bit/s", "", "0 bit/s", "2.5 Gbit/s"]),
         ] {
             assert_eq!(
                 [rate_in, limit_in, rate_out, limit_out].map(|column| at(line, column)),
@@ -246,7 +246,7 @@ fn a_limit_stands_beside_its_rate_where_there_is_one() {
                 "{text}"
             );
         }
-        assert_eq!(screen[11].contains('█'), has_history, "{text}");
+        assert_eq!(screen[8].contains('█'), has_history, "{text}");
         assert_eq!(header.contains("total out"), has_totals, "{text}");
     }
     let narrow = screen(&mut limited(), 79, 26).join("\n");
@@ -287,7 +287,7 @@ fn what_is_wrong_is_said_at_the_bottom() {
         "{}",
         screen.join("\n")
     );
-    assert!(screen[10].starts_with("peer"), "{}", screen.join("\n"));
+    assert!(screen[7].starts_with("peer"), "{}", screen.join("\n"));
 }
 
 #[test]
@@ -325,4 +325,32 @@ fn before_the_first_report_there_is_a_name_and_the_keys() {
     let mut app = App::new("wg0", false);
     let screen = screen(&mut app, 60, 26);
     assert_eq!((screen[0].as_str(), screen[25].as_str()), ("wg0", KEYS));
+}
+
+#[test]
+fn one_peer_the_keys_and_a_filter_take_the_place_of_the_peers() {
+    let mut app = busy();
+    app.report.as_mut().unwrap().peers[1].settings.expires = Some("2999-01-01".parse().unwrap());
+    let text = screen(&mut app, 100, 26).join("\n");
+    assert!(text.contains("ends") && text.contains("in 35"), "{text}");
+    press(&mut app, "/PHO");
+    let lines = screen(&mut app, 100, 26);
+    assert!(lines[25].starts_with("/PHO") && lines[0].contains("1 of 2 peers"), "{lines:#?}");
+    assert!(lines[8].starts_with("phone") && !lines.join("\n").contains("office"), "{lines:#?}");
+    // A letter is one of the filter; afterwards it is a key again.
+    press(&mut app, "q⏎⏎");
+    assert!(screen(&mut app, 100, 26)[0].contains("0 of 2 peers"));
+    press(&mut app, "⎋/pho⏎⏎");
+    let lines = screen(&mut app, 100, 26);
+    let text = lines.join("\n");
+    assert!(lines[0].starts_with("wg0  phone"), "{text}");
+    for part in ["public key", "KEY-OF-phone", "2999-01-01T23:59:59Z", "Esc back"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("batches"), "{text}");
+    press(&mut app, "?");
+    let text = screen(&mut app, 100, 26).join("\n");
+    assert!(text.contains("Enter      that peer alone"), "{text}");
+    assert!(!press(&mut app, "⎋") && !press(&mut app, "⎋") && press(&mut app, "⎋"));
+    assert!(screen(&mut app, 100, 26)[0].contains("  2 peers"));
 }

@@ -9,9 +9,11 @@ use weft_tunnel::{PresharedKey, PrivateKey};
 use zeroize::Zeroizing;
 
 use super::{Device, fields};
+use crate::output::JSON_VERSION;
 
 #[derive(Serialize)]
 struct DeviceReport {
+    version: u32,
     interface: String,
     public_key: Option<String>,
     has_private_key: bool,
@@ -68,6 +70,7 @@ impl DeviceReport {
         let state = &device.reported.state;
         let private_key = state.settings.private_key.as_ref();
         Self {
+            version: JSON_VERSION,
             interface: device.name.to_string(),
             public_key: device.reported.public_key.map(|key| key.to_string()),
             has_private_key: private_key.is_some(),

@@ -93,7 +93,7 @@ impl Running {
     pub(crate) fn start(namespace: &Namespace, command: Command, directory: TempDir) -> Self {
         report_queues_that_are_too_many(&command);
         let running = Self { process: Process::start(namespace, command).unwrap(), directory };
-        running.process.wait_for_line("interface is up");
+        running.process.wait_for_line(" is up: port ");
         // A busy daemon may answer late.
         wait_until("the control socket", || UnixStream::connect(running.socket()).ok());
         running
