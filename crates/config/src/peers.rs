@@ -1,6 +1,7 @@
 //! The peers in the text of a file, disabled ones too, and edits of one of them. Every other byte stays.
 
 use std::ops::Range;
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 use weft_tunnel::PublicKey;
@@ -68,6 +69,12 @@ pub fn peers(text: &str) -> Vec<PeerText> {
         }
     }
     found
+}
+
+/// Returns the peers of a file that have ended: an interface does not let them in.
+pub fn ended(text: &str, now: SystemTime) -> Vec<PeerText> {
+    let is_over = |peer: &PeerText| peer.expires.is_some_and(|expiry| expiry.is_over(now));
+    peers(text).into_iter().filter(|peer| !peer.is_disabled && is_over(peer)).collect()
 }
 
 fn read(text: &str, is_disabled: bool, range: Range<usize>) -> PeerText {

@@ -87,14 +87,22 @@ fn peers(report: &StatusReport, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Names the peers that have ended: they get no answer, and their file is of no use.
+/// Names the peers that have ended: they get no answer, and their file is of no use. One that was set at run
+/// time is let in all the same.
 fn expired(report: &StatusReport, findings: &mut Vec<Finding>) {
     let ended = report.expired_peers.iter().filter_map(|peer| Some((peer, peer.settings.expires?)));
     findings.extend(ended.take(NAMED_PEERS).map(|(peer, expiry)| {
         let name = peer.settings.friendly_name.clone();
-        Finding::new("expired", Level::Note, format!("ended at {expiry} and is not let in"))
-            .advise("`weft peer extend` lets it in again, `weft peer remove` takes it out of the file")
-            .about(name.unwrap_or_else(|| short_key(&peer.public_key)))
+        let finding = if report.peers.iter().any(|other| other.public_key == peer.public_key) {
+            let message = format!("ended at {expiry}, and is let in since it was set at run time");
+            Finding::new("expired", Level::Warning, message).advise(
+                "`weft peer extend` gives it another end, `weft set INTERFACE peer KEY remove` ends it now",
+            )
+        } else {
+            Finding::new("expired", Level::Note, format!("ended at {expiry} and is not let in"))
+                .advise("`weft peer extend` lets it in again, `weft peer remove` takes it out of the file")
+        };
+        finding.about(name.unwrap_or_else(|| short_key(&peer.public_key)))
     }));
 }
 

@@ -1,10 +1,11 @@
 //! `weft setconf`, `weft addconf`, `weft syncconf`: apply the configuration in a file to a running interface.
 
 use std::path::Path;
+use std::time::SystemTime;
 
 use weft_config::device::DeviceChange;
 use weft_config::exit::{Code, Error};
-use weft_config::{self as config, Endpoint, WgQuickKeys};
+use weft_config::{self as config, Endpoint, WgQuickKeys, peers};
 use weft_uapi::client;
 
 use crate::args::ConfArgs;
@@ -44,9 +45,14 @@ pub fn syncconf(args: &ConfArgs) -> Result<(), Error> {
 fn read(file: &Path, wg_quick_keys: WgQuickKeys) -> Result<DeviceChange<Endpoint>, Error> {
     let text = config::with_all_keys_in_place(&file::read(file)?, file)?;
     let parsed = config::parse_change(&text, file, wg_quick_keys);
-    let (change, warnings) = parsed.map_err(|errors| Error::new(Code::Configuration, errors))?;
+    let (mut change, warnings) = parsed.map_err(|errors| Error::new(Code::Configuration, errors))?;
     for warning in &warnings {
         output::warning(warning);
+    }
+    for peer in peers::ended(&text, SystemTime::now()) {
+        change.peers.retain(|change| Some(change.public_key) != peer.public_key);
+        let label = peer.name.or(peer.public_key.map(|key| key.to_string())).unwrap_or_default();
+        output::warning(&format_args!("{}: the peer {label} has ended and is left out", file.display()));
     }
     Ok(change)
 }

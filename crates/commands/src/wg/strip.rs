@@ -1,12 +1,15 @@
-//! `weft strip`: prints a wg-quick file without the settings that only wg-quick and `weft up` support.
+//! `weft strip`: prints a wg-quick file without the settings that only wg-quick and `weft up` support, and
+//! without peers that have ended.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use weft_config as config;
 use weft_config::exit::{Code, Error};
 use weft_config::keys::{InterfaceKey, Origin};
 use weft_config::lexer::{self, Header, Section};
+use weft_config::peers;
 use zeroize::Zeroizing;
 
 use super::file;
@@ -21,9 +24,13 @@ pub fn run(args: &StripArgs) -> Result<(), Error> {
         target => config::path_of(&own_file::file_of(target)?),
     };
     // wg(8) does not support key files.
-    let text = config::with_all_keys_in_place(&file::read(&file)?, &file)?;
+    let mut text = config::with_all_keys_in_place(&file::read(&file)?, &file)?;
     if let Some(error) = config::foreign(&text, &Arc::from(&*file)) {
         return Err(Error::new(Code::Configuration, error));
+    }
+    // Nothing but `weft up` would know the end of a peer. From the last one: the others stay where they are.
+    for peer in peers::ended(&text, SystemTime::now()).iter().rev() {
+        text = peers::without_peer(&text, peer);
     }
     output::print(strip(&text).as_bytes())
 }

@@ -45,12 +45,22 @@ fn a_peer_ends_at_its_time_and_what_was_set_at_run_time_stays() {
     std::fs::write(&file, text(&in_seconds(3))).unwrap();
     run(&["reload", NAME]);
     let added = End::new(3).public().to_string();
-    run(&["set", NAME, "peer", &added, "allowed-ips", "10.77.0.3/32"]);
+    let add = || run(&["set", NAME, "peer", &added, "allowed-ips", "10.77.0.3/32"]);
+    add();
     wait_until("the end of the peer", || (!peers().contains(&guest)).then_some(()));
     wait_until("the end of its route", || (!has_route()).then_some(()));
     assert!(peers().contains(&added), "what wg(8) has set is undone");
     let report = status();
     assert!(report.contains("\"expired_peers\"") && report.contains("ended at"), "{report}");
+    // Nor does a file that is applied again let it in, and what does is told.
+    run(&["syncconf", NAME, file.to_str().unwrap()]);
+    let stripped = network.file("stripped", &run(&["strip", file.to_str().unwrap()]));
+    run(&["addconf", NAME, stripped.to_str().unwrap()]);
+    assert!(!peers().contains(&guest), "a peer that has ended is let in again");
+    run(&["set", NAME, "peer", &guest]);
+    assert!(status().contains("is let in since it was set"), "{}", status());
+    run(&["set", NAME, "peer", &guest, "remove"]);
+    add();
     // Its absence is no change that `weft save` or `weft peer` finds.
     run(&["save", NAME]);
     assert!(std::fs::read_to_string(&file).unwrap().contains(&guest));
