@@ -46,6 +46,8 @@ fn another_program_that_holds_the_lock_is_named_and_is_no_daemon() {
         std::fs::write(&path, signature).unwrap();
         let lock = File::open(&path).unwrap();
         lock.lock().unwrap();
+        // One that has it open holds no lock.
+        let _open = File::open(&path).unwrap();
         // A name that would begin another line.
         let mut child = std::process::Command::new("sh")
             .args(["-c", "printf 'a\\nb' >/proc/$$/comm; echo; read _"])
