@@ -110,7 +110,7 @@ fn another_user_that_listens_is_told_nothing_unless_the_interface_is_that_users(
 #[test]
 fn a_wrong_command_line_ends_with_2() {
     for words in [
-        &["show", "wg0", "bogus"][..],
+        &["show", "all", "laptop"][..],
         &["show", "sixteen-letters0"],
         &["show", "wg0", "dump", "--json"],
         &["show", "interfaces", "dump"],
