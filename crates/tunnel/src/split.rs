@@ -209,7 +209,15 @@ fn split_with<T: Transport>(
     template[checksum..checksum + 2].fill(0);
     let is_ipv4 = template[0] >> 4 == 4;
     let id = u16::from_be_bytes([template[4], template[5]]);
-    let addresses = ip::address_range(template[0]);
+    // What is the same in the checksums of all segments is summed once. An IPv4 header differs in its length
+    // and its ID alone.
+    let pseudo = ip::pseudo_header_sum(&template[ip::address_range(template[0])], protocol, 0);
+    let mut same = 0;
+    if is_ipv4 {
+        template[2..6].fill(0);
+        template[10..12].fill(0);
+        same = ip::checksum_add(0, &template[..header.header_len]);
+    }
 
     let payload_len = total - headers_len;
     let segment_size = usize::from(segment_size);
@@ -223,16 +231,17 @@ fn split_with<T: Transport>(
         let segment = &mut buffer[start..start + len];
         segment[..headers_len].copy_from_slice(template);
         if is_ipv4 {
-            segment[2..4].copy_from_slice(&(len as u16).to_be_bytes());
-            segment[4..6].copy_from_slice(&id.wrapping_add(index as u16).to_be_bytes());
-            ip::write_ipv4_checksum(segment, header.header_len);
+            let (len, id) = (len as u16, id.wrapping_add(index as u16));
+            let sum = !ip::fold(same + u64::from(len) + u64::from(id));
+            segment[2..4].copy_from_slice(&len.to_be_bytes());
+            segment[4..6].copy_from_slice(&id.to_be_bytes());
+            segment[10..12].copy_from_slice(&sum.to_be_bytes());
         } else {
             segment[4..6].copy_from_slice(&((len - ip::IPV6_HEADER) as u16).to_be_bytes());
         }
         let position = Position { payload_offset, is_first: index == 0, is_last: index + 1 == count };
         T::patch(&mut segment[transport..], &template[transport..], &position);
-        let sum = ip::pseudo_header_sum(&segment[addresses.clone()], protocol, len - transport);
-        let sum = !ip::fold(ip::checksum_add(sum, &segment[transport..]));
+        let sum = !ip::fold(ip::checksum_add(pseudo + (len - transport) as u64, &segment[transport..]));
         let sum = if sum == 0 && protocol == ip::UDP { 0xffff } else { sum };
         segment[checksum..checksum + 2].copy_from_slice(&sum.to_be_bytes());
         if !seal_padded(buffer, start, len, mtu, seal) {
