@@ -14,9 +14,14 @@ const REALTIME_PRIORITY: u32 = 1;
 /// Microseconds of each period that real-time threads may use; -1 means all of them.
 const RT_RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 
+/// The nice value and the policy that weft was started with stay.
 pub(super) fn take_short_slices() {
-    // Older kernels ignore the slice. If seccomp forbids the call, packets move all the same.
-    if let Err(error) = set(&attributes(libc::SCHED_OTHER, SLICE_NS, 0)) {
+    let shortened = get().and_then(|own| match own.sched_policy as libc::c_int {
+        libc::SCHED_OTHER => set(&libc::sched_attr { sched_runtime: SLICE_NS, ..own }),
+        _ => Ok(()),
+    });
+    // Older kernels ignore the slice. If seccomp forbids a call, packets move all the same.
+    if let Err(error) = shortened {
         tracing::debug!(%error, "cannot ask for short time slices");
     }
 }
@@ -28,7 +33,7 @@ pub(super) fn take_precedence() -> io::Result<()> {
             "{RT_RUNTIME} is -1: under a flood of packets nothing else would ever run; set it to 950000"
         )));
     }
-    set(&attributes(libc::SCHED_RR, 0, REALTIME_PRIORITY))
+    set(&attributes(libc::SCHED_RR, REALTIME_PRIORITY))
 }
 
 pub(super) fn pin(place: usize) -> io::Result<()> {
@@ -45,17 +50,25 @@ pub(super) fn pin(place: usize) -> io::Result<()> {
     Ok(sched_setaffinity(this_thread, &only)?)
 }
 
-fn attributes(policy: libc::c_int, slice_ns: u64, priority: u32) -> libc::sched_attr {
+fn attributes(policy: libc::c_int, priority: u32) -> libc::sched_attr {
     libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
         sched_policy: policy as u32,
         sched_flags: 0,
         sched_nice: 0,
         sched_priority: priority,
-        sched_runtime: slice_ns,
+        sched_runtime: 0,
         sched_deadline: 0,
         sched_period: 0,
     }
+}
+
+fn get() -> io::Result<libc::sched_attr> {
+    let mut attributes = attributes(0, 0);
+    let size = attributes.size;
+    // SAFETY: the kernel writes at most `size` bytes to a sched_attr that lives until the call returns.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
+    if result == 0 { Ok(attributes) } else { Err(io::Error::last_os_error()) }
 }
 
 fn set(attributes: &libc::sched_attr) -> io::Result<()> {
@@ -68,15 +81,6 @@ fn set(attributes: &libc::sched_attr) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn get() -> libc::sched_attr {
-        let mut attributes = attributes(0, 0, 0);
-        let size = attributes.size;
-        // SAFETY: the kernel writes at most `size` bytes to a sched_attr that lives until the call returns.
-        let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
-        assert_eq!(result, 0);
-        attributes
-    }
 
     #[test]
     fn a_pinned_thread_stays_on_the_processor_at_its_place() {
@@ -99,14 +103,28 @@ mod tests {
     fn short_slices_are_of_the_calling_thread_and_those_it_starts() {
         let elsewhere = std::thread::spawn(|| {
             take_short_slices();
-            let inherited = std::thread::spawn(|| get().sched_runtime).join().unwrap();
-            (get().sched_policy, get().sched_runtime, inherited)
+            let inherited = std::thread::spawn(|| get().unwrap().sched_runtime).join().unwrap();
+            (get().unwrap().sched_policy, get().unwrap().sched_runtime, inherited)
         });
         let (policy, own, inherited) = elsewhere.join().unwrap();
         assert_eq!(policy, libc::SCHED_OTHER as u32);
         // 0 on kernels that do not let a thread choose.
         assert!([0, SLICE_NS].contains(&own), "{own}");
         assert_eq!(inherited, own);
-        assert_ne!(get().sched_runtime, SLICE_NS);
+        assert_ne!(get().unwrap().sched_runtime, SLICE_NS);
+    }
+
+    #[test]
+    fn the_nice_value_and_the_policy_of_the_start_stay() {
+        for policy in [libc::SCHED_OTHER, libc::SCHED_BATCH] {
+            let started = libc::sched_attr { sched_nice: 5, ..attributes(policy, 0) };
+            let own = std::thread::spawn(move || {
+                set(&started).unwrap();
+                take_short_slices();
+                get().unwrap()
+            });
+            let own = own.join().unwrap();
+            assert_eq!((own.sched_policy, own.sched_nice), (policy as u32, 5));
+        }
     }
 }
