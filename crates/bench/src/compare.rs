@@ -83,10 +83,17 @@ impl CompareArgs {
 /// Measures and prints the report.
 pub(crate) fn run(args: &CompareArgs, json: bool) -> Result<()> {
     let bare = args.bare.then(|| Side::new(BARE, Implementation::Bare));
-    let path = Path { link: args.link.clone(), mtu: args.mtu, congestion: args.congestion.clone() };
+    let path = Path { link: args.link.clone(), mtu: args.mtu };
     let times = args.sides.times;
     let sides = args.sides.sides()?.into_iter().chain(bare).collect();
-    let plan = Plan { sides, cases: args.cases(), path, path_name: String::new(), control: None, times };
+    let plan = Plan {
+        sides,
+        cases: args.cases(),
+        path,
+        path_name: String::new(),
+        control: args.congestion.clone(),
+        times,
+    };
     plan.check()?;
     let interrupt = Interrupt::watch()?;
     let mut report =

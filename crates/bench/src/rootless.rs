@@ -82,7 +82,7 @@ impl Link {
         Ok(Plan {
             sides: Vec::new(),
             cases: self.cases().to_vec(),
-            path: Path { link: spec.map(str::parse).transpose()?, mtu: MTU, congestion: None },
+            path: Path { link: spec.map(str::parse).transpose()?, mtu: MTU },
             path_name: name.to_owned(),
             control: None,
             times: args.times,

@@ -63,7 +63,6 @@ pub(crate) fn run(args: &RttArgs, json: bool) -> Result<()> {
         path: Path {
             link: Some(LinkSpec { delay: Duration::from_millis(rtt.into()) / 2, ..args.link.clone() }),
             mtu: MTU,
-            congestion: None,
         },
         path_name: format!("{rtt} ms {control}"),
         control: Some(control.clone()),

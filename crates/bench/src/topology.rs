@@ -53,8 +53,6 @@ pub(crate) struct Path {
     pub(crate) link: Option<LinkSpec>,
     /// MTU of the tunnel in bytes.
     pub(crate) mtu: u16,
-    /// TCP's congestion control at both ends; `None` for the machine's default.
-    pub(crate) congestion: Option<String>,
 }
 
 impl Path {
@@ -68,15 +66,6 @@ impl Path {
         lift_tcp_limits(near)?;
         lift_tcp_limits(far)?;
         Ok(Some(Emulator::between(near, far, &options, spec).context("cannot emulate the link")?))
-    }
-
-    fn prepare(&self, namespace: &Namespace) -> Result<()> {
-        // Disable the metrics cache: results must not depend on the order of the runs.
-        namespace.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
-        let Some(control) = &self.congestion else { return Ok(()) };
-        namespace.set_sysctl(CONGESTION, control).with_context(|| {
-            format!("{control} has to be among net.ipv4.tcp_allowed_congestion_control of the host, too")
-        })
     }
 }
 
@@ -111,8 +100,8 @@ impl Tunnel {
     fn bring_up(implementation: &Implementation, path: &Path, interrupt: &Interrupt) -> Result<Self> {
         let (near, far) = (namespace("near")?, namespace("far")?);
         let emulator = path.join(&near, &far)?;
-        path.prepare(&near)?;
-        path.prepare(&far)?;
+        remember_nothing(&near)?;
+        remember_nothing(&far)?;
         let files = tempfile::tempdir()?;
         // An end without root has a directory in it.
         std::fs::set_permissions(files.path(), Permissions::from_mode(0o711))?;
@@ -138,7 +127,7 @@ impl Tunnel {
             }
             None => near.clone(),
         };
-        path.prepare(&clients)?;
+        remember_nothing(&clients)?;
         let server = IpAddr::from(if daemons.is_empty() { LINK.v4(2) } else { GATEWAY });
         let target = if implementation.forwards_ports() { Ipv4Addr::LOCALHOST.into() } else { server };
         let tunnel = Self {
@@ -210,10 +199,15 @@ impl Tunnel {
         Ok([Counters::read(&self.near)?, Counters::read(&self.far)?])
     }
 
-    /// Returns the congestion control of new TCP connections.
+    /// Returns the congestion control of TCP connections that name none.
     pub(crate) fn congestion(&self) -> Result<String> {
         self.near.sysctl(CONGESTION).context("cannot read which congestion control a namespace uses")
     }
+}
+
+/// Disables the metrics cache of TCP: results must not depend on the order of the runs.
+fn remember_nothing(namespace: &Namespace) -> Result<()> {
+    Ok(namespace.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?)
 }
 
 /// Raises the TCP buffer limits to several bandwidth-delay products.

@@ -12,7 +12,7 @@ pub(super) struct Bench<'a> {
     pub(super) tunnel: &'a Tunnel,
     pub(super) secs: u32,
     pub(super) interrupt: &'a Interrupt,
-    /// The congestion control of streams from this process, unless it is that of their namespace.
+    /// The congestion control of TCP, unless it is that of the namespace.
     pub(super) control: Option<&'a str>,
 }
 

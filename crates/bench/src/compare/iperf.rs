@@ -37,6 +37,9 @@ impl Run {
         })?;
         let mut words = vec!["iperf3".to_owned(), "-J".into(), "-c".into(), bench.tunnel.target.to_string()];
         words.extend(["-t".into(), secs.to_string()]);
+        if let Some(control) = bench.control {
+            words.extend(["-C".into(), control.into()]);
+        }
         words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let client = implementation::start(&bench.tunnel.near, &words, directory)?;
         Ok(Self { client, _server: server, limit: Duration::from_secs(secs.into()) + GRACE })

@@ -26,8 +26,8 @@ pub(crate) struct Plan {
     pub(crate) path: Path,
     /// The name of the path in the names of the cases; empty if there is only one.
     pub(crate) path_name: String,
-    /// The congestion control of streams from this process, which any that the kernel has can be; without it
-    /// that of the path.
+    /// TCP's congestion control, which each socket asks for: a namespace may not use as its default what the
+    /// machine does not allow to all. `None` for the machine's default.
     pub(crate) control: Option<String>,
     pub(crate) times: TimeArgs,
 }
@@ -45,7 +45,7 @@ impl Plan {
 
     /// Returns an error if the congestion control, a permission or a program is missing.
     pub(crate) fn check(&self) -> Result<()> {
-        site::congestion_controls(self.path.congestion.as_slice())?;
+        site::congestion_controls(self.control.as_slice())?;
         site::check_permission()?;
         implementation::check(&self.sides, self.cases.iter().flat_map(|case| case.tools()).copied())
     }
@@ -61,7 +61,7 @@ impl Plan {
             let start = |side| Tunnel::start(side, &self.path, interrupt);
             let tunnels = self.sides.iter().map(start).collect::<Result<Vec<_>>>()?;
             let tunnel = tunnels.first().context("there is nothing to measure")?;
-            report.set("congestion control", tunnel.congestion()?);
+            report.set("congestion control", self.control.clone().map_or_else(|| tunnel.congestion(), Ok)?);
             let is_last = round + 1 == self.times.rounds as usize;
             // A case measured once comes in the last round, after the load of all others.
             for &case in self.cases.iter().filter(|case| is_last || !case.is_of_daemons()) {

@@ -23,7 +23,7 @@ const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n.";
 /// Starts `weft exec` with curl a few times, each with a new handshake.
 pub(super) fn add(report: &mut Report, exec: &Rootless, rounds: u32, interrupt: &Interrupt) -> Result<()> {
     let side = Side::new("exec", Implementation::Rootless(exec.clone()));
-    let path = Path { link: None, mtu: MTU, congestion: None };
+    let path = Path { link: None, mtu: MTU };
     let mut tunnel = Tunnel::start(&side, &path, interrupt)?;
     tunnel.end_near_daemon();
     let address = (tunnel.server, PORT);
