@@ -5,6 +5,18 @@ set -u
 results=/tmp/results/results
 first=$(echo /tmp/packages/weft_*-1_*.deb) second=$(echo /tmp/packages/weft_*-2_*.deb)
 
+# As a user verifies it: the sums by their signature, and the files by the sums.
+what_was_made_is_signed() {
+    cd /tmp/packages || return
+    minisign -Vm SHA256SUMS -p key.pub >&2
+    sha256sum --check SHA256SUMS >&2
+    is "$(awk '{print $2}' SHA256SUMS | sort | xargs)" "$(find . -name '*[-_]*-2[._]*' -printf '%P\n' | sort | xargs)"
+    sed 's/^./0/; s/^00/11/' SHA256SUMS >forged
+    cp SHA256SUMS.minisig forged.minisig
+    refuse minisign -Vm forged -p key.pub
+    rm forged*
+}
+
 an_installation_brings_everything_and_starts_nothing() {
     dpkg --install "$first"
     is "$(weft --version)" "weft $(dpkg-deb --field "$first" Version | cut -d - -f 1)"
@@ -105,6 +117,7 @@ a_removal_leaves_what_an_interface_that_runs_needs() {
     rmdir /etc/wireguard
 }
 
+if command -v minisign >/dev/null; then scenario what_was_made_is_signed; else not_run what_was_made_is_signed "minisign is not installed"; fi
 scenario an_installation_brings_everything_and_starts_nothing
 scenario an_upgrade_keeps_what_the_operator_wrote
 scenario a_removal_leaves_configurations_alone

@@ -94,8 +94,8 @@ fn possible() -> Result<(), String> {
     }
 }
 
-/// Builds the packages in this revision, and puts them there.
-fn package(revision: &str, kinds: &[&str], directory: &Path) {
+/// Builds the packages in this revision, signed with the key if there is one, and puts them there.
+fn package(revision: &str, kinds: &[&str], key: Option<&Path>, directory: &Path) {
     let output = Command::new("timeout")
         .arg(PATIENCE)
         .arg(root().join("scripts/package"))
@@ -104,6 +104,7 @@ fn package(revision: &str, kinds: &[&str], directory: &Path) {
         .env("PATH", path())
         .env("SOURCE_DATE_EPOCH", "1700000000")
         .env("WEFT_MAINTAINER", "Test & Co <test@localhost>")
+        .envs(key.map(|key| ("WEFT_SIGNING_KEY", key)))
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -122,8 +123,19 @@ fn run() -> Run {
     let kinds: &[&str] = if rpm_possible().is_ok() { &["deb", "rpm"] } else { &["deb"] };
     let packages = directory.path().join("packages");
     fs::create_dir(&packages).unwrap();
+    let key = is_there("minisign").then(|| directory.path().join("key"));
+    if let Some(key) = &key {
+        let mut generate = Command::new("minisign");
+        generate
+            .args(["-G", "-W", "-p"])
+            .arg(packages.join("key.pub"))
+            .arg("-s")
+            .arg(key)
+            .stdout(Stdio::null());
+        assert!(generate.status().unwrap().success());
+    }
     for revision in ["1", "2"] {
-        package(revision, kinds, &packages);
+        package(revision, kinds, key.as_deref(), &packages);
     }
     scenarios_of("root.sh", directory.path(), &[])
 }
@@ -163,6 +175,7 @@ macro_rules! scenarios {
 
 scenarios! {
     possible:
+    what_was_made_is_signed
     an_installation_brings_everything_and_starts_nothing
     an_upgrade_keeps_what_the_operator_wrote
     a_removal_leaves_configurations_alone
