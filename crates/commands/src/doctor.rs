@@ -20,17 +20,20 @@ mod target;
 
 pub use evaluate::evaluate;
 pub use machine::{
-    Clock, Kernel, Link, LinkKind, MachineState, Module, Nft, Resolver, TunDevice, UdpFacts, Way,
+    CipherChoice, Clock, Kernel, Link, LinkKind, MachineState, Module, Nft, Resolver, TunDevice, UdpFacts,
+    Way, Why,
 };
 pub use target::DoctorTarget;
 
-/// Checks the machine, and prints the findings.
+/// Checks the machine, and prints the findings. `cipher` is what a start chooses here, or why it refuses.
 ///
 /// # Errors
 /// [`Code::Failure`] when there is a problem; those of reading a configuration.
-pub fn run(args: &DoctorArgs) -> Result<(), Error> {
+pub fn run(args: &DoctorArgs, cipher: Result<CipherChoice, Error>) -> Result<(), Error> {
     let (target, mut findings) = target_of(args.target.as_deref())?;
-    findings.extend(evaluate(&probe::machine_state(&target), &target));
+    let mut facts = probe::machine_state(&target);
+    facts.cipher = Some(cipher.map_err(|error| error.to_string()));
+    findings.extend(evaluate(&facts, &target));
     let problems = findings.iter().filter(|finding| finding.level == Level::Problem).count();
     if args.json {
         let report = Report {

@@ -69,5 +69,7 @@ pub fn watch(on_signal: impl Fn(Signal) + Send + 'static) -> io::Result<()> {
 #[cfg_attr(windows, path = "signals/windows.rs")]
 mod platform;
 
+#[cfg(unix)]
+pub use platform::hear_of_children;
 #[cfg(windows)]
 pub use platform::terminate;

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use aws_lc_rs::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use tracing::warn;
 use weft_aead::{Cipher, KEY_LEN, Key, NONCE_LEN, TAG_LEN};
+use weft_commands::doctor::{CipherChoice, Why};
 use weft_config::exit::{Code, Error};
 
 #[cfg(unix)]
@@ -23,16 +24,6 @@ pub const VARIABLE: &str = "WEFT_CIPHER";
 /// block by block and in lanes, and with more than one pass.
 const LENGTHS: [usize; 8] = [0, 64, 192, 400, 700, 960, 1420, 4096];
 
-/// How a trial ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Passed,
-    Failed,
-    /// What ended the child.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "there is no child"))]
-    Ended(String),
-}
-
 /// Chooses the implementation that WEFT_CIPHER names, else the fastest that passes the self-test.
 ///
 /// Processes without threads call this: the self-test forks.
@@ -40,17 +31,32 @@ pub(crate) enum Verdict {
 /// # Errors
 /// WEFT_CIPHER has another value, or names what does not work here.
 pub fn choose() -> Result<(), Error> {
+    let choice = choice()?;
+    if let Why::Fallback(reason) = &choice.why {
+        warn!(%reason, "AVX-512 does not work: aws-lc encrypts instead, which is slower");
+    }
+    weft_aead::choose(choice.cipher).map_err(|missing| Error::new(Code::Configuration, missing))?;
+    if choice.cipher == Cipher::Avx512 {
+        trial::explain_illegal_instructions();
+    }
+    Ok(())
+}
+
+/// What [`choose`] chooses, and why. It runs the self-test.
+///
+/// # Errors
+/// Those of [`choose`].
+pub fn choice() -> Result<CipherChoice, Error> {
     let value = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     let named = value.as_deref().map(parse).transpose()?;
     let cipher = named.unwrap_or_else(Cipher::detect);
-    if let Err(reason) = tried(cipher) {
-        if named.is_some() {
+    Ok(match tried(cipher) {
+        Ok(()) => CipherChoice { cipher, why: if named.is_some() { Why::Named } else { Why::Fastest } },
+        Err(reason) if named.is_some() => {
             return Err(Error::new(Code::Configuration, format!("{VARIABLE}=avx512: {reason}")));
         }
-        warn!(%reason, "AVX-512 does not work: aws-lc encrypts instead, which is slower");
-        return take(Cipher::AwsLc);
-    }
-    take(cipher)
+        Err(reason) => CipherChoice { cipher: Cipher::AwsLc, why: Why::Fallback(reason) },
+    })
 }
 
 /// As WEFT_CIPHER has it.
@@ -76,19 +82,7 @@ fn tried(cipher: Cipher) -> Result<(), String> {
     if Cipher::detect() != Cipher::Avx512 {
         return Err(weft_aead::Missing.to_string());
     }
-    match trial::run(avx512_is_right) {
-        Verdict::Passed => Ok(()),
-        Verdict::Failed => Err("the self-test gave wrong results".to_owned()),
-        Verdict::Ended(how) => Err(format!("{how} ended the self-test")),
-    }
-}
-
-fn take(cipher: Cipher) -> Result<(), Error> {
-    weft_aead::choose(cipher).map_err(|missing| Error::new(Code::Configuration, missing))?;
-    if cipher == Cipher::Avx512 {
-        trial::explain_illegal_instructions();
-    }
-    Ok(())
+    trial::run(avx512_is_right)
 }
 
 /// Reports whether AVX-512 seals and opens as aws-lc does: one packet of each length class.

@@ -23,6 +23,8 @@ fn main() -> ExitCode {
     wiping_allocator::keep_little();
     // Ends the process if a shell asks.
     CompleteEnv::with_factory(assets::to_complete).var(assets::COMPLETE).complete();
+    #[cfg(unix)]
+    weft_commands::signals::hear_of_children();
     let arguments = command_line(std::env::args_os(), &Caller::of_this_process());
     let parsed = Cli::try_parse_from(&arguments);
     let mut cli = parsed.unwrap_or_else(|error| with_suggestion(error, &arguments).exit());
@@ -124,7 +126,7 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Top(args) => top::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Speedtest(args) => speedtest::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Doctor(args) => doctor::run(&args, cipher::choice()),
         Command::Show(args) => wg::show::run(&args),
         Command::Showconf(args) => wg::showconf::run(&args),
         Command::Set(args) => wg::set::run(&args),

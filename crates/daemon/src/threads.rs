@@ -10,9 +10,6 @@ use weft_config::exit::{Code, Error};
 /// # Errors
 /// No thread can be started.
 pub fn check() -> Result<(), Error> {
-    // A caller that ignores SIGCHLD hands that down, and how a program ended is lost then.
-    // SAFETY: the disposition has no handler, and no other thread changes it.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     // Without arguments it is refused with EINVAL, if at all by the kernel.
     // SAFETY: the kernel reads no memory of size 0.
     let answer = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<u8>(), 0) };

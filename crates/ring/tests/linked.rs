@@ -1,4 +1,4 @@
-//! What is linked, by the lock file: a patch that does not fit is dropped by Cargo with a warning alone.
+//! The patch, by the lock file: one that does not fit is dropped by Cargo with a warning alone.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -25,31 +25,6 @@ fn the_real_ring_is_not_linked() {
     assert!(packages.len() > 200, "only {} packages", packages.len());
     let rings: Vec<_> = packages.iter().filter(|(name, _)| name == "ring").collect();
     assert_eq!(rings, [&("ring".to_owned(), None)], "cargo update -p ring");
-}
-
-/// Libraries with ChaCha20-Poly1305. RustCrypto's crate of this name is not among them: boringtun uses it for
-/// cookies, which need XChaCha20-Poly1305.
-#[test]
-fn one_library_of_ciphers_is_linked() {
-    const LIBRARIES: [&str; 13] = [
-        "aws-lc-fips-sys",
-        "aws-lc-sys",
-        "boring-sys",
-        "botan-sys",
-        "cryptoxide",
-        "graviola",
-        "libsodium-sys",
-        "libsodium-sys-stable",
-        "mbedtls-platform-support",
-        "mbedtls-sys-auto",
-        "openssl-sys",
-        "ring",
-        "wolfssl-sys",
-    ];
-    let packages = packages();
-    let names = packages.iter().filter(|(_, source)| source.is_some()).map(|(name, _)| name.as_str());
-    let linked: Vec<_> = names.filter(|name| LIBRARIES.contains(name)).collect();
-    assert_eq!(linked, ["aws-lc-sys"]);
 }
 
 /// The other workspaces of the repository have boringtun too, and their own patches.

@@ -10,7 +10,7 @@ use weft_report::bytes;
 use weft_report::finding::{Finding, Level};
 use weft_report::rules;
 
-use super::machine::{LinkKind, MachineState, Module, Nft, Resolver, TunDevice, UdpFacts, Way};
+use super::machine::{LinkKind, MachineState, Module, Nft, Resolver, TunDevice, UdpFacts, Way, Why};
 use super::target::DoctorTarget;
 use crate::running;
 
@@ -398,15 +398,30 @@ fn confinement(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
 
 fn cipher(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
     let found = |level, says: &str| Finding::new("cipher", level, says);
-    let fastest = facts.cipher?.name();
-    Some(match facts.cipher_in_use.as_deref() {
-        Some(used) if used != fastest => found(
+    let choice = match facts.cipher.as_ref()? {
+        Result::Ok(choice) => choice,
+        Err(error) => return Some(found(Problem, error).advise("correct WEFT_CIPHER or unset it")),
+    };
+    let name = choice.cipher.name();
+    Some(match (facts.cipher_in_use.as_deref(), &choice.why) {
+        (Some(used), _) if used != name => found(
             Note,
-            &format!("the interface encrypts with {used}, and this processor has what {fastest} needs"),
+            &format!("the interface encrypts with {used}, and a start from here would choose {name}"),
         )
         .advise("see WEFT_CIPHER in the environment of weft, and its log for a self-test that failed; restart weft"),
-        _ if facts.cipher == Some(Cipher::Avx512) => found(Ok, "AVX-512 with IFMA encrypts (avx512ifma)"),
-        _ => found(Ok, &format!("{fastest} encrypts: there is no AVX-512 with IFMA")),
+        (_, Why::Fallback(reason)) => found(
+            Warning,
+            &format!("{name} encrypts, which is slower: the processor reports AVX-512, and {reason}"),
+        )
+        .advise("have the hypervisor report the real processor; WEFT_CIPHER=aws-lc skips the self-test"),
+        (_, Why::Named) => {
+            found(Note, &format!("{name} encrypts, because WEFT_CIPHER says so"))
+                .advise("unset WEFT_CIPHER for the fastest")
+        }
+        (_, Why::Fastest) if choice.cipher == Cipher::Avx512 => {
+            found(Ok, &format!("AVX-512 with IFMA encrypts ({name}): it passes its self-test"))
+        }
+        (_, Why::Fastest) => found(Ok, &format!("{name} encrypts: there is no AVX-512 with IFMA")),
     })
 }
 

@@ -51,8 +51,8 @@ pub struct MachineState {
     pub nft: Option<Nft>,
     /// What a thread can be restricted to.
     pub confinement: Option<weft_confine::Support>,
-    /// What computes ChaCha20-Poly1305 fastest here.
-    pub cipher: Option<weft_aead::Cipher>,
+    /// What a start chooses for ChaCha20-Poly1305, or why it refuses to start.
+    pub cipher: Option<Result<CipherChoice, String>>,
     /// What the running interface uses, as its report has it.
     pub cipher_in_use: Option<String>,
     pub clock: Clock,
@@ -62,6 +62,24 @@ pub struct MachineState {
     pub ways: Vec<Way>,
     /// What does not go where the configuration means it to go.
     pub misrouted: Vec<Misrouted>,
+}
+
+/// What computes ChaCha20-Poly1305 after a start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CipherChoice {
+    pub cipher: weft_aead::Cipher,
+    pub why: Why,
+}
+
+/// Why a cipher is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It is the fastest for what the processor reports, and passed its self-test if it needs one.
+    Fastest,
+    /// WEFT_CIPHER names it.
+    Named,
+    /// The processor reports AVX-512, which does not work: a part of a sentence.
+    Fallback(String),
 }
 
 /// The state of the TUN driver.

@@ -27,7 +27,6 @@ const NAMES: Duration = Duration::from_secs(5);
 /// Observes the state of the machine that matters for this target.
 pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {
     let (mut facts, client) = state_for_start(target);
-    facts.cipher = Some(weft_aead::Cipher::detect());
     facts.ways = addresses(&target.endpoints[..target.endpoints.len().min(ENDPOINTS)]);
     #[cfg(target_os = "linux")]
     linux::observe(&mut facts, target, client.and_then(|mut client| client.status().ok()));

@@ -53,6 +53,13 @@ fn hang_up_is_ignored() -> io::Result<bool> {
     }
 }
 
+/// Lets this process learn how its programs and child processes end: a caller that ignores SIGCHLD hands that
+/// down, and then the kernel forgets it.
+pub fn hear_of_children() {
+    // SAFETY: the disposition has no handler, and there is no other thread that changes it.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Ignores SIGHUP from now on. At the end of a terminal session SIGHUP arrives twice: first from the shell,
 /// then from the kernel when the shell is gone. It also reaches the commands that run while an interface goes
 /// down; they inherit that the signal is ignored.

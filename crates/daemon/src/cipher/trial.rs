@@ -1,13 +1,10 @@
 //! A child process that tries instructions, and what happens where they fail later.
 
-use std::io::{self, Read as _, Write as _};
-
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-use super::Verdict;
 use crate::secrecy;
 
 /// Runs `test` in a child process, so that a signal ends the child alone. Where there are threads already, or
@@ -15,48 +12,40 @@ use crate::secrecy;
 ///
 /// A handler of SIGILL in this process would have to jump out of the failed instruction, which Rust does not
 /// allow.
-pub(super) fn run(test: fn() -> bool) -> Verdict {
+pub(super) fn run(test: fn() -> bool) -> Result<(), String> {
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-    if threads > 1 { here(test) } else { in_child(test) }
+    if threads > 1 { verdict(test()) } else { in_child(test) }
 }
 
-fn here(test: fn() -> bool) -> Verdict {
-    if test() { Verdict::Passed } else { Verdict::Failed }
+fn verdict(is_right: bool) -> Result<(), String> {
+    if is_right { Ok(()) } else { Err("the self-test gave wrong results".to_owned()) }
 }
 
-fn in_child(test: fn() -> bool) -> Verdict {
-    // The result comes through a pipe: where SIGCHLD is ignored, as some parents leave it, waitpid(2) tells
-    // nothing.
-    let Ok((mut reader, mut writer)) = io::pipe() else { return here(test) };
+fn in_child(test: fn() -> bool) -> Result<(), String> {
     // SAFETY: the process has a single thread, so the child is a complete copy, in which every function may
     // be called. It ends without running what the parent has registered for its end.
     let child = match unsafe { fork() } {
         Ok(ForkResult::Parent { child }) => child,
         Ok(ForkResult::Child) => {
             secrecy::forbid_core_dumps();
-            let _gone = writer.write_all(&[u8::from(test())]);
+            let status = libc::c_int::from(!test());
             // SAFETY: `_exit` may be called at any time.
-            unsafe { libc::_exit(0) }
+            unsafe { libc::_exit(status) }
         }
-        Err(_) => return here(test),
+        Err(_) => return verdict(test()),
     };
-    drop(writer);
-    let mut passed = [0];
-    let result = reader.read_exact(&mut passed);
     let status = loop {
         match waitpid(child, None) {
             Err(Errno::EINTR) => {}
             status => break status,
         }
     };
-    match (result, status) {
-        (Ok(()), _) if passed == [1] => Verdict::Passed,
-        (Ok(()), _) => Verdict::Failed,
-        (Err(_), Ok(WaitStatus::Signaled(_, Signal::SIGILL, _))) => {
-            Verdict::Ended("an illegal instruction (SIGILL)".to_owned())
+    match status {
+        Ok(WaitStatus::Signaled(_, Signal::SIGILL, _)) => {
+            Err("an illegal instruction (SIGILL) ended the self-test".to_owned())
         }
-        (Err(_), Ok(WaitStatus::Signaled(_, signal, _))) => Verdict::Ended(signal.to_string()),
-        (Err(_), _) => Verdict::Ended("a signal".to_owned()),
+        Ok(WaitStatus::Signaled(_, signal, _)) => Err(format!("{signal} ended the self-test")),
+        status => verdict(matches!(status, Ok(WaitStatus::Exited(_, 0)))),
     }
 }
 
@@ -95,8 +84,8 @@ mod tests {
     #[test]
     fn an_illegal_instruction_ends_the_trial_alone() {
         // The children run no code that another thread could have locked.
-        assert_eq!(in_child(|| true), Verdict::Passed);
-        assert_eq!(in_child(|| false), Verdict::Failed);
-        assert_eq!(in_child(illegal), Verdict::Ended("an illegal instruction (SIGILL)".to_owned()));
+        assert_eq!(in_child(|| true), Ok(()));
+        assert!(in_child(|| false).is_err_and(|reason| reason.contains("wrong results")));
+        assert!(in_child(illegal).is_err_and(|reason| reason.contains("(SIGILL) ended the self-test")));
     }
 }

@@ -44,3 +44,23 @@ fn doctor_prints_findings_for_people_and_for_scripts() {
     assert_eq!(scripts.code, i32::from(problems > 0));
     assert_eq!(people.stdout.lines().filter(|line| line.starts_with("problem")).count() as u64, problems);
 }
+
+#[test]
+fn doctor_says_what_a_start_encrypts_with() {
+    let fastest = weft_aead::Cipher::detect().name();
+    for (value, level, says) in [
+        (None, "ok", fastest),
+        (Some("portable"), "note", "because WEFT_CIPHER says so"),
+        (Some("rot13"), "problem", "rot13"),
+    ] {
+        // As some parents leave SIGCHLD: the self-test is a child.
+        let mut env = std::process::Command::new("env");
+        env.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_weft"), "doctor", "--json"]);
+        env.env_remove("WEFT_CIPHER").envs(value.map(|value| ("WEFT_CIPHER", value)));
+        let report: serde_json::Value = serde_json::from_slice(&env.output().unwrap().stdout).unwrap();
+        let findings = report["findings"].as_array().unwrap();
+        let finding = findings.iter().find(|finding| finding["check"] == "cipher").unwrap();
+        assert_eq!(finding["level"], level, "{finding}");
+        assert!(finding["says"].as_str().unwrap().contains(says), "{finding}");
+    }
+}

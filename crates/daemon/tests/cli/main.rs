@@ -6,6 +6,7 @@ mod errors;
 mod files;
 mod inspection;
 mod keys;
+mod linked;
 mod peers;
 mod services;
 mod shown;

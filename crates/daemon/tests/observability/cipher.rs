@@ -36,17 +36,6 @@ fn the_chosen_cipher_is_shown_and_encrypts() {
     }
 }
 
-/// As some parents leave SIGCHLD: then no one learns how the child of the self-test has ended.
-#[test]
-fn the_self_test_passes_where_ended_children_are_not_told() {
-    let Some((a, _)) = two_ends() else { return };
-    a.write(&a.conf(""));
-    let mut env = a.command("env");
-    env.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_weft"), "up"]).arg(a.file());
-    let running = a.until_up(env);
-    assert_eq!(a.cipher(), Cipher::detect().name(), "{}", running.log());
-}
-
 #[test]
 fn an_unknown_cipher_ends_the_start() {
     let Some((a, _)) = two_ends() else { return };

@@ -4,7 +4,7 @@ use weft_udp::{SEND_BUFFER_BYTES, UdpFeatures};
 
 use super::*;
 use crate::doctor::machine::{Gro, Nft};
-use crate::doctor::{Clock, Kernel, Link};
+use crate::doctor::{CipherChoice, Clock, Kernel, Link};
 
 /// Returns a machine without problems.
 fn well() -> MachineState {
@@ -44,7 +44,7 @@ fn well() -> MachineState {
         wireguard_module: Some(Module::Absent),
         nft: Some(Nft::Works),
         confinement: Some(Support { system_calls: true, files: true }),
-        cipher: Some(Cipher::Avx512),
+        cipher: Some(chosen(Cipher::Avx512, Why::Fastest)),
         cipher_in_use: None,
         clock: Clock { is_synchronised: Some(true), unix_ms: 1_800_000_000_000 },
         ipv6_off_by: Vec::new(),
@@ -377,16 +377,30 @@ fn what_goes_past_the_tunnel_is_told_with_its_advice() {
     assert!(finding.says.contains("eth0") && finding.advice.unwrap().contains("::/0"), "{}", finding.says);
 }
 
+fn chosen(cipher: Cipher, why: Why) -> Result<CipherChoice, String> {
+    Result::Ok(CipherChoice { cipher, why })
+}
+
 #[test]
-fn a_slower_cipher_than_the_processor_has_is_told() {
-    let finding = only(|facts, _| facts.cipher_in_use = Some("aws-lc".to_owned()), "cipher", Note);
-    assert!(finding.says.contains("aws-lc") && finding.says.contains("avx512ifma"), "{finding:?}");
-    advice(&finding, "WEFT_CIPHER");
-    for (cipher, in_use) in
-        [(Cipher::Avx512, Some("avx512ifma")), (Cipher::AwsLc, Some("aws-lc")), (Cipher::AwsLc, None)]
-    {
-        let facts = MachineState { cipher: Some(cipher), cipher_in_use: in_use.map(str::to_owned), ..well() };
+fn what_encrypts_is_told_with_the_reason() {
+    let illegal = Why::Fallback("an illegal instruction (SIGILL) ended the self-test".to_owned());
+    let wrong = "WEFT_CIPHER is \"rot13\", which is no cipher".to_owned();
+    for (choice, in_use, level, says) in [
+        (chosen(Cipher::Avx512, Why::Fastest), Some("avx512ifma"), Ok, "passes its self-test"),
+        (chosen(Cipher::AwsLc, Why::Fastest), Some("aws-lc"), Ok, "aws-lc encrypts: there is no AVX-512"),
+        (chosen(Cipher::AwsLc, Why::Fastest), None, Ok, "aws-lc encrypts: there is no AVX-512"),
+        (chosen(Cipher::AwsLc, Why::Named), None, Note, "because WEFT_CIPHER says so"),
+        (chosen(Cipher::Avx512, Why::Fastest), Some("aws-lc"), Note, "with aws-lc, and a start"),
+        (chosen(Cipher::AwsLc, illegal.clone()), Some("avx512ifma"), Note, "with avx512ifma, and a start"),
+        (chosen(Cipher::AwsLc, illegal), Some("aws-lc"), Level::Warning, "(SIGILL) ended the self-test"),
+        (Err(wrong), Some("aws-lc"), Level::Problem, "rot13"),
+    ] {
+        let facts = MachineState { cipher: Some(choice), cipher_in_use: in_use.map(str::to_owned), ..well() };
         let findings = evaluate(&facts, &full_tunnel());
-        assert!(findings.iter().any(|it| it.check == "cipher" && it.level == Ok), "{findings:#?}");
+        let finding = findings.iter().find(|it| it.check == "cipher").unwrap();
+        assert!(finding.level == level && finding.says.contains(says), "{finding:?}");
+        if level != Ok {
+            advice(finding, "WEFT_CIPHER");
+        }
     }
 }
