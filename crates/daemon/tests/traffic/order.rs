@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use weft_lab::numbered::{FlowCheck, NumberedOptions, NumberedReport, Replies};
+use weft_lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
 use weft_lab::traffic::Amount;
 use weft_lab::{PATIENCE, Transfer, until};
 
