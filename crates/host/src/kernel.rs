@@ -95,6 +95,12 @@ impl Kernel {
         Ok(if is_new { Outcome::Done } else { Outcome::Left })
     }
 
+    /// Adds a route, or puts it in the place of that of another program.
+    pub(super) fn replace_route(&self, prefix: IpNet, table: u32) -> Result<Outcome, HostError> {
+        self.netlink.replace_route(self.link()?, prefix, table)?;
+        Ok(Outcome::Done)
+    }
+
     /// Returns those of the steps that are not in force.
     pub(super) fn not_in_force(&self, mut steps: Vec<Step>) -> Result<Vec<Step>, RouteError> {
         if steps.is_empty() {

@@ -84,7 +84,7 @@ pub struct NetworkChange {
     pub device_left: bool,
     /// weft's device is up again after it was down, without the routes that it had.
     pub device_up: bool,
-    /// Rules like those of a full tunnel, or default routes that they lead to, were removed.
+    /// Rules like those of a full tunnel, or default routes that they lead to, were removed or replaced.
     pub rules_removed: bool,
     /// weft's device was set down or renamed, or an address of it was removed.
     pub device_undone: bool,

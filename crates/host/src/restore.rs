@@ -161,13 +161,7 @@ impl Host {
         if missing.is_empty() {
             return Ok(Default::default());
         }
-        let led_to: HashSet<u32> = steps
-            .iter()
-            .filter_map(|step| match step.as_rule()?.kind {
-                RuleKind::Unmarked { table, .. } => Some(table),
-                RuleKind::MainWithoutDefault => None,
-            })
-            .collect();
+        let led_to = self.led_to();
         let present = match self.link() {
             Some(own) => self.kernel.netlink.addresses(own)?,
             None => Vec::new(),
@@ -194,6 +188,17 @@ impl Host {
         let comes_with: HashSet<Step> = missing.iter().filter_map(connected_route).collect();
         let is_own = |step: &Step| !comes_with.contains(step) || steps.contains(step);
         Ok(missing.into_iter().filter(is_own).partition(is_restored))
+    }
+
+    /// Returns the tables that the rules lead to. They are weft's: others have no routes there when weft chooses
+    /// them.
+    fn led_to(&self) -> HashSet<u32> {
+        let steps = self.applied.steps().iter();
+        let table = |step: &Step| match step.as_rule()?.kind {
+            RuleKind::Unmarked { table, .. } => Some(table),
+            RuleKind::MainWithoutDefault => None,
+        };
+        steps.filter_map(table).collect()
     }
 
     /// Gives the device the MTU without which the kernel takes IPv6 from it, and routes it past the tunnel.
@@ -256,9 +261,16 @@ impl Host {
     fn restore(&mut self, undone: &[Step]) -> Vec<(Step, String)> {
         let mut failed = Vec::new();
         let interface = self.plan.interface.clone();
+        let led_to = self.led_to();
         let mut done = 0;
         for step in undone {
-            match self.kernel.apply(step) {
+            let outcome = match step {
+                Step::Route { prefix, table } if led_to.contains(table) => {
+                    self.kernel.replace_route(*prefix, *table)
+                }
+                step => self.kernel.apply(step),
+            };
+            match outcome {
                 // It cannot be done any more, which a warning has said, or another program has done it.
                 Ok(Outcome::Left) => {
                     if matches!(step, Step::Firewall(_)) {

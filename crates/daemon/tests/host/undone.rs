@@ -230,7 +230,28 @@ fn rules_that_another_program_removes_come_back() {
         "ip -4 rule del not fwmark 51820 table 51820",
         "ip -6 rule del table main suppress_prefixlength 0",
     ]);
-    restored_after(&["ip -4 route flush table 51820", "ip -6 route flush table 51820"]);
+    for commands in [
+        &["ip -4 route flush table 51820", "ip -6 route flush table 51820"][..],
+        &["ip route replace default via 192.0.2.2 dev eth0 table 51820"],
+        &["ip route replace blackhole default table 51820"],
+        &["ip route replace table 51820 default nexthop dev weft0 nexthop via 192.0.2.2 dev eth0"],
+        &["ip -6 route replace default via 2001:db8::2 dev eth0 metric 1024 table 51820"],
+    ] {
+        println!("{commands:?}");
+        restored_after(commands);
+    }
+}
+
+#[test]
+fn a_route_that_another_program_replaces_is_told() {
+    let Some(network) = Network::new() else { return };
+    let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 203.0.113.9");
+    let client = network.up(&network.file("weft0.conf", &text));
+    run(&network.client, "ip route replace 203.0.113.9 via 192.0.2.2 dev eth0");
+    told(&network, &client, "undone", "add route 203.0.113.9/32");
+    run(&network.client, "ip route replace 203.0.113.9 dev weft0");
+    until("it is told no more", || findings(&network).is_empty());
+    client.stop();
 }
 
 /// As NetworkManager, dhclient, ifupdown and udev do it.

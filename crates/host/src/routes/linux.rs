@@ -222,6 +222,14 @@ impl Netlink {
         }
     }
 
+    /// Adds a route to a prefix through a device, in the place of another one that is like it.
+    pub fn replace_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<(), RouteError> {
+        let request = self.handle().route().add(route_message(link, prefix, table)).replace();
+        self.wait(request.execute()).map_err(|failure| {
+            self.why_not_on(link, prefix, failure, route_name("add", &link.name, prefix, table))
+        })
+    }
+
     /// Returns why a device did not take an address or a route. Where IPv6 does not fit the MTU, the kernel
     /// answers as for a device that is gone, or for a wrong value.
     fn why_not_on(&self, link: &Link, net: IpNet, failure: Failure, action: String) -> RouteError {

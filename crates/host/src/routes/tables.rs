@@ -171,6 +171,11 @@ impl<T: Tables> Configurator<T> {
         }
     }
 
+    /// Adds a route: rules lead to no table here in which it might replace another one.
+    pub fn replace_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<(), RouteError> {
+        self.add_route(link, prefix, table).map(drop)
+    }
+
     /// Removes a route. It is no error if the route is gone already.
     pub fn remove_route(&self, link: &Link, prefix: IpNet, table: u32) -> Result<(), RouteError> {
         self.remove(&Edit::RemoveRoute(link, prefix, table))

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_core::{NLM_F_REPLACE, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::packet_route::route::{
     RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteType,
@@ -53,8 +53,12 @@ impl Observer {
         while let Some(len) = rest.first_chunk::<4>().map(|len| u32::from_ne_bytes(*len) as usize) {
             match NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
                 Ok(message) => {
+                    let replaces = message.header.flags & NLM_F_REPLACE != 0;
                     if let NetlinkPayload::InnerMessage(message) = message.payload {
                         change.add(self.see(&message));
+                        if replaces && let RouteNetlinkMessage::NewRoute(route) = &message {
+                            change.add(replaced_by(route));
+                        }
                     }
                 }
                 // The kernel may be newer than the library.
@@ -182,6 +186,16 @@ impl Observer {
 /// Reports whether a route is one that packets take because of a rule: a default route in a separate table.
 fn is_default_by_rule(route: &RouteMessage) -> bool {
     route.header.destination_prefix_length == 0 && u32::from(route.header.table) != MAIN_TABLE
+}
+
+/// Returns what a route changes that takes the place of another one: that may be one of weft's device, and the
+/// kernel does not tell of its end.
+fn replaced_by(route: &RouteMessage) -> NetworkChange {
+    NetworkChange {
+        rules_removed: is_default_by_rule(route),
+        device_changed: is_configured(route),
+        ..NetworkChange::default()
+    }
 }
 
 /// Reports whether a route is one that a person, weft or the kernel made. Those of a routing daemon may be a
