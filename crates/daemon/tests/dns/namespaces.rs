@@ -130,8 +130,8 @@ fn a_mount_that_comes_or_goes_beside_a_tunnel_is_followed_and_both_files_come_ba
     for (is_mounted_first, ends_first) in [(false, false), (false, true), (true, false), (true, true)] {
         let machine = machine();
         let mount = || bind(&machine.path("run/inside"), &machine.resolv_conf());
-        // The daemon has the file open.
-        let unmount = || umount2(&machine.resolv_conf(), MntFlags::MNT_DETACH).unwrap();
+        // The daemon has the file open, and that is not in the way.
+        let unmount = || umount2(&machine.resolv_conf(), MntFlags::empty()).unwrap();
         let (system, interface) = (machine.system(), "wg1".parse().unwrap());
         with_own_mounts(|| {
             let wanted = settings(&["10.8.0.53"], &[], &[]);

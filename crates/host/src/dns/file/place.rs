@@ -5,9 +5,11 @@
 //! A file that is a mount point can be written, but not replaced: its device and inode identify it. Another
 //! file may be replaced by any program, and is identified by its directory.
 
+use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -38,9 +40,7 @@ impl<'a> ResolvConf<'a> {
             let bound = Self::bound(places)?.pop();
             return Ok(bound.filter(|_| below.reader_elsewhere().is_some()).unwrap_or(below));
         };
-        // Opened for writing where that is permitted: in an overlay, a file has another inode from then on.
-        let opened = OpenOptions::new().read(true).write(true).open(&target);
-        let file = opened.or_else(|_| File::open(&target)).map_err(|error| failure("read", path, error))?;
+        let file = open_mounted(&target).map_err(|error| failure("read", path, error))?;
         let found = Self::of(places, Some(Arc::new(file)))?;
         let mut bound = places.bound.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = |known: &Arc<File>| known.metadata().is_ok_and(|file| id(&file) == found.identity);
@@ -253,6 +253,20 @@ fn mount_at(path: &Path) -> Option<PathBuf> {
     // proc_pid_mountinfo(5): the fifth field is the mount point.
     let is_here = |line: &str| line.split(' ').nth(4).is_some_and(|at| Path::new(&unescaped(at)) == target);
     mounts.lines().any(is_here).then_some(target)
+}
+
+/// Opens a file that is a mount point. It can be unmounted nevertheless where a clone of the mount is
+/// permitted.
+fn open_mounted(path: &Path) -> io::Result<File> {
+    // Opened for writing where that is permitted: in an overlay, a file has another inode from then on.
+    let opened = OpenOptions::new().read(true).write(true).open(path).or_else(|_| File::open(path))?;
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
+    // SAFETY: the call reads the path, which ends with a zero and lives until after it.
+    let clone = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, name.as_ptr(), flags) };
+    let clone = libc::c_int::try_from(clone).ok().filter(|descriptor| *descriptor >= 0);
+    // SAFETY: it is a new descriptor, which has no other owner.
+    Ok(clone.map_or(opened, |descriptor| unsafe { File::from_raw_fd(descriptor) }))
 }
 
 /// Spaces and the like are written as a backslash and three octal digits.
