@@ -111,8 +111,8 @@ impl NetworkKeeper {
     /// Reads the device's MTU, sets the size of super-packets to match, and detects whether another program
     /// set the MTU. It reads the current value because the notification may be older than weft's last change.
     pub(crate) fn see_mtu(&mut self, netlink: &Netlink) -> Result<(), ControlError> {
-        let Ok(link) = self.link.name.parse().map(|name| netlink.link(&name)) else { return Ok(()) };
-        let Some(mtu) = link.ok().and_then(|link| u16::try_from(link.mtu).ok()) else { return Ok(()) };
+        let device = netlink.device_state(&self.link).ok().flatten();
+        let Some(mtu) = device.and_then(|device| u16::try_from(device.mtu).ok()) else { return Ok(()) };
         netlink.set_queue_limits(&self.link, queue_limits(mtu));
         if mtu == self.mtu {
             return Ok(());

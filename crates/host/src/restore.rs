@@ -52,6 +52,8 @@ impl Host {
             self.undone = if change.device_left { vec![Undone::Elsewhere] } else { Vec::new() };
         }
         let concerns = change.rules_removed
+            // The device that has its name may be gone.
+            || (change.links && self.is_renamed())
             || change.device_up
             || change.device_undone
             || change.device_changed
@@ -68,6 +70,10 @@ impl Host {
         }
     }
 
+    fn is_renamed(&self) -> bool {
+        self.undone.iter().any(|undone| matches!(undone, Undone::Renamed(_)))
+    }
+
     /// Returns what another program has undone and weft does not restore.
     pub fn undone(&self) -> impl Iterator<Item = &Undone> {
         self.undone.iter().chain(&self.undone_firewall)
@@ -75,11 +81,14 @@ impl Host {
 
     /// Takes the steps that another program has undone on purpose for not done: a reload does them again.
     pub(super) fn forget_undone(&mut self, again: &[Step]) {
-        let step = |undone| match undone {
+        let (undone, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.undone)
+            .into_iter()
+            .partition(|undone| matches!(undone, Undone::Step(..)));
+        self.undone = others;
+        let undone = undone.into_iter().filter_map(|undone| match undone {
             Undone::Step(step, _) => Some(step),
             _ => None,
-        };
-        let undone = std::mem::take(&mut self.undone).into_iter().filter_map(step);
+        });
         let dns = again.iter().filter(|step| matches!(step, Step::Dns(_))).cloned();
         let undone: Vec<Step> = undone.chain(dns).collect();
         self.applied.forget(&undone);
@@ -118,7 +127,7 @@ impl Host {
         let mut undone = Vec::new();
         if device.name != own.name {
             // Another device may have its index by now.
-            if !(change.device_undone || change.missed) || !device.is_tun {
+            if !(change.device_undone || change.missed || self.is_renamed()) || !device.is_tun {
                 return Ok(None);
             }
             match self.kernel.netlink.rename(&own) {
@@ -190,8 +199,8 @@ impl Host {
         Ok(missing.into_iter().filter(is_own).partition(is_restored))
     }
 
-    /// Returns the tables that the rules lead to. They are weft's: others have no routes there when weft chooses
-    /// them.
+    /// Returns the tables that the rules lead to. They are weft's: others have no routes there when weft
+    /// chooses them.
     fn led_to(&self) -> HashSet<u32> {
         let steps = self.applied.steps().iter();
         let table = |step: &Step| match step.as_rule()?.kind {

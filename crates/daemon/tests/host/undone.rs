@@ -192,6 +192,35 @@ fn a_full_tunnel_that_is_undone_and_cannot_be_restored_is_told_as_a_leak() {
     client.stop();
 }
 
+#[test]
+fn a_device_that_lost_its_name_to_another_is_told_until_it_has_it_again() {
+    let Some(network) = Network::new() else { return };
+    let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
+    let file = network.file("weft0.conf", &text);
+    let client = network.up(&file);
+    for again in ["ip link del weft0", "ip link set weft0 name rival && ip link del rival"] {
+        let up = network.picture();
+        run(&network.client, "ip link add rival mtu 1300 type veth peer name end && ip link set rival up");
+        // weft may be faster, and give the device its name again.
+        run(
+            &network.client,
+            "until ip link set weft0 name vpn0 && ip link set rival name weft0; do :; done 2>/dev/null",
+        );
+        told(&network, &client, "device_renamed", "renamed the interface to vpn0");
+        let reloaded = network.run(&["reload", file.to_str().unwrap()]);
+        assert_eq!(reloaded.code, Some(0), "{reloaded:?}");
+        told(&network, &client, "device_renamed", "renamed the interface to vpn0");
+        run(&network.client, again);
+        up.assert_restored(&network.client);
+        until("it is told no more", || findings(&network).is_empty());
+    }
+    // The other device is not taken for the own one.
+    for wrong in ["set by hand", "goes through vpn0"] {
+        assert!(!client.log().contains(wrong), "{}", client.log());
+    }
+    client.stop();
+}
+
 /// The exact rules of a firewall are its own affair, and those that a user adds to weft's tables.
 #[test]
 fn a_firewall_beside_the_kill_switch_is_left_alone() {

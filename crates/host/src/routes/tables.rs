@@ -123,10 +123,11 @@ impl<T: Tables> Configurator<T> {
     #[allow(clippy::unused_self, reason = "other systems have to wait")]
     pub fn settle_addresses(&self, _: &Link) {}
 
-    /// Returns nothing: what other programs change is not looked after here.
-    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "Linux has it")]
-    pub fn device_state(&self, _: &Link) -> Result<Option<DeviceState>, RouteError> {
-        Ok(None)
+    /// Returns the state of a device, which has its name: what other programs change is not looked after
+    /// here, but for its MTU.
+    pub fn device_state(&self, link: &Link) -> Result<Option<DeviceState>, RouteError> {
+        let Link { name, mtu, .. } = self.tables.link(&link.name)?;
+        Ok(Some(DeviceState { name, is_tun: true, is_up: true, mtu }))
     }
 
     /// Does nothing, see [`Self::device_state`].

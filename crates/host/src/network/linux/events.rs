@@ -20,11 +20,12 @@ const MAX_LINKS: usize = 4096;
 /// RT_TABLE_LOCAL).
 const LOCAL_TABLE: u8 = 255;
 
-/// Whether packets can go through an interface, and its MTU.
+/// Whether packets can go through an interface, its MTU, and whether it has the name of weft's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     is_running: bool,
     mtu: Option<u32>,
+    has_own_name: bool,
 }
 
 /// Reads the events of the kernel, and remembers the state of interfaces, to distinguish a change from a
@@ -141,24 +142,25 @@ impl Observer {
             LinkAttribute::Mtu(mtu) => Some(*mtu),
             _ => None,
         });
+        let is_named = |attribute: &LinkAttribute| match attribute {
+            LinkAttribute::IfName(name) => Some(*name == self.own_name),
+            _ => None,
+        };
+        let has_own_name = link.attributes.iter().find_map(is_named);
         if self.is_own(index) {
             let is_new = mtu.is_some() && mtu != self.own_mtu;
             self.own_mtu = mtu.or(self.own_mtu);
             let was_down =
                 std::mem::replace(&mut self.is_own_down, !link.header.flags.contains(LinkFlags::Up));
-            let is_renamed = link.attributes.iter().any(|attribute| match attribute {
-                LinkAttribute::IfName(name) => *name != self.own_name,
-                _ => false,
-            });
             return NetworkChange {
                 device_mtu: mtu.filter(|_| is_new),
                 device_up: was_down && !self.is_own_down,
-                device_undone: is_renamed || (self.is_own_down && !was_down),
+                device_undone: has_own_name == Some(false) || (self.is_own_down && !was_down),
                 ..NetworkChange::default()
             };
         }
         let is_running = link.header.flags.contains(LinkFlags::Up | LinkFlags::Running);
-        let state = State { is_running, mtu };
+        let state = State { is_running, mtu, has_own_name: has_own_name == Some(true) };
         if self.links.len() >= MAX_LINKS && !self.links.contains_key(&index) {
             return NetworkChange { links: true, ..NetworkChange::default() };
         }
@@ -188,8 +190,8 @@ fn is_default_by_rule(route: &RouteMessage) -> bool {
     route.header.destination_prefix_length == 0 && u32::from(route.header.table) != MAIN_TABLE
 }
 
-/// Returns what a route changes that takes the place of another one: that may be one of weft's device, and the
-/// kernel does not tell of its end.
+/// Returns what a route changes that takes the place of another one: that may be one of weft's device, and
+/// the kernel does not tell of its end.
 fn replaced_by(route: &RouteMessage) -> NetworkChange {
     NetworkChange {
         rules_removed: is_default_by_rule(route),
