@@ -8,9 +8,9 @@ use weft_report::finding::{Finding, Level};
 pub fn finding(misrouted: &Misrouted) -> Finding {
     let level = match misrouted {
         Misrouted::Loop { .. } | Misrouted::NoDns { .. } | Misrouted::Dns(DnsPast::Lost(_)) => Level::Problem,
-        Misrouted::NameServer { is_minor: true, .. } | Misrouted::Captured { is_within: true, .. } => {
-            Level::Note
-        }
+        Misrouted::NameServer { is_minor: true, .. }
+        | Misrouted::Captured { is_within: true, .. }
+        | Misrouted::Exception { is_minor: true, .. } => Level::Note,
         _ => Level::Warning,
     };
     Finding::new(misrouted.check(), level, misrouted.to_string()).advise(misrouted.advice())

@@ -73,6 +73,11 @@ pub(crate) trait Routes {
     /// Returns where another tunnel sends the packets that it makes of these, if it has taken these over: a
     /// rule leads all packets into it but those with its mark.
     fn hop_of_outer(&self, destination: IpAddr, is_own: bool) -> Option<Hop>;
+
+    /// Returns the rules that lead a part of a family past the tunnel, such as the packets of a protocol.
+    fn exceptions(&self, _: Family) -> Vec<Misrouted> {
+        Vec::new()
+    }
 }
 
 /// Something that does not go where the configuration means it to go. Prints as one sentence.
@@ -108,6 +113,15 @@ pub enum Misrouted {
         via: String,
         /// Whether that is another tunnel that sends its own packets through this one.
         is_within: bool,
+    },
+    /// A rule of another program comes before those of the tunnel, and leads a part of a family past it.
+    Exception {
+        family: Family,
+        priority: u32,
+        /// As ip-rule(8) writes it.
+        rule: String,
+        /// Whether it is likely to be meant: it names addresses.
+        is_minor: bool,
     },
     /// IPv6 goes past a tunnel that carries all of IPv4.
     Ipv6Past { via: String },
@@ -147,13 +161,15 @@ pub enum ServerAdvice {
 
 /// Returns what does not go where the configuration means it to go. `endpoints` are the known addresses of
 /// the peers; `system` returns the name servers that are asked if the configuration has none.
+/// `own`: the name that the device has.
 pub(crate) fn find(
     config: &Config,
+    own: &str,
     endpoints: &[SocketAddr],
     system: impl FnOnce() -> Vec<IpAddr>,
     routes: &impl Routes,
 ) -> Vec<Misrouted> {
-    let meant = Meant { config, endpoints, routes };
+    let meant = Meant { config, own, endpoints, routes };
     let mut found = meant.name_servers(system);
     if meant.is_routed_by_weft() {
         found.extend(meant.families());
@@ -170,8 +186,14 @@ pub fn dns_in_force(directory: &Path, interface: &InterfaceName) -> Option<Misro
     dns_past(&System::default(), interface, &record).map(Misrouted::Dns)
 }
 
+/// Returns the index of the device of a tunnel that is up, as its daemon wrote it down in the directory.
+pub fn recorded_index(directory: &Path, interface: &InterfaceName) -> Option<u32> {
+    Record::read(directory, interface).ok().flatten()?.index
+}
+
 struct Meant<'a, R> {
     config: &'a Config,
+    own: &'a str,
     endpoints: &'a [SocketAddr],
     routes: &'a R,
 }
@@ -194,7 +216,7 @@ impl<R: Routes> Meant<'_, R> {
     /// Returns the other interface that packets to an address go through, if they do.
     fn elsewhere(&self, destination: IpAddr) -> Option<String> {
         match self.routes.hop(destination, false) {
-            Hop::Through(device) if device != self.config.interface.name.as_str() => Some(device),
+            Hop::Through(device) if device != self.own => Some(device),
             _ => None,
         }
     }
@@ -210,7 +232,7 @@ impl<R: Routes> Meant<'_, R> {
     }
 
     fn is_own_device(&self, hop: &Hop) -> bool {
-        matches!(hop, Hop::Through(device) if device == self.config.interface.name.as_str())
+        matches!(hop, Hop::Through(device) if device == self.own)
     }
 
     fn name_servers(&self, system: impl FnOnce() -> Vec<IpAddr>) -> Vec<Misrouted> {
@@ -300,6 +322,8 @@ impl<R: Routes> Meant<'_, R> {
             if let Some((example, via)) = elsewhere {
                 let is_within = self.goes_within(example, false);
                 found.push(Misrouted::Captured { family, example, via, is_within });
+            } else {
+                found.extend(self.routes.exceptions(family));
             }
         }
         // The kill switch blocks what is not in the tunnel.

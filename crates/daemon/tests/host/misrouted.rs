@@ -151,6 +151,43 @@ fn the_log_warns_at_the_start_and_the_advice_helps() {
 }
 
 #[test]
+fn a_rule_that_leads_a_part_past_the_tunnel_is_told_and_one_that_does_not_is_not() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    // Rules for a device or a mark, what drops packets, a table without such a route, and specific routes.
+    machine.run(
+        "ip rule add pref 90 fwmark 1 lookup main; ip rule add pref 91 iif eth0 lookup main; \
+         ip rule add pref 92 ipproto 17 unreachable; ip rule add pref 93 ipproto 17 lookup 99; \
+         ip rule add pref 94 ipproto 17 lookup main suppress_prefixlength 0; ip rule add pref 32000 dport 9 \
+         lookup main",
+    );
+    let daemon = machine.up(&machine.file("", ALL));
+    machine.run("ip rule add pref 2 fwmark 1 lookup main; ip rule add pref 3 iif eth0 lookup main");
+    machine.run("ip rule add pref 4 ipproto 17 unreachable; ip rule add pref 5 ipproto 17 lookup 99");
+    machine.run("ip rule add pref 6 ipproto 17 lookup main suppress_prefixlength 0");
+    for (rule, told) in [
+        (
+            "pref 10 ipproto 6 dport 443 lookup main",
+            "IPv4 past the tunnel: 10: from all dport 443 ipproto tcp lookup main",
+        ),
+        ("pref 10 uidrange 1000-2000 lookup main", "10: from all uidrange 1000-2000 lookup main"),
+        ("pref 10 sport 22 goto 32766", "10: from all sport 22 goto 32766"),
+        ("pref 10 to 203.0.113.64/26 lookup main", "10: from all to 203.0.113.64/26 lookup main"),
+        ("pref 10 from 192.0.2.1 lookup main", "10: from 192.0.2.1/32 lookup main"),
+    ] {
+        machine.run(&format!("ip rule add {rule}"));
+        let status = || machine.said(&["status", NAME]).stdout;
+        until(told, || status().contains(told));
+        assert_eq!(status().matches("past the tunnel").count(), 1, "{}", status());
+        assert!(machine.said(&["doctor", NAME]).stdout.contains(told));
+        machine.run("ip rule del pref 10");
+        until("it is told no more", || !status().contains("past the tunnel"));
+    }
+    machine.run("ip -6 rule add pref 10 ipproto 6 lookup main");
+    daemon.wait_for_line("a rule leads a part of IPv6 past the tunnel: 10: from all ipproto tcp lookup main");
+    daemon.stop();
+}
+
+#[test]
 fn a_network_that_is_joined_later_is_told_and_one_that_was_left_is_not() {
     let Some(machine) = Machine::new("127.0.0.1") else { return };
     machine.run("ip link add wlan0 type veth peer name wlan1; ip link set wlan0 up; ip link set wlan1 up");

@@ -7,13 +7,17 @@ use ipnet::IpNet;
 
 use super::{Misrouted, ServerAdvice, probes};
 use crate::restore::DnsPast;
+use crate::routes::Family;
 
 impl Misrouted {
     /// Returns the name of the check; it is stable across releases.
     pub fn check(&self) -> &'static str {
         match self {
             Self::NameServer { .. } | Self::NoNames { .. } => "dns_past_tunnel",
-            Self::Captured { .. } | Self::Ipv6Past { .. } | Self::Prefixes { .. } => "traffic_past_tunnel",
+            Self::Captured { .. }
+            | Self::Exception { .. }
+            | Self::Ipv6Past { .. }
+            | Self::Prefixes { .. } => "traffic_past_tunnel",
             Self::Loop { .. } => "endpoint_in_tunnel",
             Self::NoDns { .. } => "dns_refused",
             Self::LocalResolver { .. } => "local_resolver",
@@ -26,7 +30,10 @@ impl Misrouted {
     pub fn key(&self) -> &'static str {
         match self {
             Self::NameServer { .. } | Self::NoNames { .. } | Self::Dns(_) | Self::NoDns { .. } => "DNS",
-            Self::Captured { .. } | Self::Ipv6Past { .. } | Self::Prefixes { .. } => "AllowedIPs",
+            Self::Captured { .. }
+            | Self::Exception { .. }
+            | Self::Ipv6Past { .. }
+            | Self::Prefixes { .. } => "AllowedIPs",
             Self::Loop { .. } | Self::LocalResolver { .. } => "Endpoint",
         }
     }
@@ -53,6 +60,10 @@ impl Misrouted {
                 "another VPN may have taken it over: see `ip route get {example}` and `ip rule`, and take down one of \
                  the two"
             ),
+            Self::Exception { family, priority, .. } => {
+                let option = if *family == Family::V6 { "-6 " } else { "" };
+                format!("if it is not meant, remove it (`ip {option}rule del pref {priority}`)")
+            }
             Self::Ipv6Past { .. } => {
                 "add ::/0 to AllowedIPs, or set `# weft: KillSwitch = on`, or switch IPv6 off".to_owned()
             }
@@ -97,6 +108,9 @@ impl fmt::Display for Misrouted {
                     ),
                     None => write!(f, " {verb} not reached at all"),
                 }
+            }
+            Self::Exception { family, priority, rule, .. } => {
+                write!(f, "a rule leads a part of {family} past the tunnel: {priority}: {rule}")
             }
             Self::Captured { family, example, via, is_within: true } => write!(
                 f,

@@ -8,7 +8,7 @@ use weft_config::exit::Code;
 use weft_config::{Config, Endpoint, InterfaceName};
 use weft_ipc::runtime_dir::runtime_dir;
 
-use super::{Hop, Misrouted, Routes, find, servers};
+use super::{Hop, Misrouted, Routes, find, public, servers};
 use crate::HostError;
 use crate::clean_up::has_kill_switch;
 use crate::dns::System;
@@ -16,23 +16,37 @@ use crate::plan::Plan;
 use crate::record::Record;
 use crate::restore::DnsPast;
 use crate::routes::{
-    DeviceState, Family, FoundRule, MAIN_TABLE, MainRoute, Netlink, RouteAnswer, RouteError,
+    DeviceState, Family, FoundRule, Link, MAIN_TABLE, MainRoute, Netlink, RouteAnswer, RouteError,
 };
 use crate::step::Step;
 
 /// The kernel's number of the table that comes before all others (rt_tables: RT_TABLE_LOCAL).
 const LOCAL_TABLE: u32 = 255;
+/// The largest number of rules of a family that are told.
+const EXCEPTIONS: usize = 8;
 
 /// Returns what does not go where the configuration of a tunnel that is up means it to go. `mark` is that of
-/// the tunnel's own packets; `endpoints` are the addresses of the peers.
-pub fn in_force(netlink: &Netlink, config: &Config, endpoints: &[SocketAddr], mark: u32) -> Vec<Misrouted> {
+/// the tunnel's own packets; `endpoints` are the addresses of the peers; `index` is that of the device, if it
+/// is known: another program may give it another name.
+pub fn in_force(
+    netlink: &Netlink,
+    index: Option<u32>,
+    config: &Config,
+    endpoints: &[SocketAddr],
+    mark: u32,
+) -> Vec<Misrouted> {
+    let name = &config.interface.name;
+    let link = match index {
+        Some(index) => Ok(Link { name: name.to_string(), index, mtu: 0 }),
+        None => netlink.link(name),
+    };
+    let Ok(link) = link else { return Vec::new() };
     // A device that is down has no routes: that is told, and is not the fault of the configuration.
-    let device = netlink.link(&config.interface.name).and_then(|link| netlink.device_state(&link));
-    if !matches!(device, Ok(Some(DeviceState { is_up: true, .. }))) {
+    let Ok(Some(device @ DeviceState { is_up: true, .. })) = netlink.device_state(&link) else {
         return Vec::new();
-    }
-    let routes = InForce { netlink, mark, rules: OnceCell::new() };
-    find(config, endpoints, servers::of_the_system, &routes)
+    };
+    let routes = InForce { netlink, own: link.index, mark, rules: OnceCell::new() };
+    find(config, &device.name, endpoints, servers::of_the_system, &routes)
 }
 
 /// Returns what will not go where the configuration of a tunnel means it to go, when it is brought up with
@@ -44,7 +58,7 @@ pub fn predicted(config: &Config, endpoints: &[SocketAddr]) -> Vec<Misrouted> {
         let plan = crate::plan(config, endpoints)?;
         let rules = netlink.rules()?;
         let routes = Predicted { netlink: &netlink, plan: &plan, rules, main: OnceCell::new() };
-        Ok(find(config, endpoints, servers::of_the_system, &routes))
+        Ok(find(config, config.interface.name.as_str(), endpoints, servers::of_the_system, &routes))
     };
     find_in().unwrap_or_default()
 }
@@ -106,6 +120,8 @@ pub(crate) fn in_the_way(config: &Config, endpoints: &[SocketAddr]) -> Vec<Route
 /// The routing table while the tunnel is up.
 struct InForce<'a> {
     netlink: &'a Netlink,
+    /// The index of the device.
+    own: u32,
     mark: u32,
     rules: OnceCell<Vec<FoundRule>>,
 }
@@ -136,6 +152,18 @@ impl Routes for InForce<'_> {
         let is_its = |rule: &&FoundRule| rule.family == family && rule.is_inverted && rule.table == table;
         let mark = rules.iter().find(is_its)?.mark.filter(|mark| *mark != self.mark)?;
         Some(self.hop_with(destination, mark))
+    }
+
+    fn exceptions(&self, family: Family) -> Vec<Misrouted> {
+        let public: Vec<IpAddr> = public(family).collect();
+        let found = self.netlink.exceptions(self.own, family, self.mark, &public).unwrap_or_default();
+        let told = found.into_iter().map(|found| Misrouted::Exception {
+            family,
+            priority: found.priority,
+            rule: found.text,
+            is_minor: found.names_addresses,
+        });
+        told.take(EXCEPTIONS).collect()
     }
 }
 

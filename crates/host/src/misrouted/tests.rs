@@ -42,7 +42,7 @@ fn said(file: [&str; 2], system: &str, hops: &[Known], others: [Hop; 2]) -> Vec<
     let config = weft_config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config;
     let table = Table { hops: hops.iter().cloned().collect(), others };
     let endpoints: Vec<SocketAddr> = config.endpoint_addresses().into_iter().flatten().collect();
-    let found = find(&config, &endpoints, || vec![system.parse().unwrap()], &table);
+    let found = find(&config, "wg0", &endpoints, || vec![system.parse().unwrap()], &table);
     found.iter().map(|misrouted| format!("{misrouted}; {}", misrouted.advice())).collect()
 }
 
@@ -105,7 +105,7 @@ fn a_public_server_beside_a_split_tunnel_and_a_spare_one_are_minor() {
         );
         let config = weft_config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config;
         let table = Table { hops: hops.iter().cloned().collect(), others: [through("wg0"), Hop::Nowhere] };
-        let found = find(&config, &[], Vec::new, &table);
+        let found = find(&config, "wg0", &[], Vec::new, &table);
         let minor = |found: &Misrouted| matches!(found, Misrouted::NameServer { is_minor: true, .. });
         found.iter().map(minor).collect()
     };

@@ -8,7 +8,7 @@ use super::Misrouted;
 use crate::routes::{Netlink, RouteError};
 
 /// Finds nothing.
-pub fn in_force(_: &Netlink, _: &Config, _: &[SocketAddr], _: u32) -> Vec<Misrouted> {
+pub fn in_force(_: &Netlink, _: Option<u32>, _: &Config, _: &[SocketAddr], _: u32) -> Vec<Misrouted> {
     Vec::new()
 }
 

@@ -24,6 +24,8 @@ use super::{DeviceState, Link, MAIN_TABLE, QueueLimits, RouteError, Routing, TIM
 
 #[path = "linux/device.rs"]
 mod device;
+#[path = "linux/exceptions.rs"]
+mod exceptions;
 #[path = "linux/lists.rs"]
 mod lists;
 #[path = "linux/mtu.rs"]
@@ -233,7 +235,7 @@ impl Netlink {
     /// Returns why a device did not take an address or a route. Where IPv6 does not fit the MTU, the kernel
     /// answers as for a device that is gone, or for a wrong value.
     fn why_not_on(&self, link: &Link, net: IpNet, failure: Failure, action: String) -> RouteError {
-        let mtu = || self.find_link(&link.name).ok().map(|link| link.mtu);
+        let mtu = || self.device_state(link).ok().flatten().map(|device| device.mtu);
         if net.addr().is_ipv6()
             && (failure.is(libc::ENODEV) || failure.is(libc::EINVAL))
             && let Some(mtu) = mtu().filter(|mtu| *mtu < MIN_MTU_IPV6.into())

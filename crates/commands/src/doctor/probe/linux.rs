@@ -63,8 +63,10 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
             facts.ways.iter().filter_map(|way| way.address.as_ref().ok().copied()).collect();
         facts.misrouted = match (mark, Netlink::open()) {
             (Some(mark), Ok(netlink)) => {
-                let mut found = misrouted::in_force(&netlink, config, &endpoints, mark);
-                found.extend(misrouted::dns_in_force(&runtime_dir(), &config.interface.name));
+                let name = &config.interface.name;
+                let index = misrouted::recorded_index(&runtime_dir(), name);
+                let mut found = misrouted::in_force(&netlink, index, config, &endpoints, mark);
+                found.extend(misrouted::dns_in_force(&runtime_dir(), name));
                 found
             }
             _ => {

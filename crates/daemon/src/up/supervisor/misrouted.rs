@@ -22,7 +22,8 @@ impl Supervisor {
         endpoints.sort_unstable();
         // wg(8) may have changed it: the rules have that of the plan.
         let mark = state.settings.fw_mark;
-        let found = misrouted::in_force(host.netlink(), &self.config, &endpoints, mark);
+        let index = host.link_here().map(|link| link.index);
+        let found = misrouted::in_force(host.netlink(), index, &self.config, &endpoints, mark);
         let finding = |found| match found {
             &Misrouted::Loop { .. } if mark != host.mark() => finding(found).advise(format!(
                 "the mark is {mark:#x}, and the rules are for {:#x}: `weft reload {}` sets it again",
