@@ -105,7 +105,7 @@ fn told(network: &Network, client: &Process, check: &str, words: &str) {
         words,
         || matches!(&findings(network)[..], [(found, says)] if found == check && says.contains(words)),
     );
-    assert!(client.log().contains(words), "{}", client.log());
+    until("it is in the log", || client.log().contains(words));
 }
 
 #[test]
