@@ -21,7 +21,6 @@ mod scenario;
 mod tun;
 mod world;
 
-mod endpoints;
 mod full_tunnel;
 mod leaks;
 mod lifetime;
