@@ -29,18 +29,10 @@ pub fn read_regular_text(path: &Path) -> io::Result<Zeroizing<String>> {
 
 /// Reads a regular file with at most `most` bytes.
 pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
-    let file = open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    // The capacity is reserved at once: a vector that grows leaves copies of a key in memory.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(metadata.len().min(most) as usize + 1));
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    Ok((bytes, metadata))
+    read(path, most, |file, metadata, bytes| match metadata.is_file() {
+        true => file.take(most + 1).read_to_end(bytes).map(drop),
+        false => Err(io::Error::other("it is not a regular file")),
+    })
 }
 
 /// Reads what a user names as a file, at most `most` bytes of it. Waits for the other end of a pipe that the
@@ -49,17 +41,38 @@ pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<
 /// # Errors
 /// Those of the system; no program writes to a FIFO, or it is too large.
 pub fn read_named(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
-    let file = open(path)?;
-    let metadata = file.metadata()?;
-    // The size of a pipe is not known.
-    let known = if metadata.is_file() { metadata.len() } else { most.min(PIPE_BYTES) };
-    let mut bytes = Zeroizing::new(Vec::with_capacity(known.min(most) as usize + 1));
-    platform::read_to_end(path, &file, most + 1, &mut bytes)?;
-    if bytes.len() as u64 > most {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    Ok((bytes, metadata))
+    read(path, most, |file, _, bytes| platform::read_to_end(path, file, most + 1, bytes))
 }
+
+/// Reads a file with this function, and does so again if another program has changed it meanwhile: a part of
+/// what was and a part of what is can be a valid configuration.
+fn read(
+    path: &Path,
+    most: u64,
+    read_to_end: impl Fn(&File, &Metadata, &mut Vec<u8>) -> io::Result<()>,
+) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
+    for _ in 0..ATTEMPTS {
+        let file = open(path)?;
+        let metadata = file.metadata()?;
+        // The size of a pipe is not known.
+        let known = if metadata.is_file() { metadata.len() } else { most.min(PIPE_BYTES) };
+        // The capacity is reserved at once: a vector that grows leaves copies of a key in memory.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(known.min(most) as usize + 1));
+        read_to_end(&file, &metadata, &mut bytes)?;
+        if bytes.len() as u64 > most {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let now = file.metadata()?;
+        let is_whole = now.len() == metadata.len() && now.modified().ok() == metadata.modified().ok();
+        if is_whole || !metadata.is_file() {
+            return Ok((bytes, metadata));
+        }
+    }
+    Err(io::Error::other("another program writes to it all the time"))
+}
+
+/// How often a file is read that changes meanwhile.
+const ATTEMPTS: usize = 100;
 
 /// Room for what comes out of a pipe.
 const PIPE_BYTES: u64 = 1 << 20;
@@ -142,6 +155,7 @@ mod platform {
 #[cfg(test)]
 #[cfg(unix)]
 mod tests {
+    use std::cell::Cell;
     use std::os::unix::fs::symlink;
     use std::process::Command;
 
@@ -219,5 +233,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_in_place_while_it_is_read_is_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wg0.conf");
+        std::fs::write(&path, "old").unwrap();
+        let is_first = Cell::new(true);
+        let read = read(&path, 100, |mut file, _, bytes| {
+            if is_first.take() {
+                bytes.extend(b"ol");
+                return std::fs::write(&path, "new text");
+            }
+            file.read_to_end(bytes).map(drop)
+        });
+        assert_eq!(*read.unwrap().0, b"new text");
+        let never = super::read(&path, 100, |_, metadata, _| {
+            std::fs::write(&path, vec![b'x'; metadata.len() as usize + 1])
+        });
+        assert!(never.unwrap_err().to_string().contains("all the time"));
     }
 }
