@@ -168,7 +168,7 @@ mod tests {
         assert_eq!((own.len(), peers.len()), (InterfaceKey::ALL.len(), PeerKey::ALL.len()));
         let all = (InterfaceSetting::ALL.len(), PeerSetting::ALL.len());
         assert_eq!((settings.0.len(), settings.1.len()), all);
-        // A key is in the file or in a file of its own.
+        // A key is in this file or in another one.
         let is_other_file = |text: &str| text.ends_with("KeyFile");
         let mut file = "[Interface]\n".to_owned();
         for (key, example, _) in own.iter().filter(|(key, ..)| !is_other_file(key.text())) {
