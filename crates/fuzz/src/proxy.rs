@@ -23,8 +23,8 @@ const MOST: usize = 8 << 10;
 /// The network that the tunnel leads to.
 const INSIDE: &str = "192.0.2.0/24";
 /// The statuses that the HTTP proxy answers with.
-const STATUS: [&str; 12] =
-    ["200", "400", "403", "404", "405", "407", "408", "414", "431", "501", "502", "504"];
+const STATUS: [&str; 13] =
+    ["200", "400", "403", "404", "405", "407", "408", "414", "431", "501", "502", "503", "504"];
 
 /// The first line of a request that no server takes, if one was forwarded.
 static MALFORMED: Mutex<Option<String>> = Mutex::new(None);

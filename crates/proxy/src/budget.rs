@@ -1,5 +1,5 @@
-//! A budget for what clients of a proxy take together: bytes that wait for something slow (datagrams for a
-//! name, and what a relay has read for its receiver), or UDP sockets.
+//! A budget for what clients of a proxy take together: bytes that wait for something slow (heads and requests
+//! of HTTP, datagrams for a name, and what a relay has read for its receiver), or UDP sockets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

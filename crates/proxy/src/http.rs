@@ -10,28 +10,33 @@ use std::task::{Context, Poll};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Frame, Incoming, SizeHint};
-use hyper::header::{CONTENT_TYPE, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
 use hyper::http::uri::Scheme;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::task::yield_now;
+use tokio::time::timeout;
 use weft_ipc::Place;
 
+use crate::access::Users;
 use crate::destination::Destination;
 use crate::network::{Connection, LookUpError};
 use crate::proxy::Proxy;
 use crate::reach::ReachError;
 use crate::relay::relay;
+use buffers::{Buffers, SMALL, charge_fields};
+use first::First;
 use upstream::{MAX_INFORMATIONAL, Upstream};
 
+mod buffers;
+mod first;
 mod head;
 mod upstream;
 
-/// The most that is kept of a message in one direction: its head, and what was read of its body.
-const MAX_BUFFER: usize = MAX_HEAD;
-/// The largest head. Browsers send less than 16 KiB, with all cookies.
+/// The largest head, and the most that is kept of a body. Browsers send less than 16 KiB, with all cookies.
+/// Without the password, and where the budget has no room, it is [`SMALL`].
 const MAX_HEAD: usize = 32 * 1024;
 const PORT: u16 = 80;
 
@@ -52,6 +57,8 @@ struct Client {
 enum Refusal {
     #[error("a user and a password are required")]
     Password,
+    #[error("too many requests wait for one with this many fields; try again")]
+    Busy,
     #[error("{0}")]
     Request(&'static str),
     #[error(transparent)]
@@ -65,10 +72,17 @@ enum Refusal {
 }
 
 /// Serves the requests of a client until it hangs up, or relays it after CONNECT.
-pub(crate) async fn serve(client: Box<dyn Connection>, place: Arc<Place>, proxy: Arc<Proxy>) {
+pub(crate) async fn serve(mut client: Box<dyn Connection>, place: Arc<Place>, proxy: Arc<Proxy>) {
+    let most = if proxy.users.is_some() { SMALL } else { MAX_HEAD };
+    let first = First::read(&mut *client, most, proxy.unadmitted());
+    let first = match timeout(proxy.request_timeout, first).await {
+        Ok(Ok(first)) => first,
+        Ok(Err(error)) => return tracing::debug!("a client of the HTTP proxy has gone: {error}"),
+        Err(_) => return tracing::debug!("a client of the HTTP proxy sent no request in time"),
+    };
     let state = Client { place, proxy, kept: Mutex::default(), connected: Mutex::default() };
     let proxy = Arc::clone(&state.proxy);
-    let (state, client) = match serve_requests(client, state).await {
+    let (state, client) = match serve_requests(client, first, state).await {
         Ok(served) => served,
         Err(error) if error.is_parse() => {
             let reason = format!("it does not speak HTTP ({error}); for SOCKS5 there is the option --socks5");
@@ -87,8 +101,13 @@ type Rest = (Box<dyn Connection>, Vec<u8>);
 
 /// Answers requests until the client has sent its last one. Returns the connection, and what the client sent
 /// after that request.
-async fn serve_requests(client: Box<dyn Connection>, state: Client) -> hyper::Result<(Arc<Client>, Rest)> {
+async fn serve_requests(
+    client: Box<dyn Connection>,
+    first: First,
+    state: Client,
+) -> hyper::Result<(Arc<Client>, Rest)> {
     let state = Arc::new(state);
+    let buffers = state.buffers(&first);
     let shared = Arc::clone(&state);
     let service = service_fn(move |request| {
         let state = Arc::clone(&shared);
@@ -99,14 +118,15 @@ async fn serve_requests(client: Box<dyn Connection>, state: Client) -> hyper::Re
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(state.proxy.request_timeout)
-        .max_buf_size(MAX_BUFFER);
-    builder.max_header_size(MAX_HEAD);
+        .max_buf_size(buffers.bytes);
+    builder.max_header_size(buffers.bytes);
     // The case of names means nothing, but some servers behave as if it did.
     builder.preserve_header_case(true).auto_date_header(false);
-    let mut connection = builder.serve_connection(TokioIo::new(client), service);
+    let mut connection = builder.serve_connection(TokioIo::new(first.before(client)), service);
     poll_fn(|cx| connection.poll_without_shutdown(cx)).await?;
     let parts = connection.into_parts();
-    Ok((state, (parts.io.into_inner(), parts.read_buf.to_vec())))
+    let (unread, client) = parts.io.into_inner().into_parts();
+    Ok((state, (client, [&parts.read_buf, &unread[..]].concat())))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,16 +138,14 @@ impl Client {
         // A refusal waits for nothing: a client that sends requests ahead would keep the thread busy.
         yield_now().await;
         let is_head = request.method() == Method::HEAD;
-        let answered = if !self.is_admitted(&request) {
-            Err(Refusal::Password)
-        } else if request.method() == Method::CONNECT {
-            match self.connect(&request).await {
+        let answered = match self.admit(request).await {
+            Ok(request) if request.method() == Method::CONNECT => match self.connect(request).await {
                 // `serve` goes on with the client, which keeps its place.
                 Ok(connected) => return connected,
                 refused => refused,
-            }
-        } else {
-            self.forward(request).await
+            },
+            Ok(request) => self.forward(request).await,
+            Err(refusal) => Err(refusal),
         };
         let response = answered.unwrap_or_else(|refusal| {
             if !matches!(refusal, Refusal::Password | Refusal::Request(_)) {
@@ -139,22 +157,40 @@ impl Client {
         response.map(|body| Answer { body, place }.boxed())
     }
 
-    /// Reports whether the client may make a request, and tells its place.
-    fn is_admitted(&self, request: &Request<Incoming>) -> bool {
-        let Some(users) = &self.proxy.users else { return true };
-        let given = request.headers().get(PROXY_AUTHORIZATION);
-        let is_admitted = given.is_some_and(|value| users.admit_basic(value.as_bytes()));
-        if is_admitted {
-            self.place.admit();
+    /// Returns the buffers for a client that begins with this: the smallest where it will not need others.
+    fn buffers(&self, first: &First) -> Buffers {
+        let has_password =
+            |users: &Users| first.field(&PROXY_AUTHORIZATION).is_some_and(|value| users.admit_basic(value));
+        if !self.proxy.users.as_ref().is_none_or(has_password) {
+            return Buffers::take(self.proxy.unadmitted(), SMALL);
         }
-        is_admitted
+        let is_small = first.is_connect() && first.bytes().len() <= SMALL;
+        Buffers::take(&self.proxy.heads, if is_small { SMALL } else { MAX_HEAD })
+    }
+
+    /// Returns the request if the client may make it, and tells its place. Where it has to wait with a wrong
+    /// password, nothing of it is kept.
+    async fn admit(&self, request: Request<Incoming>) -> Result<Request<Incoming>, Refusal> {
+        let Some(users) = &self.proxy.users else { return Ok(request) };
+        let given = request.headers().get(PROXY_AUTHORIZATION).ok_or(Refusal::Password)?;
+        let waiting = charge_fields(request.headers(), self.proxy.unadmitted()).ok_or(Refusal::Busy)?;
+        let (guesses, source) = (&self.proxy.guesses, self.place.source());
+        guesses.turn(source).await;
+        if users.admit_basic(given.as_bytes()) {
+            self.place.admit();
+            return Ok(request);
+        }
+        drop((request, waiting));
+        guesses.wrong(source).await;
+        Err(Refusal::Password)
     }
 
     /// Opens a connection; once the client has the answer, `serve` relays both.
-    async fn connect(&self, request: &Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    async fn connect(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         const WRONG: Refusal = Refusal::Request("CONNECT needs HOST:PORT");
         let authority = request.uri().authority().ok_or(WRONG)?;
         let destination = authority.as_str().parse().map_err(|_| WRONG)?;
+        drop(request);
         self.place.begin_serving();
         let remote = self.proxy.reach.connect(&destination).await?;
         *lock(&self.connected) = Some(remote);
@@ -174,6 +210,7 @@ impl Client {
         };
         let destination = Destination::with_default_port(authority.as_str(), Some(PORT))
             .map_err(|_| Refusal::Request("the URL names no host and port that can be connected to"))?;
+        let _waiting = charge_fields(request.headers(), &self.proxy.requests).ok_or(Refusal::Busy)?;
         // Wrong requests win a client no time.
         self.place.begin_serving();
         if let Some(mut kept) = self.kept_for(&destination).await {
@@ -188,7 +225,8 @@ impl Client {
             }
         }
         let remote = self.proxy.reach.connect(&destination).await?;
-        let mut server = Upstream::open(destination, remote).await?;
+        let buffers = Buffers::take(&self.proxy.heads, MAX_HEAD);
+        let mut server = Upstream::open(destination, remote, buffers).await?;
         server.count_for(&mut request);
         match server.sender.send_request(request).await {
             Ok(response) => self.finish(server, response),
@@ -252,6 +290,7 @@ impl Refusal {
     fn status(&self) -> StatusCode {
         match self {
             Self::Password => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+            Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Request(_) => StatusCode::BAD_REQUEST,
             Self::Reach(ReachError::Outside(_) | ReachError::Own(_) | ReachError::Near(..)) => {
                 StatusCode::FORBIDDEN
@@ -276,6 +315,8 @@ impl Refusal {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         if matches!(self, Self::Password) {
             headers.insert(PROXY_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"weft\""));
+            // One head is all that is kept of a client without the password.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }

@@ -13,12 +13,15 @@ mod budget;
 mod datagram;
 mod descriptors;
 mod destination;
+mod guesses;
 mod http;
 mod kernel;
 mod machine;
 mod mapping;
 mod network;
 mod owner;
+#[cfg(test)]
+mod pipe;
 mod proxy;
 mod reach;
 mod relay;

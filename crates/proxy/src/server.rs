@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use weft_ipc::holder::{Held, Holder};
-use weft_ipc::{Place, Refusals, Source, serve_each};
+use weft_ipc::{Place, Source, serve_each};
 
 use crate::access::Users;
 use crate::address::{Forward, LocalAddress, Reverse, Transport, TunnelAddress};
@@ -63,7 +63,8 @@ pub struct Options {
     pub udp_sockets: usize,
     /// How long a client has for its request.
     pub request_timeout: Duration,
-    /// Bytes that wait for something slow, of all clients together: a name, or a receiver.
+    /// Bytes that wait for something slow, of all clients together: for the rest of a head, a name, or a
+    /// receiver.
     pub waiting_bytes: usize,
     /// Gives memory back to the system that much of it was freed of.
     pub give_back: fn(),
@@ -234,20 +235,9 @@ impl Server {
         options.check()?;
         let Options { socks5, http, forwards, reverses, users, clients, request_timeout, give_back, .. } =
             options;
-        let budget = Budget::new(options.waiting_bytes);
-        let udp_sockets = Budget::new(options.udp_sockets);
-        let proxy = Arc::new(Proxy {
-            senders: Arc::default(),
-            reach,
-            host: Arc::clone(host),
-            users,
-            request_timeout,
-            refusals: Refusals::default(),
-            relayed: budget.account(),
-            budget,
-            associations: udp_sockets.account(),
-            udp_sockets,
-        });
+        let Options { waiting_bytes, udp_sockets, .. } = options;
+        let proxy = Proxy::new(reach, Arc::clone(host), users, request_timeout, waiting_bytes, udp_sockets);
+        let proxy = Arc::new(proxy);
         let mut server =
             Self { proxy, services: vec![], datagrams: vec![], addresses: vec![], clients, give_back };
         for address in socks5 {

@@ -18,7 +18,7 @@ mod message;
 
 /// Serves a client until its connection or its association ends.
 pub(crate) async fn serve(mut client: Box<dyn Connection>, place: &Place, proxy: &Proxy) {
-    let request = message::handshake(&mut *client, proxy.users.as_ref(), place);
+    let request = message::handshake(&mut *client, proxy, place);
     let handshake = timeout(proxy.request_timeout, request).await.unwrap_or(Err(HandshakeError::Late));
     if handshake.is_ok() {
         place.begin_serving();

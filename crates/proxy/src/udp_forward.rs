@@ -251,4 +251,4 @@ async fn pause(error: &io::Error) {
 
 #[cfg(test)]
 #[path = "udp_forward/tests.rs"]
-mod tests;
+pub(crate) mod tests;

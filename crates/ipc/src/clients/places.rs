@@ -77,6 +77,7 @@ enum Turn {
 pub struct Place {
     places: Arc<Places>,
     number: u64,
+    source: Source,
     wanted: Arc<Notify>,
 }
 
@@ -113,7 +114,7 @@ impl Places {
             let turn = Turn::Client { since: Instant::now(), grace: Duration::ZERO };
             let client = Client { source, turn, standing: Standing::Silent, wanted: Arc::clone(&wanted) };
             taken.clients.insert(number, client);
-            return Ok(Place { places: Arc::clone(self), number, wanted });
+            return Ok(Place { places: Arc::clone(self), number, source, wanted });
         }
         if taken.clients.values().any(|client| client.turn == Turn::Asked) {
             return Err(None);
@@ -169,6 +170,11 @@ impl Client {
 }
 
 impl Place {
+    /// Returns the source of the client.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
     /// Records that the client has not begun its next request: its place may be asked for at once.
     pub fn expect_request(&self) {
         self.turn(Turn::Client { since: Instant::now(), grace: Duration::ZERO });

@@ -13,7 +13,8 @@ use hyper::ext::on_informational;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{MAX_BUFFER, MAX_HEAD, Refusal};
+use super::Refusal;
+use super::buffers::Buffers;
 use crate::destination::Destination;
 use crate::network::Connection;
 
@@ -31,15 +32,23 @@ pub(super) struct Upstream {
 }
 
 impl Upstream {
-    pub(super) async fn open(destination: Destination, remote: Box<dyn Connection>) -> Result<Self, Refusal> {
+    pub(super) async fn open(
+        destination: Destination,
+        remote: Box<dyn Connection>,
+        buffers: Buffers,
+    ) -> Result<Self, Refusal> {
         let informational = Arc::<AtomicUsize>::default();
         let remote = Bounded { remote, informational: Arc::clone(&informational) };
         let mut builder = Builder::new();
-        builder.preserve_header_case(true).max_buf_size(MAX_BUFFER).max_header_size(MAX_HEAD);
+        builder.preserve_header_case(true).max_buf_size(buffers.bytes).max_header_size(buffers.bytes);
         match builder.handshake(TokioIo::new(remote)).await {
             Ok((sender, connection)) => {
                 // Ends with its sender and its last answer.
-                tokio::spawn(connection);
+                tokio::spawn(async move {
+                    // The client of the proxy sees it.
+                    let _ = connection.await;
+                    drop(buffers);
+                });
                 Ok(Self { destination, sender, informational })
             }
             Err(error) => Err(Refusal::Server(destination, error)),

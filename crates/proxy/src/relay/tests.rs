@@ -1,80 +1,14 @@
 //! Relays between pipes in memory.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
-
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::budget::Budget;
-
-/// One end of a pipe, with what was read from it and whether it was aborted.
-struct End {
-    pipe: DuplexStream,
-    seen: Arc<Seen>,
-}
-
-#[derive(Default)]
-struct Seen {
-    read: AtomicUsize,
-    aborted: AtomicBool,
-    /// The next read fails.
-    is_broken: AtomicBool,
-}
-
-/// Returns an end for the relay, what it sees, and the other end. The pipe holds `capacity` bytes each way.
-fn end(capacity: usize) -> (Box<dyn Connection>, Arc<Seen>, DuplexStream) {
-    let (pipe, other) = tokio::io::duplex(capacity);
-    let seen = Arc::<Seen>::default();
-    (Box::new(End { pipe, seen: Arc::clone(&seen) }), seen, other)
-}
-
-impl AsyncRead for End {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = into.filled().len();
-        ready!(Pin::new(&mut self.pipe).poll_read(cx, into))?;
-        if self.seen.is_broken.load(Relaxed) {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
-        }
-        self.seen.read.fetch_add(into.filled().len() - before, Relaxed);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for End {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.pipe).poll_write(cx, data)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipe).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipe).poll_shutdown(cx)
-    }
-}
-
-impl Connection for End {
-    fn local_addr(&self) -> Option<SocketAddr> {
-        None
-    }
-
-    fn peer_addr(&self) -> Option<SocketAddr> {
-        None
-    }
-
-    fn abort(&self) {
-        self.seen.aborted.store(true, Relaxed);
-    }
-}
+use crate::pipe::end;
 
 fn roomy() -> Arc<Account> {
     Budget::new(64 << 20).account()

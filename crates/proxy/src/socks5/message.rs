@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 use crate::access::Users;
 use crate::destination::Host;
 use crate::network::Connection;
+use crate::proxy::Proxy;
 
 const VERSION: u8 = 5;
 /// The version of the messages about a password (RFC 1929).
@@ -103,21 +104,21 @@ impl HandshakeError {
 /// Agrees on a method, checks the password, and returns the request. The place is told how far the client is.
 pub(super) async fn handshake(
     client: &mut dyn Connection,
-    users: Option<&Users>,
+    proxy: &Proxy,
     place: &Place,
 ) -> Result<(Command, Host, u16), HandshakeError> {
     version(client).await?;
     place.expect_progress();
     let mut methods = vec![0; usize::from(client.read_u8().await?)];
     client.read_exact(&mut methods).await?;
-    let wanted = if users.is_some() { PASSWORD } else { NO_PASSWORD };
+    let wanted = if proxy.users.is_some() { PASSWORD } else { NO_PASSWORD };
     if !methods.contains(&wanted) {
         client.write_all(&[VERSION, NO_ACCEPTABLE_METHOD]).await?;
         return Err(HandshakeError::Method);
     }
     client.write_all(&[VERSION, wanted]).await?;
-    if let Some(users) = users {
-        check_password(client, users).await?;
+    if let Some(users) = &proxy.users {
+        check_password(client, users, proxy, place).await?;
         place.admit();
     }
     request(client).await
@@ -130,14 +131,23 @@ async fn version(client: &mut dyn Connection) -> Result<(), HandshakeError> {
     }
 }
 
-async fn check_password(client: &mut dyn Connection, users: &Users) -> Result<(), HandshakeError> {
+async fn check_password(
+    client: &mut dyn Connection,
+    users: &Users,
+    proxy: &Proxy,
+    place: &Place,
+) -> Result<(), HandshakeError> {
     let version = client.read_u8().await?;
     if version != PASSWORD_VERSION {
         return Err(HandshakeError::Version(version));
     }
     let user = field(client).await?;
     let password = field(client).await?;
+    proxy.guesses.turn(place.source()).await;
     let is_admitted = users.admit(&user, &password);
+    if !is_admitted {
+        proxy.guesses.wrong(place.source()).await;
+    }
     client.write_all(&[PASSWORD_VERSION, u8::from(!is_admitted)]).await?;
     if is_admitted { Ok(()) } else { Err(HandshakeError::Password) }
 }

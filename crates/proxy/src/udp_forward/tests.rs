@@ -52,8 +52,8 @@ impl Datagrams for Fake {
 
 /// A tunnel that answers for a name when it is told to.
 #[derive(Default)]
-struct Slow {
-    answer: Notify,
+pub(crate) struct Slow {
+    pub(crate) answer: Notify,
     sent: Arc<AtomicUsize>,
 }
 

@@ -427,7 +427,15 @@ fn datagrams_of_a_client_on_a_link_keep_their_zone() {
     lab.client(async || {
         for is_announced in [false, true] {
             let socket = UdpSocket::bind("[fe80::9%1]:0").await.unwrap();
-            let mut control = TcpStream::connect(proxy).await.unwrap();
+            // The kernel makes the route of a new address a moment later.
+            let mut control = loop {
+                match TcpStream::connect(proxy).await {
+                    Err(error) if error.kind() == std::io::ErrorKind::NetworkUnreachable => {
+                        sleep(Duration::from_millis(10)).await;
+                    }
+                    connected => break connected.unwrap(),
+                }
+            };
             let port = if is_announced { socket.local_addr().unwrap().port() } else { 0 };
             let (code, mut relay) = socks5_request(&mut control, 3, "::", port).await;
             assert_eq!((code, relay.ip()), (0, proxy.ip()));
