@@ -32,8 +32,7 @@ enum Command {
     /// Measure weft and others in turn, round by round, and compare.
     #[command(after_help = compare::help(), mut_arg("others", |arg| arg.default_value(WIREGUARD_GO)))]
     Compare(compare::CompareArgs),
-    /// Measure each stage of the packet path by itself.
-    #[command(mut_arg("secs", |arg| arg.default_value("1")))]
+    /// Measure what each stage of the packet path takes for a packet.
     Stages(stages::StagesArgs),
     /// Run TCP over an emulated link with round trips of 20, 60 and 100 ms, bare and through tunnels.
     ///
@@ -64,7 +63,7 @@ Examples:
 Examples:
   weft-bench rootless
   weft-bench rootless --link veth --way exec,proxy --rounds 5
-  weft-bench rootless --link rtt60 --way exec,netstack,onetun --onetun /tmp/bin/onetun")]
+  weft-bench rootless --link rtt60 --way exec,netstack")]
     Rootless(rootless::RootlessArgs),
     /// Load a gateway for hours with all that happens to one, and fail if anything grows, stalls or is lost.
     ///

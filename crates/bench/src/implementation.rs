@@ -132,11 +132,6 @@ impl Implementation {
         matches!(self, Self::Rootless(Rootless { end, .. }) if *end != NearEnd::Exec)
     }
 
-    /// Reports whether one direction of a connection may end before the other, as transfers need it.
-    pub(crate) fn passes_half_closes(&self) -> bool {
-        !matches!(self, Self::Rootless(Rootless { end: NearEnd::Onetun(_), .. }))
-    }
-
     /// Starts the program in the namespace, with its files in a new directory of `files`, and waits until the
     /// interface is configured.
     ///

@@ -22,6 +22,7 @@ mod site;
 mod soak;
 mod stages;
 mod stats;
+mod status;
 mod topology;
 mod worker;
 

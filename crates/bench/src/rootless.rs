@@ -23,35 +23,30 @@ use crate::site::{self, MTU};
 use crate::topology::Path;
 
 const DAEMON: &str = "daemon";
+const EXEC: &str = "exec";
 const TCP: Case = Case::Tcp { streams: 1, direction: Direction::Forward };
 const TCP_REVERSE: Case = Case::Tcp { streams: 1, direction: Direction::Reverse };
 const COLD: Case = Case::ColdStart { megabytes: 30 };
+
+/// The host's limit of receive buffers (net.core.rmem_max) meanwhile: the usual default, in bytes.
+const RMEM_MAX: u32 = 212_992;
 
 /// The arguments of `weft-bench rootless`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RootlessArgs {
     /// The links between the ends, with commas between them.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "veth,rtt60,rtt20,rtt100")]
-    pub(crate) link: Vec<Link>,
+    link: Vec<Link>,
     /// What is measured, with commas between them; the daemon as root always is.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "exec,proxy,netstack,onetun")]
-    pub(crate) way: Vec<Way>,
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "exec,proxy,netstack")]
+    way: Vec<Way>,
     #[command(flatten)]
-    pub(crate) times: TimeArgs,
-    /// The host's limit of receive buffers (net.core.rmem_max) meanwhile; it is restored at the end.
-    #[arg(long, value_name = "BYTES", default_value_t = 212_992, value_parser = clap::value_parser!(u32).range(2304..))]
-    pub(crate) rmem_max: u32,
-    /// The weft to measure; without it the one beside this program.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) weft: Option<PathBuf>,
-    /// onetun.
-    #[arg(long, value_name = "PATH", default_value = "onetun")]
-    pub(crate) onetun: PathBuf,
+    times: TimeArgs,
 }
 
 /// A link between the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Link {
+enum Link {
     /// A veth pair: as fast as the machine.
     Veth,
     /// 200 Mbit/s with a round trip of 60 ms.
@@ -63,55 +58,34 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    fn cases(self) -> &'static [Case] {
-        match self {
-            Self::Veth => &[TCP, TCP_REVERSE],
-            Self::Rtt60 => &[TCP, COLD],
-            Self::Rtt20 | Self::Rtt100 => &[TCP],
-        }
-    }
-
-    /// Returns what is to be measured over it, without sides.
-    fn plan(self, args: &RootlessArgs) -> Result<Plan> {
-        let (name, spec) = match self {
-            Self::Veth => ("veth", None),
-            Self::Rtt60 => ("rtt60", Some("rate=200mbit,delay=30ms")),
-            Self::Rtt20 => ("rtt20", Some("rate=500mbit,delay=10ms")),
-            Self::Rtt100 => ("rtt100", Some("rate=500mbit,delay=50ms")),
+    /// Returns what is to be measured over it.
+    fn plan(self, sides: &[Side], times: TimeArgs) -> Result<Plan> {
+        let (name, spec, cases) = match self {
+            Self::Veth => ("veth", None, &[TCP, TCP_REVERSE][..]),
+            Self::Rtt60 => ("rtt60", Some("rate=200mbit,delay=30ms"), &[TCP, COLD][..]),
+            Self::Rtt20 => ("rtt20", Some("rate=500mbit,delay=10ms"), &[TCP][..]),
+            Self::Rtt100 => ("rtt100", Some("rate=500mbit,delay=50ms"), &[TCP][..]),
         };
         Ok(Plan {
-            sides: Vec::new(),
-            cases: self.cases().to_vec(),
+            sides: sides.to_vec(),
+            cases: cases.to_vec(),
             path: Path { link: spec.map(str::parse).transpose()?, mtu: MTU },
             path_name: name.to_owned(),
             control: None,
-            times: args.times,
+            times,
         })
     }
 }
 
 /// A way into a tunnel without root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Way {
+enum Way {
     /// `weft exec`, and the time until its first byte.
     Exec,
     /// `weft proxy --forward`.
     Proxy,
     /// A forwarder over wireguard-go's tun/netstack; needs go, and its module proxy the first time.
     Netstack,
-    /// onetun, if it is installed (cargo install onetun).
-    Onetun,
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Exec => "exec",
-            Self::Proxy => "proxy",
-            Self::Netstack => "netstack",
-            Self::Onetun => "onetun",
-        }
-    }
 }
 
 /// Measures and prints the report.
@@ -123,18 +97,17 @@ pub(crate) fn run(args: &RootlessArgs, json: bool) -> Result<()> {
     // The user may execute what is in it.
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755))?;
     let weft = directory.path().join("weft");
-    let original = args.weft.clone().map_or_else(implementation::weft_beside_this, Ok)?;
-    std::fs::copy(&original, &weft).with_context(|| {
-        format!("there is no weft at {}: build it, or name one with --weft", original.display())
-    })?;
+    let original = implementation::weft_beside_this()?;
+    std::fs::copy(&original, &weft)
+        .with_context(|| format!("there is no weft at {}: build it", original.display()))?;
     let TimeArgs { secs, rounds } = args.times;
     let mut report =
-        Report::begin(&[("rounds", &rounds), ("seconds", &secs), ("net.core.rmem_max", &args.rmem_max)])?;
+        Report::begin(&[("rounds", &rounds), ("seconds", &secs), ("net.core.rmem_max", &RMEM_MAX)])?;
     let sides = sides(args, &weft, directory.path(), &mut report);
-    let _limit = ReceiveLimit::set(args.rmem_max)?;
+    let _limit = ReceiveLimit::set()?;
     let mut measure = || -> Result<()> {
         for &link in &args.link {
-            let plan = Plan { sides: sides.clone(), ..link.plan(args)? };
+            let plan = link.plan(&sides, args.times)?;
             plan.run(&mut report, &interrupt)?;
             for case in &plan.cases {
                 compare(&mut report, &plan, link, *case);
@@ -155,44 +128,37 @@ fn sides(args: &RootlessArgs, weft: &FilePath, directory: &FilePath, report: &mu
     let daemon = Implementation::Weft { path: weft.to_owned(), arguments: Vec::new() };
     let mut sides = vec![Side::new(DAEMON, daemon)];
     for &way in &args.way {
-        let end = match way {
-            Way::Exec => Ok(NearEnd::Exec),
-            Way::Proxy => Ok(NearEnd::Proxy),
-            Way::Netstack => build_forwarder(directory).map(NearEnd::Netstack),
-            Way::Onetun if machine::is_installed(&args.onetun) => Ok(NearEnd::Onetun(args.onetun.clone())),
-            Way::Onetun => Err(anyhow::anyhow!("there is no program {}", args.onetun.display())),
+        let (name, end) = match way {
+            Way::Exec => (EXEC, NearEnd::Exec),
+            Way::Proxy => ("proxy", NearEnd::Proxy),
+            Way::Netstack => match build_forwarder(directory) {
+                Ok(program) => ("netstack", NearEnd::Netstack(program)),
+                Err(error) => {
+                    report.note(format!("netstack is not measured: {error:#}"));
+                    continue;
+                }
+            },
         };
-        match end {
-            Ok(end) => {
-                let rootless = Rootless { end, weft: weft.to_owned() };
-                sides.push(Side::new(way.name(), Implementation::Rootless(rootless)));
-            }
-            Err(error) => report.note(format!("{} is not measured: {error:#}", way.name())),
-        }
+        let rootless = Rootless { end, weft: weft.to_owned() };
+        sides.push(Side::new(name, Implementation::Rootless(rootless)));
     }
     sides
 }
 
-/// Compares exec and proxy with the daemon, and with the fastest of the others.
+/// Compares exec and proxy with the daemon, and with the others.
 fn compare(report: &mut Report, plan: &Plan, link: Link, case: Case) {
     use Wanted::{RatioAtLeast, RatioAtMost};
     let (figure, label) = (case.compared()[0], plan.label(case));
-    let others = plan
-        .of(Kind::Other)
-        .filter_map(|side| Some((report.summary([&label, &side.name], figure)?.median, side.name.clone())));
-    let mut others: Vec<(f64, String)> = others.collect();
-    others.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let best_other = if case == COLD { others.first() } else { others.last() };
     let is_cold = case == COLD;
     for ours in plan.of(Kind::Weft).map(|side| side.name.as_str()).filter(|name| *name != DAEMON) {
         let beside_daemon = match link {
-            Link::Veth if ours == Way::Exec.name() => 0.9,
+            Link::Veth if ours == EXEC => 0.9,
             Link::Veth => 0.7,
             _ => 0.95,
         };
         let wanted = (!is_cold).then_some(RatioAtLeast(beside_daemon));
         report.compare([&label, ours], [&label, DAEMON], figure, wanted);
-        let Some((_, other)) = best_other else { continue };
+        let Some(Side { name: other, .. }) = plan.of(Kind::Other).next() else { continue };
         let wanted = match link {
             _ if is_cold => Some(RatioAtMost(1.0)),
             Link::Veth => Some(RatioAtLeast(2.0)),
@@ -235,10 +201,10 @@ struct ReceiveLimit {
 impl ReceiveLimit {
     const PATH: &str = "/proc/sys/net/core/rmem_max";
 
-    fn set(bytes: u32) -> Result<Self> {
+    fn set() -> Result<Self> {
         let before = std::fs::read_to_string(Self::PATH).context("cannot read net.core.rmem_max")?;
-        std::fs::write(Self::PATH, bytes.to_string())
-            .with_context(|| format!("cannot set net.core.rmem_max to {bytes}"))?;
+        std::fs::write(Self::PATH, RMEM_MAX.to_string())
+            .with_context(|| format!("cannot set net.core.rmem_max to {RMEM_MAX}"))?;
         Ok(Self { before })
     }
 }

@@ -17,15 +17,16 @@ use crate::report::Report;
 use crate::site::{self, MTU};
 use crate::topology::Path;
 
+/// The link without its delay. Its queue is one bandwidth-delay product.
+const LINK: &str = "rate=500mbit";
+const CASES: [Case; 3] =
+    [Case::Stream { omit: 5 }, Case::ColdStart { megabytes: 10 }, Case::ColdStart { megabytes: 30 }];
+
 /// The arguments of `weft-bench rtt`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RttArgs {
     #[command(flatten)]
     pub(crate) sides: SideArgs,
-    /// The link, as for `weft-bench compare`, without its delay. Its queue is one bandwidth-delay product
-    /// unless it says otherwise.
-    #[arg(long, value_name = "SPEC", default_value = "rate=500mbit")]
-    link: LinkSpec,
     /// Round trips to measure with, in milliseconds, with commas between them.
     #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "20,60,100",
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -34,13 +35,6 @@ pub(crate) struct RttArgs {
     /// them.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     congestion: Vec<String>,
-    /// How long a stream runs before, in seconds: its slow start does not count.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=60))]
-    omit: u32,
-    /// The sizes of transfers from a cold start, in megabytes, with commas between them.
-    #[arg(long, value_name = "MB", value_delimiter = ',', default_value = "10,30",
-          value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    sizes: Vec<u32>,
 }
 
 /// Measures and prints the report.
@@ -54,14 +48,12 @@ pub(crate) fn run(args: &RttArgs, json: bool) -> Result<()> {
     let mut sides = vec![Side::new(BARE, Implementation::Bare)];
     sides.extend(args.sides.sides()?);
     let times = args.sides.times;
+    let link: LinkSpec = LINK.parse()?;
     let plan = |rtt: u32, control: &String| Plan {
         sides: sides.clone(),
-        cases: [Case::Stream { omit: args.omit }]
-            .into_iter()
-            .chain(args.sizes.iter().map(|&megabytes| Case::ColdStart { megabytes }))
-            .collect(),
+        cases: CASES.to_vec(),
         path: Path {
-            link: Some(LinkSpec { delay: Duration::from_millis(rtt.into()) / 2, ..args.link.clone() }),
+            link: Some(LinkSpec { delay: Duration::from_millis(rtt.into()) / 2, ..link.clone() }),
             mtu: MTU,
         },
         path_name: format!("{rtt} ms {control}"),
@@ -75,7 +67,7 @@ pub(crate) fn run(args: &RttArgs, json: bool) -> Result<()> {
     let mut report = Report::begin(&[
         ("rounds", &times.rounds),
         ("seconds", &times.secs),
-        ("link", &args.link),
+        ("link", &LINK),
         ("MTU", &format!("{MTU} over 1500")),
     ])?;
     let ended = plans.iter().try_for_each(|plan| plan.run(&mut report, &interrupt));

@@ -40,13 +40,6 @@ pub(crate) fn ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Summ
     Summary::of(pairs.map(|(ours, theirs)| ours / theirs))
 }
 
-/// Returns the median of the middle half of the values, from which what other work disturbed is excluded;
-/// `None` without values.
-pub(crate) fn middle(values: &[f64]) -> Option<f64> {
-    let (values, quarter) = (sorted(values.iter().copied()), values.len() / 4);
-    Some(Summary::of(values.get(quarter..values.len() - quarter)?.iter().copied())?.median)
-}
-
 /// Computes Jain's index of fairness: 1 when all shares are equal, 1/n when one has everything.
 pub(crate) fn jain(shares: &[u64]) -> f64 {
     let sum: f64 = shares.iter().map(|share| *share as f64).sum();
@@ -87,7 +80,6 @@ mod tests {
             [0.5, 0.99, 1.0].map(|part| percentile(&values, part)),
             [Some(100.0), Some(198.0), Some(200.0)]
         );
-        assert_eq!((middle(&[12.0, 10.0, 900.0, 11.0]), middle(&[])), (Some(11.5), None));
         assert_eq!((jain(&[5, 5, 5]), jain(&[8, 0, 0, 0]), jain(&[])), (1.0, 0.25, 0.0));
         let leak: Vec<f64> = (0..60).map(|minute| 40.0 + f64::from(minute) * 0.1).collect();
         let noise: Vec<f64> = (0..60).map(|minute| 40.0 + f64::from(minute * 7 % 5)).collect();

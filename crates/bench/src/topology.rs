@@ -33,7 +33,7 @@ use crate::site::{self, GATEWAY, Interface, Net, OUTER, PORT, Peer, namespace};
 
 const LINK: Net = Net(0);
 /// The near end's address in the tunnel.
-const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub(crate) const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// WireGuard's overhead over IPv6: 40 + 8 + 16 + 16 bytes.
 const OVERHEAD: u32 = 80;
 /// Timeout for the first connection through a new tunnel.

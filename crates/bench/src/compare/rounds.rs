@@ -91,7 +91,5 @@ impl Plan {
 }
 
 fn can(side: &Side, case: Case) -> bool {
-    let is_cold = matches!(case, Case::ColdStart { .. });
-    !(side.kind() == Kind::Bare && case.is_of_daemons()
-        || is_cold && !side.implementation.passes_half_closes())
+    side.kind() != Kind::Bare || !case.is_of_daemons()
 }

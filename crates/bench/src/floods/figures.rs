@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use weft_lab::flood::Sent;
-use weft_report::{HistogramReport, StatusReport};
+use weft_report::StatusReport;
 use weft_tunnel::DropReason;
 
 use super::pinger::{LOST, Ping};
 use super::visitors::Visits;
 use crate::report::{Figure, PING_P50, PING_P99, PINGS_LOST, Sample};
 use crate::stats::percentile;
+use crate::status::Between;
 
 /// TCP payload before the attack and beside it.
 const REST_MBIT: Figure = Figure::new("rest_mbit", "Mbit/s at rest", 1);
@@ -70,7 +71,7 @@ pub(super) fn sample(
         .with(PINGS_LOST, own_pings.iter().filter(|millis| **millis >= lost).count() as f64)
         .with(CPU, after.cpu.saturating_sub(before.cpu).as_secs_f64() / seconds * 100.0);
     if let Some((then, now)) = before.status.as_ref().zip(after.status.as_ref()) {
-        sample = of_weft(sample, then, now, seconds);
+        sample = of_weft(sample, Between { then, now }, seconds);
     }
     sample = sample
         .with(SENT, per_second(after.sent.datagrams, before.sent.datagrams))
@@ -88,46 +89,10 @@ pub(super) fn sample(
 }
 
 /// Adds the figures that only a weft reports of itself.
-fn of_weft(sample: Sample, then: &StatusReport, now: &StatusReport, seconds: f64) -> Sample {
-    let sum = |report: &StatusReport, wanted: &dyn Fn(&str) -> bool| -> u64 {
-        let stages = report.times.stages.iter().filter(|stage| wanted(&stage.stage));
-        stages.map(|stage| stage.times.sum_ns).sum()
-    };
-    let grown = |wanted: &dyn Fn(&str) -> bool| sum(now, wanted).saturating_sub(sum(then, wanted)) as f64;
-    // The stages are sampled in a part of the turns; all turns are timed.
-    let all = grown(&|_| true);
-    let part = if all > 0.0 { grown(&|stage| stage == "handshakes") / all } else { 0.0 };
-    let turns = now.times.turns.sum_ns.saturating_sub(then.times.turns.sum_ns) as f64 * 1e-9;
-    let dropped = |reason| now.dropped_for(reason).saturating_sub(then.dropped_for(reason));
-    let overflows = now.udp.receive_overflows.saturating_sub(then.udp.receive_overflows);
+fn of_weft(sample: Sample, weft: Between<'_>, seconds: f64) -> Sample {
     sample
-        .with(HANDSHAKES, part * turns / seconds * 100.0)
-        .with(TURN, percentile_of(&then.times.turns, &now.times.turns, 0.999) * 1e-6)
-        .with(STAGING_FULL, dropped(DropReason::StagingFull) as f64)
-        .with(OVERFLOWS, overflows as f64)
-}
-
-/// Returns the upper bound in nanoseconds of the bucket that contains the percentile `part` of the values
-/// added to the histogram between `then` and `now`.
-fn percentile_of(then: &HistogramReport, now: &HistogramReport, part: f64) -> f64 {
-    /// Value for the last bucket, which has no bound.
-    const ENDLESS: f64 = 2e9;
-    let before =
-        |bound: Option<u64>| then.buckets.iter().find(|(of, _)| *of == bound).map_or(0, |(_, count)| *count);
-    let mut grown: Vec<(f64, u64)> = now
-        .buckets
-        .iter()
-        .map(|(bound, count)| {
-            (bound.map_or(ENDLESS, |bound| bound as f64), count.saturating_sub(before(*bound)))
-        })
-        .collect();
-    grown.retain(|(_, count)| *count > 0);
-    grown.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-    let all: u64 = grown.iter().map(|(_, count)| count).sum();
-    let mut rank = (part * all as f64).ceil();
-    let found = grown.iter().find(|(_, count)| {
-        rank -= *count as f64;
-        rank <= 0.0
-    });
-    found.map_or(0.0, |(bound, _)| *bound)
+        .with(HANDSHAKES, weft.stage_ns("handshakes") * 1e-9 / seconds * 100.0)
+        .with(TURN, weft.turn_ns(0.999) * 1e-6)
+        .with(STAGING_FULL, weft.grown(|weft| weft.dropped_for(DropReason::StagingFull)))
+        .with(OVERFLOWS, weft.grown(|weft| weft.udp.receive_overflows))
 }

@@ -43,15 +43,13 @@ pub(crate) enum NearEnd {
     Proxy,
     /// The forwarder over wireguard-go's tun/netstack.
     Netstack(PathBuf),
-    /// onetun.
-    Onetun(PathBuf),
 }
 
 impl Rootless {
     pub(super) fn kind(&self) -> Kind {
         match self.end {
             NearEnd::Exec | NearEnd::Proxy => Kind::Weft,
-            NearEnd::Netstack(_) | NearEnd::Onetun(_) => Kind::Other,
+            NearEnd::Netstack(_) => Kind::Other,
         }
     }
 
@@ -100,19 +98,6 @@ impl Rootless {
             NearEnd::Netstack(path) => {
                 let forwards = PORTS.map(|port| format!("127.0.0.1:{port}={far}:{port}"));
                 (words(path, &[&path_of_file, &address, &mtu], &forwards), "serving")
-            }
-            NearEnd::Onetun(path) => {
-                let forwards = PORTS.map(|port| format!("127.0.0.1:{port}:{far}:{port}"));
-                let (key, peer, endpoint) =
-                    (interface.key.to_base64(), peer.key.to_string(), endpoint.to_string());
-                let options = [
-                    ["--private-key", &**key],
-                    ["--endpoint-public-key", &peer],
-                    ["--endpoint-addr", &endpoint],
-                    ["--source-peer-ip", &address],
-                    ["--max-transmission-unit", &mtu],
-                ];
-                (words(path, options.as_flattened(), &forwards), "Tunneling TCP")
             }
         };
         let text = match self.end {
