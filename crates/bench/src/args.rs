@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 use clap::Args;
-use weft_config::TunThreads;
 
 use crate::implementation::{Implementation, PeerCommand, Side, WeftCommand};
 
@@ -33,9 +32,6 @@ pub(crate) struct SideArgs {
     /// measured in turn.
     #[arg(long = "weft", value_name = "[NAME=]PATH [ARGS]")]
     pub(crate) wefts: Vec<WeftCommand>,
-    /// How weft drives its TUN devices, as in `weft up`.
-    #[arg(long, value_name = "N|auto", default_value_t)]
-    pub(crate) tun_threads: TunThreads,
     #[command(flatten)]
     pub(crate) times: TimeArgs,
 }
@@ -48,8 +44,7 @@ impl SideArgs {
         let others = if self.alone { &[][..] } else { &self.others };
         let others =
             others.iter().map(|other| Ok(Side::new(&other.name, Implementation::Other(other.clone()))));
-        let weft =
-            |weft: &WeftCommand| Ok(Side::new(&weft.name, Implementation::weft(weft, self.tun_threads)?));
+        let weft = |weft: &WeftCommand| Ok(Side::new(&weft.name, Implementation::weft(weft)?));
         wefts.iter().map(weft).chain(others).collect()
     }
 }

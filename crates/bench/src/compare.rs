@@ -10,7 +10,7 @@ use crate::args::SideArgs;
 use crate::implementation::{Implementation, Kind, Side};
 use crate::interrupt::Interrupt;
 use crate::report::Report;
-use crate::topology::Path;
+use crate::site::MTU;
 
 mod bench;
 pub(crate) mod case;
@@ -31,9 +31,6 @@ pub(crate) struct CompareArgs {
     /// What to measure, or `all`; can be given more than once, or with commas. See the list below.
     #[arg(long = "case", value_name = "NAME", value_delimiter = ',', value_parser = parse_cases)]
     named: Vec<Cases>,
-    /// The MTU of the tunnels, in bytes. The link's is as large as it takes, and at least 1500.
-    #[arg(long, value_name = "BYTES", default_value_t = 1420, value_parser = clap::value_parser!(u16).range(576..=65_000))]
-    pub(crate) mtu: u16,
     /// Join the ends by an emulated link instead of a veth: keys and values with commas between them, such as
     /// rate=200mbit (whole Ethernet frames; without it no limit), delay=5ms (one way),
     /// queue=bdp|64kib|100p|20ms (drop-tail; bdp is rate × 2 × delay), loss=0.1%, reorder=0.5% (the share of
@@ -83,21 +80,19 @@ impl CompareArgs {
 /// Measures and prints the report.
 pub(crate) fn run(args: &CompareArgs, json: bool) -> Result<()> {
     let bare = args.bare.then(|| Side::new(BARE, Implementation::Bare));
-    let path = Path { link: args.link.clone(), mtu: args.mtu };
     let times = args.sides.times;
     let sides = args.sides.sides()?.into_iter().chain(bare).collect();
     let plan = Plan {
         sides,
         cases: args.cases(),
-        path,
-        path_name: String::new(),
+        link: args.link.clone(),
+        link_name: String::new(),
         control: args.congestion.clone(),
         times,
     };
     plan.check()?;
     let interrupt = Interrupt::watch()?;
-    let mut report =
-        Report::begin(&[("rounds", &times.rounds), ("seconds", &times.secs), ("MTU", &args.mtu)])?;
+    let mut report = Report::begin(&[("rounds", &times.rounds), ("seconds", &times.secs), ("MTU", &MTU)])?;
     if let Some(link) = &args.link {
         report.set("emulated link", link);
     }

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
-use weft_config::{InterfaceName, TunThreads};
+use weft_config::InterfaceName;
 use weft_lab::{Namespace, Process, link, write_private};
 use weft_report::StatusReport;
 use weft_report::control_socket::Client;
 
 use crate::interrupt::Interrupt;
 use crate::machine::{self, Tool, Usage};
-use crate::site::Interface;
+use crate::site::{Interface, MTU};
 
 mod named;
 mod rootless;
@@ -100,14 +100,10 @@ impl Implementation {
     ///
     /// # Errors
     /// When there is no such program.
-    pub(crate) fn weft(command: &WeftCommand, tun_threads: TunThreads) -> Result<Self> {
+    pub(crate) fn weft(command: &WeftCommand) -> Result<Self> {
         let path = command.path.clone().map_or_else(weft_beside_this, Ok)?;
         ensure!(path.is_file(), "there is no weft at {}: build it, or name one with --weft", path.display());
-        let mut arguments = command.arguments.clone();
-        if !arguments.iter().any(|argument| argument.starts_with("--tun-threads")) {
-            arguments.extend(["--tun-threads".to_owned(), tun_threads.to_string()]);
-        }
-        Ok(Self::Weft { path, arguments })
+        Ok(Self::Weft { path, arguments: command.arguments.clone() })
     }
 
     fn kind(&self) -> Kind {
@@ -165,7 +161,7 @@ impl Implementation {
                 let file = directory.join("wg.conf");
                 write_private(&file, &interface.text())?;
                 wg(&["setconf", name, &file.to_string_lossy()])?;
-                link::set_mtu(namespace, name, interface.mtu.into())?;
+                link::set_mtu(namespace, name, MTU.into())?;
                 link::set_up(namespace, name)?;
                 link::add_address(namespace, name, interface.address.into())?;
                 Ok(daemon)

@@ -60,8 +60,6 @@ const SECONDS: Figure = Figure::new("seconds", "seconds", 2);
 const MEMORY: Figure = Figure::new("rss_mib", "RSS MiB", 1);
 /// The Gbit/s that the gateway carries for the peer beside the others.
 const OTHER: Figure = Figure::new("other_gbit_per_second", "the other", 3);
-/// An equal peer's speed divided by an equal part of the total: 1 is fair, unless the peer wants less.
-const FAIR: Figure = Figure::new("of_fair_share", "of a fair share", 2);
 /// The speed divided by the speed alone, or by the fair share if that is less: 1 is full service.
 const KEPT: Figure = Figure::new("kept", "kept", 2);
 
@@ -177,11 +175,9 @@ impl Bench<'_> {
     fn run(&mut self, sides: &[Side]) -> Result<()> {
         let active = self.args.active as usize + Stand::EXTRAS;
         let roster = Roster::new(self.args.configured as usize, active)?;
-        // For the memory without peers.
-        let single = Roster::new(1, 0)?;
         let mut stands = Vec::new();
         for side in sides {
-            let stand = self.bring_up(side, &roster, &single);
+            let stand = self.bring_up(side, &roster);
             stands.push(stand.with_context(|| format!("{}: the gateway does not come up", side.name))?);
         }
         for round in 0..self.args.sides.times.rounds as usize {
@@ -203,33 +199,24 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn bring_up(&mut self, side: &Side, roster: &Roster, single: &Roster) -> Result<Stand> {
+    fn bring_up(&mut self, side: &Side, roster: &Roster) -> Result<Stand> {
         let Side { name, implementation } = side;
-        let PeersArgs { configured, active, ref work, .. } = *self.args;
-        let empty = rss_mib(Gateway::start(implementation, single, self.interrupt)?.daemon.id())?;
+        let PeersArgs { active, ref work, .. } = *self.args;
         let mut stand = Stand::new(implementation, roster, self.interrupt)?;
-        let rss = rss_mib(stand.gateway.daemon.id())?;
-        // Beyond that of the same daemon with one peer.
-        let per_peer = (rss - empty).max(0.0) * f64::from(1 << 20) / f64::from(configured - 1);
         let sample = Sample::default()
             .with(SECONDS, stand.gateway.configured_in.as_secs_f64())
-            .with(MEMORY, rss)
-            .with_all([("bytes_per_idle_peer", "bytes an idle peer", 0, per_peer)]);
+            .with(MEMORY, rss_mib(stand.gateway.daemon.id())?);
         self.report.attempt(IDLENESS, "configured", name, Ok(sample))?;
         if work.contains(&Work::Idle) {
             let sample = self.idle(&mut stand);
             self.report.attempt(IDLENESS, "idle, without sessions", name, sample)?;
         }
-        let before = stand.gateway.usage()?.cpu;
         let (half, all) = stand.shake_hands(self.interrupt)?;
-        let cpu = stand.gateway.usage()?.cpu.saturating_sub(before);
         let sample = Sample::default()
             .with_all([
                 ("complete", "handshakes", 0, active.into()),
                 ("seconds", "seconds", 2, all.as_secs_f64()),
                 ("half_seconds", "half in, s", 2, half.as_secs_f64()),
-                ("per_second", "a second", 0, f64::from(active) / all.as_secs_f64()),
-                ("cpu_millis_each", "CPU each, ms", 3, cpu.as_secs_f64() * 1000.0 / f64::from(active)),
             ])
             .with(MEMORY, rss_mib(stand.gateway.daemon.id())?);
         self.report.attempt("handshakes at once", "", name, Ok(sample))?;
@@ -347,7 +334,6 @@ fn share(sample: &Sample, equals: usize, speed: f64, other: Option<f64>, alone: 
     let peers = equals + if other.is_some() { 1.0 } else { 0.0 };
     let kept = [GBIT, JAIN, SLOWEST, LOST].into_iter().filter_map(|of| Some((of, sample.get(of)?)));
     let sample = kept.fold(Sample::default(), |sample, (of, value)| sample.with(of, value));
-    let sample = sample.with(FAIR, speed / equals / (all / peers));
     match other {
         Some(other) => sample.with(OTHER, other).with(KEPT, speed / (all * equals / peers).min(alone)),
         None => sample,

@@ -1,13 +1,14 @@
 //! The report of every command: samples by table, case and side, their comparisons, and the conditions. It is
 //! JSON for programs, and tables (`report/text.rs`) for people.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::interrupt::Interrupted;
 use crate::machine::{CpuTime, Machine};
@@ -53,6 +54,12 @@ pub(crate) const WAKE_UPS: Figure = Figure::new("wake_ups_per_second", "wake-ups
 pub(crate) struct Sample(Vec<(Figure, f64)>);
 
 impl Sample {
+    /// Creates the sample of answered pings, given in milliseconds; without an answer `nothing` stands for all.
+    pub(crate) fn of_pings(millis: &[f64], nothing: f64) -> Self {
+        let part = |part| stats::percentile(millis, part).unwrap_or(nothing);
+        Self::default().with(PING_P50, part(0.5)).with(PING_P99, part(0.99))
+    }
+
     /// Adds a figure. A value that is not finite, such as 0/0, is left out.
     pub(crate) fn with(mut self, figure: Figure, value: f64) -> Self {
         if value.is_finite() {
@@ -72,14 +79,6 @@ impl Sample {
     pub(crate) fn get(&self, figure: Figure) -> Option<f64> {
         self.0.iter().find(|(of, _)| *of == figure).map(|(_, value)| *value)
     }
-
-    fn json(&self) -> Value {
-        self.0
-            .iter()
-            .map(|(figure, value)| (figure.name.to_owned(), json!(value)))
-            .collect::<Map<_, _>>()
-            .into()
-    }
 }
 
 impl Display for Sample {
@@ -93,7 +92,7 @@ impl Display for Sample {
 
 impl Serialize for Sample {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.json().serialize(serializer)
+        serializer.collect_map(self.0.iter().map(|(figure, value)| (figure.name, value)))
     }
 }
 
@@ -113,11 +112,14 @@ impl Row {
     fn summary(&self, figure: Figure) -> Option<Summary> {
         Summary::of(self.samples.iter().flatten().filter_map(|sample| sample.get(figure)))
     }
+}
 
-    fn json(&self) -> Value {
-        let figures: Map<_, _> =
-            self.figures().iter().map(|of| (of.name.to_owned(), json!(self.summary(*of)))).collect();
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let summaries = self.figures().into_iter().map(|of| (of.name, self.summary(of)));
+        let figures: BTreeMap<_, _> = summaries.collect();
         json!({ "case": self.case, "side": self.side, "figures": figures, "samples": self.samples })
+            .serialize(serializer)
     }
 }
 
@@ -130,6 +132,7 @@ fn distinct(all: impl Iterator<Item = Figure>) -> Vec<Figure> {
     })
 }
 
+#[derive(Serialize)]
 struct Table {
     title: String,
     rows: Vec<Row>,
@@ -179,8 +182,10 @@ impl Wanted {
 }
 
 /// A figure of one side compared with that of another, or with what is wanted of it alone.
+#[derive(Serialize)]
 struct Comparison {
     case: String,
+    #[serde(serialize_with = "name_of")]
     figure: Figure,
     ours: String,
     theirs: Option<String>,
@@ -193,17 +198,19 @@ struct Comparison {
     holds: Option<bool>,
 }
 
-impl Comparison {
-    fn json(&self) -> Value {
-        let Self { case, figure, ours, theirs, ratio, value, wanted, holds } = self;
-        json!({ "case": case, "figure": figure.name, "ours": ours, "theirs": theirs, "ratio": ratio,
-                "value": value, "wanted": wanted, "holds": holds })
-    }
+fn name_of<S: Serializer>(figure: &Figure, serializer: S) -> Result<S::Ok, S::Error> {
+    figure.name.serialize(serializer)
+}
+
+fn map<S: Serializer>(settings: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(settings.iter().map(|(name, value)| (name, value)))
 }
 
 /// All results, and their conditions.
+#[derive(Serialize)]
 pub(crate) struct Report {
     machine: Machine,
+    #[serde(serialize_with = "map")]
     settings: Vec<(&'static str, String)>,
     /// Cores that were busy with other work before the first measurement.
     busy_cores_before: f64,
@@ -215,6 +222,7 @@ pub(crate) struct Report {
     failed: usize,
     /// Failures and deviations.
     notes: Vec<String>,
+    #[serde(skip)]
     began: (Instant, CpuTime),
 }
 
@@ -258,8 +266,8 @@ impl Report {
     }
 
     /// Adds the figures of one round.
-    pub(crate) fn add(&mut self, table: &str, case: impl Display, side: &str, sample: Sample) {
-        self.push(table, &case.to_string(), side, Some(sample));
+    pub(crate) fn add(&mut self, table: &str, case: &str, side: &str, sample: Sample) {
+        self.push(table, case, side, Some(sample));
     }
 
     /// Adds the figures of one round, or a note of its failure, and tells either on standard error. An
@@ -360,25 +368,9 @@ impl Report {
         self.comparisons.push(Comparison { case, figure, ours, theirs, ratio, value, wanted, holds });
     }
 
-    fn json(&self) -> Value {
-        let rows = |table: &Table| table.rows.iter().map(Row::json).collect::<Vec<_>>();
-        let tables = self.tables.iter().map(|table| json!({ "title": table.title, "rows": rows(table) }));
-        let settings = self.settings.iter().map(|(name, value)| ((*name).to_owned(), json!(value)));
-        json!({
-            "machine": self.machine,
-            "settings": settings.collect::<Map<_, _>>(),
-            "busy_cores_before": self.busy_cores_before,
-            "stolen_cores": self.stolen_cores,
-            "tables": tables.collect::<Vec<_>>(),
-            "comparisons": self.comparisons.iter().map(Comparison::json).collect::<Vec<_>>(),
-            "failed": self.failed,
-            "notes": self.notes,
-        })
-    }
-
     /// Writes the report into two files, as JSON and as text.
     pub(crate) fn save(&self, path: &Path) -> Result<()> {
-        std::fs::write(path.with_extension("json"), serde_json::to_string_pretty(&self.json())?)?;
+        std::fs::write(path.with_extension("json"), serde_json::to_string_pretty(self)?)?;
         Ok(std::fs::write(path.with_extension("txt"), self.text())?)
     }
 
@@ -394,7 +386,7 @@ impl Report {
             self.note(format!("it ended early: {error:#}"));
         }
         if json {
-            println!("{}", serde_json::to_string_pretty(&self.json())?);
+            println!("{}", serde_json::to_string_pretty(&self)?);
         } else if ended.is_ok() || !self.tables.is_empty() {
             print!("{}", self.text());
         }
@@ -429,7 +421,7 @@ mod tests {
         assert!(report.attempt("TCP", "x", "y", Err(Interrupted.into())).is_err(), "a signal is the end");
         let holds: Vec<_> = report.comparisons.iter().map(|comparison| comparison.holds).collect();
         assert_eq!(holds, [Some(true), Some(false), None, Some(false), Some(false), Some(true)]);
-        let json = report.json();
+        let json = json!(report);
         assert_eq!(json["tables"][0]["rows"][0]["samples"][1]["gbit_per_second"], 3.0);
         assert_eq!(json["tables"][0]["rows"][0]["figures"]["gbit_per_second"]["median"], 3.0);
         assert_eq!(json["comparisons"][0]["ratio"]["median"], 2.0);

@@ -19,8 +19,7 @@ use crate::implementation::{self, Implementation, Kind, NearEnd, Rootless, Side}
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::report::{CPU, Report, Wanted};
-use crate::site::{self, MTU};
-use crate::topology::Path;
+use crate::site;
 
 const DAEMON: &str = "daemon";
 const EXEC: &str = "exec";
@@ -69,8 +68,8 @@ impl Link {
         Ok(Plan {
             sides: sides.to_vec(),
             cases: cases.to_vec(),
-            path: Path { link: spec.map(str::parse).transpose()?, mtu: MTU },
-            path_name: name.to_owned(),
+            link: spec.map(str::parse).transpose()?,
+            link_name: name.to_owned(),
             control: None,
             times,
         })

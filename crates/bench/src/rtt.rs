@@ -15,7 +15,6 @@ use crate::implementation::{Implementation, Side};
 use crate::interrupt::Interrupt;
 use crate::report::Report;
 use crate::site::{self, MTU};
-use crate::topology::Path;
 
 /// The link without its delay. Its queue is one bandwidth-delay product.
 const LINK: &str = "rate=500mbit";
@@ -52,11 +51,8 @@ pub(crate) fn run(args: &RttArgs, json: bool) -> Result<()> {
     let plan = |rtt: u32, control: &String| Plan {
         sides: sides.clone(),
         cases: CASES.to_vec(),
-        path: Path {
-            link: Some(LinkSpec { delay: Duration::from_millis(rtt.into()) / 2, ..link.clone() }),
-            mtu: MTU,
-        },
-        path_name: format!("{rtt} ms {control}"),
+        link: Some(LinkSpec { delay: Duration::from_millis(rtt.into()) / 2, ..link.clone() }),
+        link_name: format!("{rtt} ms {control}"),
         control: Some(control.clone()),
         times,
     };

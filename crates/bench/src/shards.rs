@@ -8,7 +8,7 @@ use std::fmt;
 use std::num::NonZeroU16;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use weft_config::{MAX_THREADS, PacketThreads};
 
 use crate::args::{TimeArgs, turns};
@@ -30,9 +30,6 @@ pub(crate) struct ShardsArgs {
     /// Percent of the bytes for peers that another packet thread reads than the peer's, with commas.
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "0,10,100", value_parser = clap::value_parser!(u8).range(0..=100))]
     foreign: Vec<u8>,
-    /// What to measure, with commas.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "upload,download,both")]
-    load: Vec<Load>,
     /// How many peers send and receive.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=250))]
     peers: u16,
@@ -47,7 +44,7 @@ fn packet_threads(text: &str) -> Result<NonZeroU16, String> {
 }
 
 /// A direction of traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     /// From the peers.
     Upload,
@@ -98,7 +95,7 @@ impl ShardsArgs {
     /// with: the same load on the first number of packet threads.
     fn cases(&self) -> Vec<(Case, Case)> {
         let mut cases: Vec<(Case, Case)> = Vec::new();
-        for &load in &self.load {
+        for load in [Load::Upload, Load::Download, Load::Both] {
             for &threads in &self.packet_threads {
                 for &foreign in &self.foreign {
                     let case = Case::new(load, threads, foreign);

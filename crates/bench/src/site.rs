@@ -13,7 +13,7 @@ use weft_tunnel::{PrivateKey, PublicKey};
 
 /// The UDP port of every interface that has a fixed one.
 pub(crate) const PORT: u16 = 51_820;
-/// The MTU of the tunnels, unless the command line has another one.
+/// The MTU of the tunnels.
 pub(crate) const MTU: u16 = 1420;
 /// A gateway's address in the tunnels, and the prefix length of their network.
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -61,7 +61,6 @@ pub(crate) struct Interface {
     pub(crate) key: PrivateKey,
     pub(crate) port: Option<u16>,
     pub(crate) address: Ipv4Net,
-    pub(crate) mtu: u16,
     pub(crate) peers: Vec<Peer>,
 }
 
@@ -99,7 +98,7 @@ impl Interface {
     ) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("wb{:x}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)).parse()?;
-        Ok(Self { name, key, port, address: Ipv4Net::new(address, INNER_PREFIX)?, mtu: MTU, peers })
+        Ok(Self { name, key, port, address: Ipv4Net::new(address, INNER_PREFIX)?, peers })
     }
 
     /// Creates the interface of a client of a gateway, which has all addresses of the tunnel.
@@ -120,7 +119,7 @@ impl Interface {
 
     /// Returns the configuration file for weft.
     pub(crate) fn file(&self) -> String {
-        self.with_lines(&format!("Address = {}\nMTU = {}\nTable = off\n", self.address, self.mtu))
+        self.with_lines(&format!("Address = {}\nMTU = {MTU}\nTable = off\n", self.address))
     }
 
     fn with_lines(&self, lines: &str) -> String {

@@ -98,7 +98,7 @@ fn minutes(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<()> {
     check_permission()?;
     let command = args.weft.clone().unwrap_or_default();
-    let implementation = Implementation::weft(&command, weft_config::TunThreads::Auto)?;
+    let implementation = Implementation::weft(&command)?;
     let files = tempfile::tempdir()?;
     let out = args.out.as_deref().unwrap_or(files.path());
     std::fs::create_dir_all(out)?;
@@ -136,9 +136,9 @@ impl Account {
         let at = figures.at;
         let row = format!("minute {}", (at.saturating_sub(1) / ROW + 1) * ROW / 60);
         eprintln!("{at:>6} s  {}  {}", figures.sample(), figures.events().join(", "));
-        self.report.add("until", row, "", figures.sample());
+        self.report.add("until", &row, "", figures.sample());
         for event in figures.events() {
-            self.report.add("events", event, "", figures.of_event());
+            self.report.add("events", &event, "", figures.of_event());
         }
         self.faults.extend(figures.faults.iter().map(|fault| format!("at {at} s: {fault}")));
         self.intervals.push(figures);

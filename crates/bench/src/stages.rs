@@ -1,5 +1,5 @@
-//! `weft-bench stages`: what each stage of the packet path takes for a packet, by the clocks of two daemons
-//! with a steady flow between them.
+//! `weft-bench stages`: what each stage of the packet path takes for a packet: the CPU time of two daemons with
+//! a steady flow between them, divided by the clocks of their packet threads.
 //!
 //! The flow leaves most of the machine idle, so that a stage seldom waits for a core. A system call's kernel
 //! work counts for the stage: sending includes the veth up to the other socket, writing includes the receive
@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use weft_config::TunThreads;
 use weft_lab::numbered::{Numbered, NumberedOptions};
 use weft_lab::traffic::Amount;
 use weft_report::StatusReport;
@@ -20,7 +19,7 @@ use crate::interrupt::Interrupt;
 use crate::report::{Figure, Report, Sample};
 use crate::site::{self, MTU};
 use crate::status::Between;
-use crate::topology::{NEAR, Path, Tunnel};
+use crate::topology::{NEAR, Tunnel};
 
 /// Traffic that does not count, at the beginning.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -67,14 +66,14 @@ const SHAPES: [Shape; 2] = [
 /// Measures and prints the report.
 pub(crate) fn run(args: &StagesArgs, json: bool) -> Result<()> {
     site::check_permission()?;
-    let weft = Implementation::weft(&WeftCommand::default(), TunThreads::Fixed(0))?;
-    let side = Side::new("weft", weft);
+    let inline = WeftCommand { arguments: vec!["--tun-threads=0".to_owned()], ..WeftCommand::default() };
+    let side = Side::new("weft", Implementation::weft(&inline)?);
     let interrupt = Interrupt::watch()?;
     let TimeArgs { secs, rounds } = args.times;
     let mut report = Report::begin(&[("rounds", &rounds), ("seconds", &secs), ("MTU", &MTU)])?;
     let mut all_rounds = || -> Result<()> {
         for _ in 0..rounds {
-            let tunnel = Tunnel::start(&side, &Path { link: None, mtu: MTU }, &interrupt)?;
+            let tunnel = Tunnel::start(&side, None, &interrupt)?;
             for shape in &SHAPES {
                 let sample = measure(shape, &tunnel, secs, &interrupt);
                 report.attempt("ns per packet", shape.name, "", sample)?;
@@ -103,22 +102,24 @@ fn measure(shape: &Shape, tunnel: &Tunnel, secs: u32, interrupt: &Interrupt) -> 
     };
     let watch = || -> Result<_> {
         interrupt.sleep(WARM_UP)?;
-        let then = status()?;
+        let (then, used) = (status()?, tunnel.usages()?);
         interrupt.sleep(Duration::from_secs(secs.into()))?;
-        Ok((then, status()?))
+        let (now, usages) = (status()?, tunnel.usages()?);
+        let cpu = usages.into_iter().zip(used).map(|(now, then)| now.since(then).cpu.as_nanos() as f64);
+        Ok((then, now, cpu.collect::<Vec<_>>()))
     };
     let watched = watch();
     flow.stop();
     flow.finish();
-    let (then, now) = watched?;
+    let (then, now, cpu) = watched?;
     let mut ends = then.iter().zip(&now).map(|(then, now)| Between { then, now });
     let (near, far) = ends.next().zip(ends.next()).context("a tunnel has two daemons")?;
     let packets = [near.grown(|near| near.tunnel.sealed), far.grown(|far| far.tunnel.opened)];
     ensure!(packets.iter().all(|packets| *packets > 0.0), "nothing was carried");
     let (mut sample, mut all) = (Sample::default(), 0.0);
-    for ((end, packets), stages) in [near, far].into_iter().zip(packets).zip(STAGES) {
+    for (((end, packets), cpu), stages) in [near, far].into_iter().zip(packets).zip(cpu).zip(STAGES) {
         for (stage, figure) in stages {
-            let ns = end.stage_ns(stage) / packets;
+            let ns = end.share_of(stage) * cpu / packets;
             sample = sample.with(figure, ns);
             all += ns;
         }

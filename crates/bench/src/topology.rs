@@ -34,8 +34,6 @@ use crate::site::{self, GATEWAY, Interface, Net, OUTER, PORT, Peer, namespace};
 const LINK: Net = Net(0);
 /// The near end's address in the tunnel.
 pub(crate) const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// WireGuard's overhead over IPv6: 40 + 8 + 16 + 16 bytes.
-const OVERHEAD: u32 = 80;
 /// Timeout for the first connection through a new tunnel.
 const CONNECT: Duration = Duration::from_secs(30);
 /// Timeout for one attempt: longer than the round trip of an emulated link.
@@ -45,28 +43,17 @@ const FIRST_BYTES: &[u8] = &[0; 9];
 /// The congestion control of a namespace (ip-sysctl in the kernel's documentation).
 const CONGESTION: &str = "net/ipv4/tcp_congestion_control";
 
-/// What a tunnel runs over.
-#[derive(Clone, Debug)]
-pub(crate) struct Path {
-    /// A link with rate, delay, queue, losses and reordering; without one a veth pair, as fast as the
-    /// machine.
-    pub(crate) link: Option<LinkSpec>,
-    /// MTU of the tunnel in bytes.
-    pub(crate) mtu: u16,
-}
-
-impl Path {
-    /// Joins the namespaces, and returns the emulator, which has to be kept as long as they are to be joined.
-    fn join(&self, near: &Namespace, far: &Namespace) -> Result<Option<Emulator>> {
-        let options = LINK.link(OUTER, 2, (u32::from(self.mtu) + OVERHEAD).max(1500))?;
-        let Some(spec) = &self.link else {
-            link::join(near, far, &options)?;
-            return Ok(None);
-        };
-        lift_tcp_limits(near)?;
-        lift_tcp_limits(far)?;
-        Ok(Some(Emulator::between(near, far, &options, spec).context("cannot emulate the link")?))
-    }
+/// Joins the namespaces by an emulated link, which has to be kept as long as they are to be joined, or by a
+/// veth pair, as fast as the machine.
+fn join(near: &Namespace, far: &Namespace, spec: Option<&LinkSpec>) -> Result<Option<Emulator>> {
+    let options = LINK.link(OUTER, 2, 1500)?;
+    let Some(spec) = spec else {
+        link::join(near, far, &options)?;
+        return Ok(None);
+    };
+    lift_tcp_limits(near)?;
+    lift_tcp_limits(far)?;
+    Ok(Some(Emulator::between(near, far, &options, spec).context("cannot emulate the link")?))
 }
 
 /// A tunnel that carries packets, or the bare link.
@@ -92,14 +79,18 @@ pub(crate) struct Tunnel {
 
 impl Tunnel {
     /// Brings both ends up and waits until a connection has passed.
-    pub(crate) fn start(side: &Side, path: &Path, interrupt: &Interrupt) -> Result<Self> {
-        Self::bring_up(&side.implementation, path, interrupt)
+    pub(crate) fn start(side: &Side, link: Option<&LinkSpec>, interrupt: &Interrupt) -> Result<Self> {
+        Self::bring_up(&side.implementation, link, interrupt)
             .with_context(|| format!("cannot bring up {}", side.name))
     }
 
-    fn bring_up(implementation: &Implementation, path: &Path, interrupt: &Interrupt) -> Result<Self> {
+    fn bring_up(
+        implementation: &Implementation,
+        link: Option<&LinkSpec>,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
         let (near, far) = (namespace("near")?, namespace("far")?);
-        let emulator = path.join(&near, &far)?;
+        let emulator = join(&near, &far, link)?;
         remember_nothing(&near)?;
         remember_nothing(&far)?;
         let files = tempfile::tempdir()?;
@@ -110,11 +101,8 @@ impl Tunnel {
             Peer::new(near_key.public_key(), NEAR, Some(LINK.endpoint(1))),
             Peer::new(far_key.public_key(), GATEWAY, Some(LINK.endpoint(2))),
         ];
-        let interface = |key, address, peer| -> Result<Interface> {
-            Ok(Interface { mtu: path.mtu, ..Interface::new(key, Some(PORT), address, vec![peer])? })
-        };
-        let (near_end, far_end) =
-            (interface(near_key, NEAR, far_peer)?, interface(far_key, GATEWAY, near_peer)?);
+        let near_end = Interface::new(near_key, Some(PORT), NEAR, vec![far_peer])?;
+        let far_end = Interface::new(far_key, Some(PORT), GATEWAY, vec![near_peer])?;
         let near_directory = files.path().join(near_end.name.as_str());
         let mut daemons = Vec::new();
         if !matches!(implementation, Implementation::Bare) {

@@ -8,8 +8,7 @@ use super::bench::{Bench, Outcome};
 use super::case::Direction;
 use super::iperf::{self, Run};
 use crate::implementation;
-use crate::report::{GBIT, PING_P50, PING_P99, PINGS_LOST, Sample};
-use crate::stats;
+use crate::report::{GBIT, PINGS_LOST, Sample};
 
 /// Pings a second: enough for a 99th percentile in a few seconds, too few to matter beside the stream.
 const PER_SECOND: u32 = 200;
@@ -53,10 +52,7 @@ fn sample(sent: u32, output: &str) -> Sample {
     let millis: Vec<f64> = answers
         .filter_map(|line| line.split_once(" time=")?.1.split_whitespace().next()?.parse().ok())
         .collect();
-    let part = |part| stats::percentile(&millis, part).unwrap_or(f64::NAN);
-    Sample::default()
-        .with(PING_P50, part(0.5))
-        .with(PING_P99, part(0.99))
-        .with_all([("ping_max_ms", "max ms", 2, part(1.0))])
+    Sample::of_pings(&millis, f64::NAN)
+        .with_all([("ping_max_ms", "max ms", 2, millis.iter().copied().fold(f64::NAN, f64::max))])
         .with(PINGS_LOST, f64::from(sent) - millis.len() as f64)
 }

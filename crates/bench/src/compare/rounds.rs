@@ -4,6 +4,7 @@
 //! reproduce.
 
 use anyhow::{Context as _, Result};
+use weft_lab::emulator::LinkSpec;
 
 use super::bench::Bench;
 use super::case::Case;
@@ -13,7 +14,7 @@ use crate::implementation::{self, Kind, Side};
 use crate::interrupt::Interrupt;
 use crate::report::{Report, Sample};
 use crate::site;
-use crate::topology::{Path, Tunnel};
+use crate::topology::Tunnel;
 
 /// The title of the table of what the daemons spent.
 const COST: &str = "cost of each Gbit in both daemons";
@@ -23,9 +24,10 @@ const COST: &str = "cost of each Gbit in both daemons";
 pub(crate) struct Plan {
     pub(crate) sides: Vec<Side>,
     pub(crate) cases: Vec<Case>,
-    pub(crate) path: Path,
-    /// The name of the path in the names of the cases; empty if there is only one.
-    pub(crate) path_name: String,
+    /// A link with rate, delay, queue, losses and reordering; without one a veth pair.
+    pub(crate) link: Option<LinkSpec>,
+    /// The name of the link in the names of the cases; empty if there is only one.
+    pub(crate) link_name: String,
     /// TCP's congestion control, which each socket asks for: a namespace may not use as its default what the
     /// machine does not allow to all. `None` for the machine's default.
     pub(crate) control: Option<String>,
@@ -35,7 +37,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Returns the name of a case in the report.
     pub(crate) fn label(&self, case: Case) -> String {
-        format!("{case} {}", self.path_name).trim_end().to_owned()
+        format!("{case} {}", self.link_name).trim_end().to_owned()
     }
 
     /// Returns the sides of this kind.
@@ -58,7 +60,7 @@ impl Plan {
         for round in 0..self.times.rounds as usize {
             // The daemons of the round before have ended: others beside the measured ones use memory and wake
             // up.
-            let start = |side| Tunnel::start(side, &self.path, interrupt);
+            let start = |side| Tunnel::start(side, self.link.as_ref(), interrupt);
             let tunnels = self.sides.iter().map(start).collect::<Result<Vec<_>>>()?;
             let tunnel = tunnels.first().context("there is nothing to measure")?;
             report.set("congestion control", self.control.clone().map_or_else(|| tunnel.congestion(), Ok)?);

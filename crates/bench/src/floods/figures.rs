@@ -4,25 +4,21 @@ use std::time::{Duration, Instant};
 
 use weft_lab::flood::Sent;
 use weft_report::StatusReport;
-use weft_tunnel::DropReason;
 
 use super::pinger::{LOST, Ping};
 use super::visitors::Visits;
-use crate::report::{Figure, PING_P50, PING_P99, PINGS_LOST, Sample};
-use crate::stats::percentile;
+use crate::report::{Figure, PINGS_LOST, Sample};
 use crate::status::Between;
 
 /// TCP payload before the attack and beside it.
 const REST_MBIT: Figure = Figure::new("rest_mbit", "Mbit/s at rest", 1);
 pub(super) const MBIT: Figure = Figure::new("mbit", "Mbit/s", 1);
 pub(super) const RATIO: Figure = Figure::new("ratio", "by that at rest", 2);
-const REST_P99: Figure = Figure::new("rest_p99_ms", "ping p99 at rest, ms", 2);
 /// CPU time of the gateway's process, in per cent of one core.
 const CPU: Figure = Figure::new("cpu_percent", "CPU of the gateway, %", 0);
 /// Time of the stage "handshakes" of the packet thread, in per cent of all time.
 pub(super) const HANDSHAKES: Figure = Figure::new("handshakes_percent", "handshakes, %", 1);
 pub(super) const TURN: Figure = Figure::new("turn_p999_ms", "turn p99.9, ms", 2);
-const STAGING_FULL: Figure = Figure::new("staging_full", "dropped: staging full", 0);
 const OVERFLOWS: Figure = Figure::new("receive_overflows", "dropped: sockets full", 0);
 pub(super) const SENT: Figure = Figure::new("sent_per_second", "attack, datagrams/s", 0);
 const PROVEN: Figure = Figure::new("proven_per_second", "of these with a cookie", 0);
@@ -41,34 +37,26 @@ pub(super) struct Moment {
     pub(super) status: Option<StatusReport>,
 }
 
-/// Returns the figures of one gateway beside one attack.
+/// Returns the figures of one gateway beside one attack: TCP before it and beside it, the pings until TCP was
+/// no longer measured, and what the gateway and the visitors counted.
 pub(super) fn sample(
     [rest_mbit, mbit]: [f64; 2],
-    pings: &[Ping],
-    spans: [(Instant, Instant); 2],
+    (pings, until): (&[Ping], Instant),
     before: &Moment,
     after: &Moment,
     visits: &Visits,
 ) -> Sample {
-    let [rest_pings, own_pings] = spans.map(|(from, until)| {
-        let within = pings.iter().filter(|ping| ping.sent >= from && ping.sent < until);
-        let mut millis: Vec<f64> =
-            within.map(|ping| ping.took.map_or(LOST, |took| took.min(LOST)).as_secs_f64() * 1000.0).collect();
-        millis.sort_by(f64::total_cmp);
-        millis
-    });
     let lost = LOST.as_secs_f64() * 1000.0;
-    let part = |millis: &[f64], part| percentile(millis, part).unwrap_or(lost);
+    let within = pings.iter().filter(|ping| ping.sent >= before.at && ping.sent < until);
+    let millis: Vec<f64> =
+        within.map(|ping| ping.took.map_or(lost, |took| (took.as_secs_f64() * 1000.0).min(lost))).collect();
     let seconds = after.at.duration_since(before.at).as_secs_f64();
     let per_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-    let mut sample = Sample::default()
+    let mut sample = Sample::of_pings(&millis, lost)
         .with(MBIT, mbit)
         .with(REST_MBIT, rest_mbit)
         .with(RATIO, mbit / rest_mbit)
-        .with(PING_P50, part(&own_pings, 0.5))
-        .with(PING_P99, part(&own_pings, 0.99))
-        .with(REST_P99, part(&rest_pings, 0.99))
-        .with(PINGS_LOST, own_pings.iter().filter(|millis| **millis >= lost).count() as f64)
+        .with(PINGS_LOST, millis.iter().filter(|millis| **millis >= lost).count() as f64)
         .with(CPU, after.cpu.saturating_sub(before.cpu).as_secs_f64() / seconds * 100.0);
     if let Some((then, now)) = before.status.as_ref().zip(after.status.as_ref()) {
         sample = of_weft(sample, Between { then, now }, seconds);
@@ -93,6 +81,5 @@ fn of_weft(sample: Sample, weft: Between<'_>, seconds: f64) -> Sample {
     sample
         .with(HANDSHAKES, weft.stage_ns("handshakes") * 1e-9 / seconds * 100.0)
         .with(TURN, weft.turn_ns(0.999) * 1e-6)
-        .with(STAGING_FULL, weft.grown(|weft| weft.dropped_for(DropReason::StagingFull)))
         .with(OVERFLOWS, weft.grown(|weft| weft.udp.receive_overflows))
 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::sys::socket::setsockopt;
@@ -82,25 +82,5 @@ impl PacedStream {
         let is_whole = sent.error.is_none() && sent.confirmed == sent.bytes;
         ensure!(is_whole, "a stream did not arrive whole: {sent:?}, {received:?}");
         Ok(sent.bytes)
-    }
-
-    /// Starts counting the bytes that arrive.
-    pub(super) fn window(&self) -> Window<'_> {
-        Window { stream: self, bytes: self.bytes(), since: Instant::now() }
-    }
-}
-
-/// A span of time in which received bytes are counted.
-pub(super) struct Window<'a> {
-    stream: &'a PacedStream,
-    bytes: u64,
-    since: Instant,
-}
-
-impl Window<'_> {
-    /// Returns the Mbit/s of TCP payload received since the window was opened.
-    pub(super) fn close(self) -> f64 {
-        let bytes = self.stream.bytes() - self.bytes;
-        bytes as f64 * 8e-6 / self.since.elapsed().as_secs_f64()
     }
 }

@@ -41,9 +41,13 @@ pub(super) fn measure(
     // The flood lasts longer than everything measured beside it.
     let prepared = Prepared::new(attack, &site, warm_up + span + LIMIT + WARM_UP, interrupt)?;
     interrupt.sleep(WARM_UP)?;
-    let (rest, rest_from) = (stream.window(), Instant::now());
+    // Mbit/s of TCP payload received since a moment.
+    let mbit = |(bytes, since): (u64, Instant)| {
+        (stream.bytes() - bytes) as f64 * 8e-6 / since.elapsed().as_secs_f64()
+    };
+    let rest = (stream.bytes(), Instant::now());
     interrupt.sleep(REST)?;
-    let (rest, rest_until) = (rest.close(), Instant::now());
+    let rest = mbit(rest);
 
     let attacking = prepared.start(&site)?;
     interrupt.sleep(warm_up)?;
@@ -52,16 +56,15 @@ pub(super) fn measure(
         let cpu = site.gateway.usage()?.cpu;
         Ok(Moment { at: Instant::now(), sent: attacking.so_far(), cpu, status })
     };
-    let (window, before) = (stream.window(), moment(&site)?);
+    let (beside, before) = ((stream.bytes(), Instant::now()), moment(&site)?);
     let visitors = Visitors::start(&site)?;
     interrupt.sleep(span)?;
-    let (beside, until) = (window.close(), Instant::now());
+    let (beside, until) = (mbit(beside), Instant::now());
     // The gateway may report its status late; the window is closed already.
     let after = moment(&site)?;
     let visits = visitors.finish()?;
     site.check()?;
     drop((attacking, stream));
     let pings = pinger.finish()?;
-    let rest_pings = (rest_from, rest_until);
-    Ok(figures::sample([rest, beside], &pings, [rest_pings, (before.at, until)], &before, &after, &visits))
+    Ok(figures::sample([rest, beside], (&pings, until), &before, &after, &visits))
 }

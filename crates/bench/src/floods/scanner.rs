@@ -59,7 +59,7 @@ impl Scanner {
     /// Sends a packet to an address in the tunnel. Without a session a handshake begins.
     fn send_to(&mut self, destination: Ipv4Addr, now: Instant) -> Result<()> {
         let flow = Flow { source: (self.client.inner, FROM), destination: (destination, TO) };
-        let stamp = Stamp { run: 0, peer: 0, number: 0 };
+        let stamp = Stamp::default();
         Ok(self.client.send_flow(flow, HEADERS + STAMP, stamp, 1, now, &mut self.bench)?)
     }
 

@@ -61,7 +61,7 @@ impl Visitors {
 fn visit(mut strangers: Vec<Client>, mut awaited: Vec<Awaited>, sender: &UdpSocket) -> io::Result<Visits> {
     let mut bench = Workbench::new();
     let start = Instant::now();
-    let stamp = Stamp { run: 0, peer: 0, number: 0 };
+    let stamp = Stamp::default();
     for stranger in &mut strangers {
         stranger.send((VISITOR, SINK), HEADERS + STAMP, stamp, 1, start, &mut bench)?;
     }

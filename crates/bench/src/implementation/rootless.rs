@@ -11,7 +11,7 @@ use weft_report::control_socket::Client;
 
 use super::{Daemon, Kind, START};
 use crate::interrupt::Interrupt;
-use crate::site::Interface;
+use crate::site::{Interface, MTU};
 
 /// The user without root.
 const USER: u32 = 54_320;
@@ -86,7 +86,7 @@ impl Rootless {
     ) -> Result<Daemon> {
         let peer = interface.peers.first().context("a tunnel without a peer")?;
         let (far, endpoint) = (peer.allowed.addr(), peer.endpoint.context("a peer without an endpoint")?);
-        let (address, mtu) = (interface.address.addr().to_string(), interface.mtu.to_string());
+        let (address, mtu) = (interface.address.addr().to_string(), MTU.to_string());
         let file = directory.join(FILE);
         let path_of_file = file.to_string_lossy();
         let (words, serves) = match &self.end {

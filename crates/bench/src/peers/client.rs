@@ -164,7 +164,7 @@ impl Client {
         sealed: &mut Vec<u8>,
     ) -> usize {
         for _ in 0..count {
-            self.seal(flow, bytes, Stamp { run: 0, peer: 0, number: 0 }, now, bench);
+            self.seal(flow, bytes, Stamp::default(), now, bench);
         }
         let mut segment = 0;
         while let Some(batch) = bench.queue.pop() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
-use weft_lab::{Namespace, counters::Counters};
+use weft_lab::Namespace;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::client::Client;
@@ -82,11 +82,6 @@ impl Gateway {
     /// Returns the daemon's CPU time and context switches so far.
     pub(super) fn usage(&self) -> Result<Usage> {
         Usage::of(self.daemon.id())
-    }
-
-    /// Reads the kernel's counters in its namespace.
-    pub(super) fn counters(&self) -> Result<Counters> {
-        Ok(Counters::read(&self.inside)?)
     }
 
     /// Requests the data of `wg show` over UAPI, and returns the number of peers.

@@ -7,7 +7,6 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
-use weft_lab::counters::Counters;
 use weft_tunnel::PublicKey;
 
 use super::gateway::{Gateway, Roster};
@@ -19,7 +18,7 @@ use super::{HEAVY_SINK, SINK};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::pacing::Ledger;
-use crate::report::{CPU, Figure, GBIT, PING_P50, PING_P99, PINGS_LOST, Sample};
+use crate::report::{CPU, Figure, GBIT, PINGS_LOST, Sample};
 use crate::stats::{jain, percentile};
 
 /// Excluded start-up time.
@@ -267,13 +266,12 @@ struct Span {
     start: Instant,
     peers: Vec<u64>,
     cpu: Duration,
-    counters: Counters,
 }
 
 impl Span {
     fn open(gateway: &Gateway, ledger: &Ledger) -> Result<Self> {
-        let (counters, cpu) = (gateway.counters()?, gateway.usage()?.cpu);
-        Ok(Self { start: Instant::now(), peers: ledger.arrived_by_lane(), cpu, counters })
+        let cpu = gateway.usage()?.cpu;
+        Ok(Self { start: Instant::now(), peers: ledger.arrived_by_lane(), cpu })
     }
 
     fn close(self, gateway: &Gateway, ledger: &Ledger) -> Result<Sample> {
@@ -282,32 +280,25 @@ impl Span {
         let peers: Vec<u64> = now.iter().zip(&self.peers).map(|(now, then)| now - then).collect();
         let cpu = gateway.usage()?.cpu.saturating_sub(self.cpu);
         gateway.daemon.check()?;
-        let counters = gateway.counters()?.since(&self.counters);
         let packets: u64 = peers.iter().sum();
         let [fewest, most] = [peers.iter().min(), peers.iter().max()].map(|of| of.copied().unwrap_or(0));
-        let tun = counters.interface(gateway.daemon.interface().as_str());
         Ok(Sample::default()
             .with(GBIT, gbit(packets, elapsed))
             .with(CPU, cpu.as_secs_f64() / gbit(packets, Duration::from_secs(1)))
             .with(JAIN, jain(&peers))
-            .with(SLOWEST, fewest as f64 / most.max(1) as f64)
-            .with_all([
-                ("socket_overflows", "socket full", 0, counters.protocol("UdpRcvbufErrors") as f64),
-                ("tun_overflows", "TUN full", 0, tun.tx_dropped as f64),
-            ]))
+            .with(SLOWEST, fewest as f64 / most.max(1) as f64))
     }
 }
 
 /// Returns the figures of the answered pings of several peers; two seconds without any answer.
 fn percentiles(peers: &[Pings]) -> Sample {
-    let part = |millis: &[f64], part| percentile(millis, part).unwrap_or(2000.0);
+    const NOTHING: f64 = 2000.0;
     let all: Vec<f64> = peers.iter().flat_map(|peer| peer.millis.iter().copied()).collect();
     // If many pings are lost, some peers may have sent none.
     let had_a_turn = peers.iter().filter(|peer| peer.lost > 0 || !peer.millis.is_empty());
-    let slowest = had_a_turn.map(|peer| part(&peer.millis, 0.5)).fold(0.0, f64::max);
-    Sample::default()
-        .with(PING_P50, part(&all, 0.5))
-        .with(PING_P99, part(&all, 0.99))
+    let slowest = had_a_turn.map(|peer| percentile(&peer.millis, 0.5).unwrap_or(NOTHING));
+    let slowest = slowest.fold(0.0, f64::max);
+    Sample::of_pings(&all, NOTHING)
         .with_all([("slowest_p50_ms", "slowest p50 ms", 3, slowest)])
         .with(PINGS_LOST, peers.iter().map(|peer| peer.lost).sum::<u64>() as f64)
 }

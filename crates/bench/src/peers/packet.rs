@@ -8,7 +8,7 @@ pub(crate) const HEADERS: usize = 28;
 pub(crate) const STAMP: usize = 16;
 
 /// The identification of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) run: u32,
     pub(crate) peer: u32,

@@ -70,7 +70,7 @@ impl Swarm {
         let start = Instant::now();
         let no_peers = Ledger::new(0, 0);
         for number in 0..self.clients.len() {
-            let stamp = Stamp { run: 0, peer: 0, number: 0 };
+            let stamp = Stamp::default();
             let now = Instant::now();
             self.clients[number].send((CLIENT, SINK), HEADERS + STAMP, stamp, 1, now, &mut self.bench)?;
             if number % BURSTS as usize == 0 {

@@ -10,8 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::implementation::{Implementation, Rootless, Side};
 use crate::interrupt::Interrupt;
 use crate::report::{Figure, Report, Sample, Wanted};
-use crate::site::MTU;
-use crate::topology::{Path, Tunnel};
+use crate::topology::Tunnel;
 
 const CASE: &str = "first byte";
 /// From the start of `weft exec` to the first byte that curl has through it, the handshake included.
@@ -23,8 +22,7 @@ const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n.";
 /// Starts `weft exec` with curl a few times, each with a new handshake.
 pub(super) fn add(report: &mut Report, exec: &Rootless, rounds: u32, interrupt: &Interrupt) -> Result<()> {
     let side = Side::new("exec", Implementation::Rootless(exec.clone()));
-    let path = Path { link: None, mtu: MTU };
-    let mut tunnel = Tunnel::start(&side, &path, interrupt)?;
+    let mut tunnel = Tunnel::start(&side, None, interrupt)?;
     tunnel.end_near_daemon();
     let address = (tunnel.server, PORT);
     let listener = tunnel.far.run(|| TcpListener::bind(address)).context("cannot listen in the tunnel")?;

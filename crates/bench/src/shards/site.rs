@@ -12,13 +12,11 @@ use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ipnet::Ipv4Net;
 use nix::sys::socket::{setsockopt, sockopt};
 use weft::up::{Daemon, Options};
-use weft_config::settings::{InterfaceSettings, ReportSettings};
-use weft_config::{Config, HostConfig, Interface, PacketThreads, Peer, Table, TunThreads};
+use weft_config::{PacketThreads, TunThreads};
 use weft_lab::{Namespace, cpu};
-use weft_tunnel::{MAX_BATCH_BYTES, PeerSettings, PrivateKey};
+use weft_tunnel::{MAX_BATCH_BYTES, PrivateKey};
 
 use super::Case;
 use crate::interrupt::Interrupt;
@@ -26,7 +24,7 @@ use crate::peers::client::{Client, Workbench};
 use crate::peers::gateway::inner;
 use crate::peers::packet::{Flow, HEADERS, STAMP, Stamp};
 use crate::peers::socket;
-use crate::site::{self, GATEWAY, MTU, Net};
+use crate::site::{self, GATEWAY, Interface, MTU, Net, Peer};
 
 const LINK: Net = Net(0);
 /// No host has it: forwarding is off, so the kernel drops what is for it.
@@ -157,29 +155,10 @@ impl Site {
         key: &PrivateKey,
         peers: &[PrivateKey],
     ) -> Result<Gateway> {
-        let peer = |(number, key): (usize, &PrivateKey)| Peer {
-            public_key: key.public_key(),
-            endpoint: None,
-            allowed_ips: vec![Ipv4Net::from(inner(number)).into()],
-            settings: PeerSettings::default(),
-            report: ReportSettings::default(),
-        };
-        let config = Config {
-            interface: Interface {
-                name: TUN.parse()?,
-                settings: InterfaceSettings {
-                    private_key: Some(key.clone()),
-                    listen_port: site::PORT,
-                    fw_mark: 0,
-                },
-                addresses: vec![Ipv4Net::new(GATEWAY, 8)?.into()],
-                mtu: Some(MTU),
-                table: Table::Off,
-                host: HostConfig::default(),
-            },
-            peers: peers.iter().enumerate().map(peer).collect(),
-            expired: Vec::new(),
-        };
+        let peers = peers.iter().enumerate();
+        let peers = peers.map(|(number, key)| Peer::new(key.public_key(), inner(number), None)).collect();
+        let file = Interface::new(key.clone(), Some(site::PORT), GATEWAY, peers)?.file();
+        let config = weft_config::parse(&file, "gateway".as_ref(), TUN.parse()?)?.config;
         let options = Options {
             packet_threads: PacketThreads::Fixed(packet_threads),
             tun_threads: TunThreads::Fixed(0),
@@ -187,7 +166,7 @@ impl Site {
             ..Options::default()
         };
         let before = cpu::threads()?;
-        let endpoints = vec![None; peers.len()];
+        let endpoints = vec![None; config.peers.len()];
         let daemon = inside.run(|| Daemon::start(&config, &endpoints, &options, || ()))?;
         let opened = daemon.opened().context("the gateway has ended")?;
         ensure!(opened.offload.udp, "the kernel's TUN has no UDP segmentation (Linux 6.2)");
@@ -212,7 +191,7 @@ impl Site {
         let peer = &mut peers[number];
         let flow = Flow { source: (peer.client.inner, PORT), destination: BEHIND };
         let [before, _] = gateway.counters()?.handled;
-        let stamp = Stamp { run: 0, peer: 0, number: 0 };
+        let stamp = Stamp::default();
         peer.client.send_flow(flow, HEADERS + STAMP, stamp, 1, Instant::now(), bench)?;
         let limit = Instant::now() + PATIENCE;
         peer.shard = loop {

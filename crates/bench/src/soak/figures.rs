@@ -11,39 +11,60 @@ use weft_tunnel::DropReason;
 use super::schedule::Restart;
 use crate::floods::pinger::Ping;
 use crate::machine::{Usage, rss_mib};
-use crate::report::{Figure, PING_P50, PING_P99, Sample};
+use crate::report::{Figure, Sample};
 use crate::stats::percentile;
 
-const TO_GATEWAY: Figure = Figure::new("mbit_to_gateway", "Mbit/s to the gateway", 0);
-const FROM_GATEWAY: Figure = Figure::new("mbit_from_gateway", "Mbit/s from it", 0);
-const REQUEST_P50: Figure = Figure::new("request_p50_ms", "request p50 ms", 1);
-const REQUEST_P99: Figure = Figure::new("request_p99_ms", "request p99 ms", 1);
-const REQUESTS: Figure = Figure::new("requests", "requests", 0);
-const PINGS: Figure = Figure::new("pings", "pings", 0);
-const SENT: Figure = Figure::new("sent", "packets checked", 0);
-const LOST: Figure = Figure::new("lost", "lost", 0);
-const COUNTED: Figure = Figure::new("counted", "counted as dropped", 0);
-const PAUSE: Figure = Figure::new("longest_pause_ms", "longest pause, ms", 0);
-const VISITS: Figure = Figure::new("visits", "visits", 0);
-const ROAMS: Figure = Figure::new("roams", "roams", 0);
-const SCRAPES: Figure = Figure::new("scrapes", "scrapes", 0);
-const RELOADS: Figure = Figure::new("reloads", "reloads", 0);
-const FLOODED: Figure = Figure::new("flooded", "datagrams of floods", 0);
-const BUSY: Figure = Figure::new("busy_cores", "busy cores", 1);
-/// What the gateway and its client use: memory, descriptors, threads and CPU time.
-const USED: [[Figure; 4]; 2] = [
-    [
-        Figure::new("gateway_rss_mib", "gateway: MiB", 1),
-        Figure::new("gateway_descriptors", "descriptors", 0),
-        Figure::new("gateway_threads", "threads", 0),
-        Figure::new("gateway_cpu_percent", "CPU %", 0),
-    ],
-    [
-        Figure::new("client_rss_mib", "client: MiB", 1),
-        Figure::new("client_descriptors", "descriptors", 0),
-        Figure::new("client_threads", "threads", 0),
-        Figure::new("client_cpu_percent", "CPU %", 0),
-    ],
+/// A figure of tables: its name in JSON, its title, its decimals, and its value.
+type Shown = (&'static str, &'static str, usize, Value);
+type Value = fn(&Figures) -> f64;
+
+const SENT: Shown = ("sent", "packets checked", 0, |of| of.sent as f64);
+const LOST: Shown = ("lost", "lost", 0, |of| of.lost.total() as f64);
+const COUNTED: Shown = ("counted", "counted as dropped", 0, |of| of.counted as f64);
+const REQUESTS: Shown = ("requests", "requests", 0, |of| of.requests.count as f64);
+const VISITS: Shown = ("visits", "visits", 0, |of| of.visits as f64);
+const ROAMS: Shown = ("roams", "roams", 0, |of| of.roams as f64);
+const FLOODED: Shown = ("flooded", "datagrams of floods", 0, |of| of.flooded as f64);
+
+/// The figures of an interval.
+const ALL: [Shown; 23] = [
+    ("mbit_to_gateway", "Mbit/s to the gateway", 0, |of| of.mbit_to_gateway),
+    ("mbit_from_gateway", "Mbit/s from it", 0, |of| of.mbit_from_gateway),
+    ("pings", "pings", 0, |of| of.pings.count as f64),
+    ("ping_p50_ms", "p50 ms", 3, |of| of.pings.p50),
+    ("ping_p99_ms", "p99 ms", 3, |of| of.pings.p99),
+    REQUESTS,
+    ("request_p50_ms", "request p50 ms", 1, |of| of.requests.p50),
+    ("request_p99_ms", "request p99 ms", 1, |of| of.requests.p99),
+    SENT,
+    LOST,
+    COUNTED,
+    ("longest_pause_ms", "longest pause, ms", 0, |of| of.longest_pause_ms as f64),
+    VISITS,
+    ROAMS,
+    ("gateway_rss_mib", "gateway: MiB", 1, |of| of.gateway.rss_mib),
+    ("gateway_descriptors", "descriptors", 0, |of| of.gateway.descriptors as f64),
+    ("gateway_threads", "threads", 0, |of| of.gateway.threads as f64),
+    ("gateway_cpu_percent", "CPU %", 0, |of| of.gateway.cpu_percent),
+    ("client_rss_mib", "client: MiB", 1, |of| of.client.rss_mib),
+    ("client_descriptors", "descriptors", 0, |of| of.client.descriptors as f64),
+    ("client_threads", "threads", 0, |of| of.client.threads as f64),
+    ("client_cpu_percent", "CPU %", 0, |of| of.client.cpu_percent),
+    ("busy_cores", "busy cores", 1, |of| of.busy_cores),
+];
+/// What was lost in an interval with an event, and what was counted.
+const OF_EVENT: [Shown; 3] = [LOST, COUNTED, FLOODED];
+/// The figures that are added up over all intervals.
+const SUMS: [Shown; 9] = [
+    SENT,
+    LOST,
+    COUNTED,
+    REQUESTS,
+    ("scrapes", "scrapes", 0, |of| of.scrapes as f64),
+    ("reloads", "reloads", 0, |of| of.reloads as f64),
+    VISITS,
+    ROAMS,
+    FLOODED,
 ];
 
 /// Growth that is not counted: what caches and a few connections at the end of an interval explain.
@@ -51,8 +72,6 @@ type Allowed = fn(f64) -> f64;
 const MEMORY: Allowed = |early| (0.1 * early).max(6.0);
 const DESCRIPTORS: Allowed = |_| 3.0;
 const THREADS: Allowed = |_| 2.0;
-
-type Value = fn(&Figures) -> f64;
 
 /// What must not grow: its name, its value, and what growth is allowed.
 pub(super) const STEADY: [(&str, Value, Allowed); 6] = [
@@ -88,8 +107,6 @@ pub(super) struct Figures {
     pub(super) requests: Times,
     pub(super) gateway: Process,
     pub(super) client: Process,
-    /// The gateway's drops by reason.
-    pub(super) drops: BTreeMap<String, u64>,
     /// Packets of numbered flows, pings and peers.
     pub(super) sent: u64,
     /// How many of them did not arrive.
@@ -119,28 +136,7 @@ pub(super) struct Figures {
 impl Figures {
     /// Returns the figures of the tables.
     pub(super) fn sample(&self) -> Sample {
-        let mut sample = Sample::default()
-            .with(TO_GATEWAY, self.mbit_to_gateway)
-            .with(FROM_GATEWAY, self.mbit_from_gateway)
-            .with(PINGS, self.pings.count as f64)
-            .with(PING_P50, self.pings.p50)
-            .with(PING_P99, self.pings.p99)
-            .with(REQUESTS, self.requests.count as f64)
-            .with(REQUEST_P50, self.requests.p50)
-            .with(REQUEST_P99, self.requests.p99)
-            .with(SENT, self.sent as f64)
-            .with(LOST, self.lost.total() as f64)
-            .with(COUNTED, self.counted as f64)
-            .with(PAUSE, self.longest_pause_ms as f64)
-            .with(VISITS, self.visits as f64)
-            .with(ROAMS, self.roams as f64);
-        for (process, figures) in [&self.gateway, &self.client].into_iter().zip(USED) {
-            let Process { rss_mib, descriptors, threads, cpu_percent } = *process;
-            let values = [rss_mib, descriptors as f64, threads as f64, cpu_percent];
-            sample =
-                figures.into_iter().zip(values).fold(sample, |sample, (of, value)| sample.with(of, value));
-        }
-        sample.with(BUSY, self.busy_cores)
+        sum(std::slice::from_ref(self), &ALL)
     }
 
     /// Returns the names of what happened in the interval.
@@ -153,27 +149,22 @@ impl Figures {
         events.into_iter().flatten().collect()
     }
 
-    /// Returns what was lost in an interval with an event, and what was counted.
+    /// Returns the figures of an interval with an event.
     pub(super) fn of_event(&self) -> Sample {
-        let sample =
-            Sample::default().with(LOST, self.lost.total() as f64).with(COUNTED, self.counted as f64);
-        sample.with(FLOODED, self.flooded as f64)
+        sum(std::slice::from_ref(self), &OF_EVENT)
     }
 
     /// Returns sums over all intervals.
     pub(super) fn sum(all: &[Self]) -> Sample {
-        let sum = |of: fn(&Self) -> u64| all.iter().map(of).sum::<u64>() as f64;
-        Sample::default()
-            .with(SENT, sum(|figures| figures.sent))
-            .with(LOST, sum(|figures| figures.lost.total()))
-            .with(COUNTED, sum(|figures| figures.counted))
-            .with(REQUESTS, sum(|figures| figures.requests.count as u64))
-            .with(SCRAPES, sum(|figures| figures.scrapes))
-            .with(RELOADS, sum(|figures| figures.reloads))
-            .with(VISITS, sum(|figures| figures.visits))
-            .with(ROAMS, sum(|figures| figures.roams))
-            .with(FLOODED, sum(|figures| figures.flooded))
+        sum(all, &SUMS)
     }
+}
+
+fn sum(intervals: &[Figures], shown: &[Shown]) -> Sample {
+    let values = shown.iter().map(|(name, title, decimals, value)| {
+        (Figure::new(name, title, *decimals), intervals.iter().map(value).sum())
+    });
+    values.fold(Sample::default(), |sample, (figure, value)| sample.with(figure, value))
 }
 
 /// Packets that did not arrive.
@@ -243,7 +234,7 @@ impl Process {
 }
 
 /// Returns the drops by reason since the earlier report of the same daemon.
-pub(super) fn drops_since(now: &StatusReport, earlier: &StatusReport) -> BTreeMap<String, u64> {
+fn drops_since(now: &StatusReport, earlier: &StatusReport) -> BTreeMap<String, u64> {
     let before = |reason: &str, direction: &str| {
         let same = |drop: &&weft_report::DropReport| drop.reason == reason && drop.direction == direction;
         earlier.drops.iter().find(same).map_or(0, |drop| drop.packets)

@@ -10,7 +10,7 @@ use anyhow::Result;
 use weft_lab::flood::Running;
 use weft_report::StatusReport;
 
-use super::figures::{Figures, Lost, Process, Times, counted_since, drops_since};
+use super::figures::{Figures, Lost, Process, Times, counted_since};
 use super::load::{Lasting, Passing, wait_for};
 use super::peers::Visitors;
 use super::schedule::{Restart, Schedule};
@@ -212,7 +212,6 @@ impl Interval<'_> {
             if let (Some(now), Some(before)) = (self.site.client_daemon.status(), &before.client) {
                 figures.counted += counted_since(&now, before);
             }
-            figures.drops = drops_since(&gateway, &before.gateway);
             Ok(figures.lost.total() <= figures.counted + self.surplus)
         })?;
         if figures.lost.total() > figures.counted + self.surplus {
