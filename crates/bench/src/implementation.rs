@@ -197,7 +197,7 @@ pub(crate) fn check_runs(process: &Process) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     process: Process,
-    interface: InterfaceName,
+    pub(crate) interface: InterfaceName,
     runtime: PathBuf,
     /// A process in the namespace that the daemon made.
     pub(crate) inside: Option<u32>,
@@ -237,11 +237,6 @@ impl Daemon {
     /// Returns weft's status report; `None` if it is no weft, or does not answer.
     pub(crate) fn status(&self) -> Option<StatusReport> {
         Client::connect_in(&self.runtime, &self.interface).ok()?.status().ok()
-    }
-
-    /// Returns its interface.
-    pub(crate) fn interface(&self) -> &InterfaceName {
-        &self.interface
     }
 
     /// Returns its process ID.

@@ -97,7 +97,7 @@ fn measure(shape: &Shape, tunnel: &Tunnel, secs: u32, interrupt: &Interrupt) -> 
     };
     let flow = Numbered::start(&tunnel.near, NEAR.into(), &tunnel.far, tunnel.server, options)?;
     let status = || -> Result<Vec<StatusReport>> {
-        let reports = tunnel.daemons().iter().map(Daemon::status).collect::<Option<_>>();
+        let reports = tunnel.daemons.iter().map(Daemon::status).collect::<Option<_>>();
         reports.context("a daemon does not answer")
     };
     let watch = || -> Result<_> {

@@ -60,9 +60,9 @@ fn join(near: &Namespace, far: &Namespace, spec: Option<&LinkSpec>) -> Result<Op
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     /// The near daemon first; empty without a tunnel. Dropped before the namespaces.
-    daemons: Vec<Daemon>,
-    /// Dropped before the namespaces.
-    emulator: Option<Emulator>,
+    pub(crate) daemons: Vec<Daemon>,
+    /// The emulated link; `None` for a veth. Dropped before the namespaces.
+    pub(crate) emulator: Option<Emulator>,
     /// The namespace of the clients.
     pub(crate) near: Namespace,
     pub(crate) far: Namespace,
@@ -165,16 +165,6 @@ impl Tunnel {
     /// Ends the near daemon: what is started in its place has the same key.
     pub(crate) fn end_near_daemon(&mut self) {
         self.daemons.drain(..self.daemons.len().min(1));
-    }
-
-    /// Returns the emulated link; `None` for a veth.
-    pub(crate) fn emulator(&self) -> Option<&Emulator> {
-        self.emulator.as_ref()
-    }
-
-    /// Returns its daemons, the near one first; none without a tunnel.
-    pub(crate) fn daemons(&self) -> &[Daemon] {
-        &self.daemons
     }
 
     /// Reads the usage of its daemons.

@@ -40,7 +40,7 @@ pub(super) fn measure(bench: Bench<'_>, case: Case) -> Result<Outcome> {
 /// Measures the peak memory of either daemon since its start, including TCP at full rate both ways.
 fn memory(bench: Bench<'_>) -> Result<Outcome> {
     iperf::tcp(bench, 1, Direction::BothWays)?;
-    let peaks = bench.tunnel.daemons().iter().map(|daemon| machine::peak_rss_mib(daemon.id()));
+    let peaks = bench.tunnel.daemons.iter().map(|daemon| machine::peak_rss_mib(daemon.id()));
     let maximum = peaks.collect::<Result<Vec<_>>>()?.into_iter().fold(0.0, f64::max);
     Ok(Outcome::new(Sample::default().with(PEAK, maximum), 0.0))
 }

@@ -75,8 +75,9 @@ pub(super) fn steady(bench: Bench<'_>, omit: u32) -> Result<Outcome> {
     let Bench { tunnel, interrupt, .. } = bench;
     let (omit, span) = (Duration::from_secs(omit.into()), bench.span());
     let receiver = tunnel.listen()?;
-    let dropped =
-        || tunnel.emulator().map_or(0, |link| link.counters().iter().map(|end| end.dropped).sum::<u64>());
+    let dropped = || {
+        tunnel.emulator.as_ref().map_or(0, |link| link.counters().iter().map(|end| end.dropped).sum::<u64>())
+    };
     let (dropped_before, [near, far]) = (dropped(), tunnel.counters()?);
     let stream = connect(bench)?;
     let watched = stream.try_clone()?;
@@ -116,7 +117,7 @@ pub(super) fn steady(bench: Bench<'_>, omit: u32) -> Result<Outcome> {
     let rings = [&near, &far].into_iter().flat_map(|end| end.interfaces.values());
     let rings: u64 = rings.map(|interface| interface.tx_dropped).sum();
     let mbit = gbit * 1e3 / (last.at - first.at).as_secs_f64();
-    let share = payload_share(tunnel.daemons().is_empty());
+    let share = payload_share(tunnel.daemons.is_empty());
     let mean = round_trips.iter().sum::<f64>() / round_trips.len() as f64;
     let sample = Sample::default()
         .with(MBIT, mbit)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use weft_lab::flood::{self, Contents, Flood, Junk, ObservedMessage, Running, Sent, Sources, same_queue};
+use weft_lab::flood::{self, Contents, Flood, Junk, ObservedMessage, Sent, Sources, same_queue};
 use weft_tunnel::PublicKey;
 
 use super::attack::{Attack, Kind};
@@ -18,39 +18,36 @@ use crate::worker::Worker;
 const LOOK: Duration = Duration::from_secs(10);
 const MANY: usize = 4096;
 
-/// A prepared attack that has not begun.
-pub(super) enum Prepared {
-    Flood(Flood),
-    Scan(Box<Scanner>, u32),
-}
+/// Starts a prepared attack.
+pub(super) type Start<'a> = Box<dyn FnOnce() -> Result<SoFar> + 'a>;
+/// Returns what a running attack has sent so far. The attack ends when this is dropped.
+pub(super) type SoFar = Box<dyn Fn() -> Sent>;
 
-/// A running attack.
-pub(super) enum Attacking {
-    Flood(Running),
-    Scan(Arc<AtomicU64>, #[expect(dead_code, reason = "it ends when this is dropped")] Worker<Result<()>>),
-}
-
-impl Prepared {
-    /// Prepares the attack; an aimed attack observes the client, which has to be sending.
-    pub(super) fn new(attack: Attack, site: &Site, time: Duration, interrupt: &Interrupt) -> Result<Self> {
-        Ok(match attack.kind {
-            Kind::Scan => Self::Scan(Box::new(Scanner::new(site, interrupt)?), attack.per_second),
-            _ => Self::Flood(of_stranger(attack, &site.networks, site.key, time)?),
-        })
+/// Prepares the attack; an aimed attack observes the client, which has to be sending.
+pub(super) fn prepare<'a>(
+    attack: Attack,
+    site: &'a Site,
+    time: Duration,
+    interrupt: &Interrupt,
+) -> Result<Start<'a>> {
+    if attack.kind != Kind::Scan {
+        let flood = of_stranger(attack, &site.networks, site.key, time)?;
+        return Ok(Box::new(move || {
+            let running = site.networks.flood(flood)?;
+            Ok(Box::new(move || running.so_far()))
+        }));
     }
-
-    /// Starts the attack.
-    pub(super) fn start(self, site: &Site) -> Result<Attacking> {
-        match self {
-            Self::Flood(flood) => Ok(Attacking::Flood(site.networks.flood(flood)?)),
-            Self::Scan(scanner, per_second) => {
-                let sent = Arc::<AtomicU64>::default();
-                let counter = Arc::clone(&sent);
-                let work = move |stop: &AtomicBool| scanner.run(per_second, stop, &counter);
-                Ok(Attacking::Scan(sent, Worker::start("scan", work)?))
-            }
-        }
-    }
+    let scanner = Scanner::new(site, interrupt)?;
+    Ok(Box::new(move || {
+        let sent = Arc::<AtomicU64>::default();
+        let counter = Arc::clone(&sent);
+        let work = move |stop: &AtomicBool| scanner.run(attack.per_second, stop, &counter);
+        let scan = Worker::start("scan", work)?;
+        Ok(Box::new(move || {
+            let _ = &scan;
+            Sent { datagrams: sent.load(Relaxed), ..Sent::default() }
+        }))
+    }))
 }
 
 /// Returns the flood of a stranger; an aimed one observes the client, which has to be sending.
@@ -92,14 +89,4 @@ pub(crate) fn of_stranger(
         _ => (flood::Kind::Junk(Junk::Mixed), ports()),
     };
     Ok(Flood { kind, target, key, sources, per_second, time })
-}
-
-impl Attacking {
-    /// Returns the counters so far.
-    pub(super) fn so_far(&self) -> Sent {
-        match self {
-            Self::Flood(running) => running.so_far(),
-            Self::Scan(sent, _) => Sent { datagrams: sent.load(Relaxed), ..Sent::default() },
-        }
-    }
 }

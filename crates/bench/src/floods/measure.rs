@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use weft_report::StatusReport;
 
 use super::attack::{Attack, Kind};
-use super::attacker::Prepared;
+use super::attacker::prepare;
 use super::figures::{self, Moment};
 use super::load::{MBIT_PER_SECOND, PacedStream};
-use super::pinger::Pinger;
+use super::pinger;
 use super::site::Site;
-use super::visitors::{LIMIT, Visitors};
+use super::visitors::{self, LIMIT};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
 use crate::report::Sample;
@@ -37,9 +37,9 @@ pub(super) fn measure(
         _ => WARM_UP,
     };
     let stream = PacedStream::start(&site.networks.client, &site.networks.inside, GATEWAY, MBIT_PER_SECOND)?;
-    let pinger = Pinger::start(&site.networks.client)?;
+    let pings = pinger::start(&site.networks.client)?;
     // The flood lasts longer than everything measured beside it.
-    let prepared = Prepared::new(attack, &site, warm_up + span + LIMIT + WARM_UP, interrupt)?;
+    let start = prepare(attack, &site, warm_up + span + LIMIT + WARM_UP, interrupt)?;
     interrupt.sleep(WARM_UP)?;
     // Mbit/s of TCP payload received since a moment.
     let mbit = |(bytes, since): (u64, Instant)| {
@@ -49,22 +49,22 @@ pub(super) fn measure(
     interrupt.sleep(REST)?;
     let rest = mbit(rest);
 
-    let attacking = prepared.start(&site)?;
+    let sent_so_far = start()?;
     interrupt.sleep(warm_up)?;
     let moment = |site: &Site| -> Result<Moment> {
         let status: Option<StatusReport> = site.gateway.status();
         let cpu = site.gateway.usage()?.cpu;
-        Ok(Moment { at: Instant::now(), sent: attacking.so_far(), cpu, status })
+        Ok(Moment { at: Instant::now(), sent: sent_so_far(), cpu, status })
     };
     let (beside, before) = ((stream.bytes(), Instant::now()), moment(&site)?);
-    let visitors = Visitors::start(&site)?;
+    let visitors = visitors::start(&site)?;
     interrupt.sleep(span)?;
     let (beside, until) = (mbit(beside), Instant::now());
     // The gateway may report its status late; the window is closed already.
     let after = moment(&site)?;
-    let visits = visitors.finish()?;
+    let visits = visitors.join().map_err(|_| anyhow!("the visitors' thread panicked"))??;
     site.check()?;
-    drop((attacking, stream));
-    let pings = pinger.finish()?;
+    drop((sent_so_far, stream));
+    let pings = pings.finish()??;
     Ok(figures::sample([rest, beside], (&pings, until), &before, &after, &visits))
 }

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use socket2::{Domain, Protocol, Socket, Type};
 use weft_lab::Namespace;
 
@@ -34,26 +33,19 @@ pub(crate) struct Ping {
     pub(crate) took: Option<Duration>,
 }
 
-/// A running thread that pings.
-pub(crate) struct Pinger(Worker<io::Result<Vec<Ping>>>);
+/// Pings until it is finished, and then returns the pings once all are answered or lost.
+pub(crate) type Pinger = Worker<io::Result<Vec<Ping>>>;
 
-impl Pinger {
-    /// Starts pinging.
-    pub(crate) fn start(client: &Namespace) -> Result<Self> {
-        let open = || -> io::Result<Socket> {
-            let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
-            socket.connect(&SocketAddr::from((GATEWAY, 0)).into())?;
-            Ok(socket)
-        };
-        let socket = client.run(open)?;
-        let work = move |stop: &AtomicBool| stepping_forward(move || ping(socket, stop))();
-        Ok(Self(Worker::start("ping", work)?))
-    }
-
-    /// Stops pinging, and returns the pings once all are answered or lost.
-    pub(crate) fn finish(self) -> Result<Vec<Ping>> {
-        Ok(self.0.finish()??)
-    }
+/// Starts pinging.
+pub(crate) fn start(client: &Namespace) -> io::Result<Pinger> {
+    let open = || -> io::Result<Socket> {
+        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
+        socket.connect(&SocketAddr::from((GATEWAY, 0)).into())?;
+        Ok(socket)
+    };
+    let socket = client.run(open)?;
+    let work = move |stop: &AtomicBool| stepping_forward(move || ping(socket, stop))();
+    Worker::start("ping", work)
 }
 
 fn ping(mut socket: Socket, stop: &AtomicBool) -> io::Result<Vec<Ping>> {

@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
 use super::site::{Site, awaited_peer};
 use crate::peers::client::{Client, Workbench};
@@ -32,8 +32,8 @@ pub(super) struct Visits {
     pub(super) first_packets: Vec<Option<f64>>,
 }
 
-/// A running thread with all visitors.
-pub(super) struct Visitors(JoinHandle<io::Result<Visits>>);
+/// A thread with all visitors, which ends once they have succeeded, after [`LIMIT`] at the latest.
+pub(super) type Visitors = JoinHandle<io::Result<Visits>>;
 
 struct Awaited {
     client: Client,
@@ -41,21 +41,14 @@ struct Awaited {
     took: Option<Duration>,
 }
 
-impl Visitors {
-    /// Starts all strangers at once; with absent peers (in a scan) it also starts the awaited peers.
-    pub(super) fn start(site: &Site) -> Result<Self> {
-        let strangers = site.strangers()?;
-        let awaited = if site.absent > 0 { site.awaited()? } else { Vec::new() };
-        let awaited = awaited.into_iter().map(|client| Awaited { client, sent: None, took: None }).collect();
-        let sender = site.networks.inside.run(|| UdpSocket::bind((GATEWAY, 0)))?;
-        let visit = move || visit(strangers, awaited, &sender);
-        Ok(Self(std::thread::Builder::new().name("visitors".to_owned()).spawn(visit)?))
-    }
-
-    /// Waits until all visitors have succeeded, at most [`LIMIT`].
-    pub(super) fn finish(self) -> Result<Visits> {
-        Ok(self.0.join().map_err(|_| anyhow!("the visitors' thread panicked"))??)
-    }
+/// Starts all strangers at once; with absent peers (in a scan) it also starts the awaited peers.
+pub(super) fn start(site: &Site) -> Result<Visitors> {
+    let strangers = site.strangers()?;
+    let awaited = if site.absent > 0 { site.awaited()? } else { Vec::new() };
+    let awaited = awaited.into_iter().map(|client| Awaited { client, sent: None, took: None }).collect();
+    let sender = site.networks.inside.run(|| UdpSocket::bind((GATEWAY, 0)))?;
+    let visit = move || visit(strangers, awaited, &sender);
+    Ok(std::thread::Builder::new().name("visitors".to_owned()).spawn(visit)?)
 }
 
 fn visit(mut strangers: Vec<Client>, mut awaited: Vec<Awaited>, sender: &UdpSocket) -> io::Result<Visits> {

@@ -45,7 +45,7 @@ impl Workbench {
 /// A peer of the gateway.
 pub(crate) struct Client {
     tunnel: Tunnel,
-    socket: UdpSocket,
+    pub(crate) socket: UdpSocket,
     gateway: SocketAddr,
     pub(crate) inner: Ipv4Addr,
     /// How many handshakes have completed once there is a session for what was sent.
@@ -80,11 +80,6 @@ impl Client {
         socket.set_nonblocking(true)?;
         self.socket = socket;
         Ok(())
-    }
-
-    /// Returns the socket, for polling.
-    pub(crate) fn socket(&self) -> &UdpSocket {
-        &self.socket
     }
 
     /// Reports whether a handshake has completed.

@@ -86,12 +86,12 @@ impl Gateway {
 
     /// Requests the data of `wg show` over UAPI, and returns the number of peers.
     pub(super) fn dump(&self) -> Result<usize> {
-        Ok(weft_uapi::client::get(self.daemon.interface())?.state.peers.len())
+        Ok(weft_uapi::client::get(&self.daemon.interface)?.state.peers.len())
     }
 
     /// Returns the bytes of WireGuard messages received from a peer and sent to it so far.
     pub(super) fn carried(&self, peer: &PublicKey) -> Result<[u64; 2]> {
-        let state = weft_uapi::client::get(self.daemon.interface())?.state;
+        let state = weft_uapi::client::get(&self.daemon.interface)?.state;
         let peer =
             state.peers.iter().find(|of| of.public_key == *peer).context("the gateway has no such peer")?;
         Ok([peer.rx_bytes, peer.tx_bytes])

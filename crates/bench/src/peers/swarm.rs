@@ -49,7 +49,7 @@ impl Swarm {
         let mut clients = Vec::with_capacity(peers.len());
         for number in peers {
             let client = roster.client(number)?;
-            epoll.add(client.socket(), EpollEvent::new(EpollFlags::EPOLLIN, clients.len() as u64))?;
+            epoll.add(&client.socket, EpollEvent::new(EpollFlags::EPOLLIN, clients.len() as u64))?;
             clients.push(client);
         }
         Ok(Self { clients, epoll, bench: Workbench::new(), timers_at: Instant::now() })

@@ -207,7 +207,7 @@ impl Site {
             std::thread::sleep(Duration::from_micros(100));
         };
         // Nothing reads what arrives from now on: the kernel drops what this buffer does not hold.
-        Ok(setsockopt(peer.client.socket(), sockopt::RcvBuf, &1)?)
+        Ok(setsockopt(&peer.client.socket, sockopt::RcvBuf, &1)?)
     }
 
     /// Returns the number of peers of each packet thread.
@@ -271,7 +271,7 @@ impl Site {
                 ensure!((segment, batch.len()) == (MESSAGE, MESSAGES * MESSAGE), "a peer has no session");
                 stock.messages.write_all_at(&batch, (number * BATCH_DISTANCE) as u64)?;
             }
-            socket::set_segment(client.socket(), MESSAGE)?;
+            socket::set_segment(&client.socket, MESSAGE)?;
         }
         Ok(())
     }
@@ -282,7 +282,7 @@ impl Site {
         let (gateway, mut uploads, mut downloads) = (&self.gateway, Vec::new(), Vec::new());
         for (number, SitePeer { client, shard, flows, stock }) in self.peers.iter_mut().enumerate() {
             if case.has_upload() {
-                uploads.push(Sender { shard: *shard, what: What::Upload(client.socket(), stock) });
+                uploads.push(Sender { shard: *shard, what: What::Upload(&client.socket, stock) });
             }
             if let [Some(own), other] = flows
                 && case.has_download()

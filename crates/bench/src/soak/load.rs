@@ -1,7 +1,6 @@
 //! The traffic between the gateway and its client.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use weft_lab::numbered::{Numbered, NumberedOptions, NumberedReport, Replies};
@@ -12,7 +11,7 @@ use super::progress::Watch;
 use super::requests::Requests;
 use super::site::Site;
 use crate::floods::load::PacedStream;
-use crate::floods::pinger::{Ping, Pinger};
+use crate::floods::pinger::{self, Ping, Pinger};
 use crate::floods::site::CLIENT;
 use crate::site::GATEWAY;
 
@@ -100,14 +99,14 @@ impl Passing {
         let flows = |from: (_, _), to: (_, _)| Numbered::start(from.0, from.1, to.0, to.1, options);
         Ok(Self {
             flows: [flows(client, gateway)?, flows(gateway, client)?],
-            pinger: Pinger::start(&networks.client)?,
+            pinger: pinger::start(&networks.client)?,
         })
     }
 
     /// Ends the flows, and waits for what is on its way.
     pub(super) fn finish(self) -> Result<Passed> {
         self.flows.iter().for_each(Numbered::stop);
-        let pings = self.pinger.finish()?;
+        let pings = self.pinger.finish()??;
         Ok(Passed { flows: self.flows.map(Numbered::finish), pings })
     }
 }
@@ -135,13 +134,4 @@ fn disorder(name: &str, report: &NumberedReport) -> Option<String> {
         .iter()
         .all(|tally| (tally.out_of_order, tally.duplicates, tally.corrupt) == (0, 0, 0));
     (!is_clean).then(|| format!("{name}: out of order, twice or changed: {report:?}"))
-}
-
-/// Waits until `condition` holds, at most for `limit`.
-pub(super) fn wait_for(limit: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
-    let start = Instant::now();
-    while !condition()? && start.elapsed() < limit {
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@ use weft_lab::flood::Running;
 use weft_report::StatusReport;
 
 use super::figures::{Figures, Lost, Process, Times, counted_since};
-use super::load::{Lasting, Passing, wait_for};
+use super::load::{Lasting, Passing};
 use super::peers::Visitors;
 use super::schedule::{Restart, Schedule};
 use super::service::keep_log;
@@ -205,15 +205,19 @@ impl Interval<'_> {
         figures.losers = self.visitors.seen.losers();
         let peers = (peers_lost - before.peers[3]).saturating_sub(figures.late);
         figures.lost = Lost { peers, ..lost };
-        wait_for(COUNTED, || {
+        let limit = Instant::now() + COUNTED;
+        loop {
             let gateway = self.site.service.status()?;
             let kernel = self.site.kernel_drops()?.saturating_sub(before.kernel);
             figures.counted = counted_since(&gateway, &before.gateway) + kernel;
             if let (Some(now), Some(before)) = (self.site.client_daemon.status(), &before.client) {
                 figures.counted += counted_since(&now, before);
             }
-            Ok(figures.lost.total() <= figures.counted + self.surplus)
-        })?;
+            if figures.lost.total() <= figures.counted + self.surplus || Instant::now() >= limit {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
         if figures.lost.total() > figures.counted + self.surplus {
             let Figures { lost, counted, ref losers, .. } = *figures;
             let fault = format!("{lost:?} of {losers:?} did not arrive, and {counted} packets were counted");
