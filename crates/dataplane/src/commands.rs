@@ -1,16 +1,15 @@
 //! Commands of the control thread to the event loop, executed in slices between packets.
 
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Instant;
 
-use weft_tunnel::{Change, PeerSnapshot, Tunnel};
+use weft_tun::FlowQueues;
+use weft_tunnel::{Change, PeerSnapshot, PublicKey, Tunnel};
 use weft_udp::{BindError, Descriptor, ShardSockets, UdpConfig};
 
 use crate::Snapshot;
-use crate::barrier::Barrier;
 use crate::capture::Tap;
-use crate::standstill::{Cargo, Relocation};
 use crate::turn::Turn;
 
 /// A command of the control thread to the event loop. If the caller no longer waits for an answer, the answer
@@ -70,17 +69,20 @@ pub enum Command {
         /// Receives nanoseconds.
         answer: mpsc::SyncSender<u64>,
     },
-    /// Change the tunnel when all event loops do, while no outbound packet is under way.
-    ChangeTogether {
-        barrier: Arc<Barrier<Cargo>>,
-        changes: Vec<Change>,
-        /// Receives the changes that were not made: all, or none.
-        answer: mpsc::SyncSender<Vec<Change>>,
+    /// Take out a peer, for packet thread `to`.
+    TakePeer {
+        peer: PublicKey,
+        to: u16,
+        /// Receives the peer; `None` if this event loop does not have it, or it cannot move now.
+        answer: mpsc::SyncSender<Option<Box<MovedPeer>>>,
     },
-    /// Take part in the move of a peer to another packet thread.
-    Relocate {
-        relocation: Relocation,
-        /// Notified when this event loop goes on.
+    /// Note that a peer belongs to packet thread `to` now.
+    PeerMoved {
+        peer: PublicKey,
+        to: u16,
+        /// For the event loop that has the peer from now on.
+        moved: Option<Box<MovedPeer>>,
+        /// Notified when that is done.
         answer: mpsc::SyncSender<()>,
     },
     /// Confirm that the event loop takes turns.
@@ -90,6 +92,14 @@ pub enum Command {
     },
     /// End the event loop.
     Stop,
+}
+
+/// A peer on its way to another packet thread.
+#[derive(Debug)]
+pub struct MovedPeer {
+    pub(super) peer: weft_tunnel::MovedPeer,
+    /// The queues of its flows, and of all others of the packet thread.
+    pub(super) flows: Option<FlowQueues>,
 }
 
 /// Weight of the changes in one turn: about 0.1 ms, as long as a batch of packets takes.

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use weft_tun::{Tun, TunStatsSnapshot};
-use weft_tunnel::{Change, ControlQueue, DropCounters, DropReason, Event, Tunnel};
+use weft_tunnel::{Change, ControlQueue, DropCounters, DropReason, Event, PublicKey, Tunnel};
 use weft_udp::Udp;
 
 use crate::answers;
@@ -23,10 +23,11 @@ use crate::junk_filter::JunkFilter;
 use crate::log_limit::LogLimit;
 use crate::outbound::Outbound;
 use crate::siblings::Siblings;
-use crate::standstill::{Standing, Standstill};
 use crate::timing::{Stage, TurnClock, x25519_time};
 use crate::turn::Turn;
-use crate::{Command, DataplaneError, OnEvent, OnSockets, PacketThread, QueueDepths, SendFailure, Snapshot};
+use crate::{
+    Command, DataplaneError, MovedPeer, OnEvent, OnSockets, PacketThread, QueueDepths, SendFailure, Snapshot,
+};
 
 /// Maximum number of handshake messages and keepalives that wait for the socket.
 const CONTROL_SLOTS: usize = 256;
@@ -55,8 +56,6 @@ pub struct EventLoop<T, U, S> {
     captures: Captures,
     /// The connections to the other packet threads of the interface, if there are any.
     siblings: Option<Siblings>,
-    /// What all event loops of the interface are about to do at the same time.
-    standstill: Option<Standstill>,
     moved_limit: LogLimit,
     failed_limit: LogLimit,
 }
@@ -86,7 +85,6 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             clock: TurnClock::new(),
             captures: Captures::default(),
             siblings: None,
-            standstill: None,
             moved_limit: LogLimit::default(),
             failed_limit: LogLimit::default(),
         }
@@ -123,11 +121,6 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
         let now = self.clock.begin();
-        // Before commands: those after a move count on it.
-        let halts = self.standstill.is_some() && self.follow_standstill(cx, now);
-        if let Some(siblings) = &mut self.siblings {
-            siblings.pause(halts);
-        }
         let commands = match self.commands(cx, now) {
             Poll::Ready(()) => return Poll::Ready(Ok(())),
             Poll::Pending => commands::turn_of(self.unfinished.as_ref()),
@@ -146,15 +139,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let outbound =
-            if halts { Ok(Turn::Idle) } else { outbound.turn(cx, clock, tunnel, tun, udp, captures) };
-        let outbound = match outbound {
+        let outbound = match outbound.turn(cx, clock, tunnel, tun, udp, captures) {
             Ok(turn) => turn,
             Err(error) => return Poll::Ready(Err(error)),
-        };
-        let moves = match &self.siblings {
-            Some(siblings) => self.inbound.follow_moves(now, siblings),
-            None => Turn::Idle,
         };
         let Self { tunnel, tun, captures, .. } = self;
         if let Err(error) = answers::write(cx, tunnel, tun, captures) {
@@ -173,8 +160,6 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             || handshakes == Turn::Busy
             || inbound == Turn::Busy
             || outbound == Turn::Busy
-            || moves == Turn::Busy
-            || self.standstill.as_ref().is_some_and(|of| of.waits_until().is_none())
             || self.has_timers_left(now)
             || self.tunnel.has_ready_staged() && !self.outbound.is_blocked();
         self.clock.end(is_busy);
@@ -269,14 +254,12 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 Some(Command::Load { answer }) => {
                     let _ = answer.try_send(self.clock.busy_ns());
                 }
-                Some(Command::Relocate { relocation, answer }) => {
-                    let Self { tunnel, inbound, .. } = self;
-                    let standstill = Standstill::to_move(cx, now, relocation, answer, tunnel, inbound);
-                    self.stand_still(standstill);
+                Some(Command::TakePeer { peer, to, answer }) => {
+                    let _ = answer.try_send(self.take_peer(cx, now, &peer, to));
                 }
-                Some(Command::ChangeTogether { barrier, changes, answer }) => {
-                    let standstill = Standstill::to_change(cx, now, barrier, changes, answer, &self.tunnel);
-                    self.stand_still(standstill);
+                Some(Command::PeerMoved { peer, to, moved, answer }) => {
+                    self.peer_moved(now, &peer, to, moved);
+                    let _ = answer.try_send(());
                 }
                 Some(Command::Ping { answer }) => {
                     let _ = answer.try_send(());
@@ -286,29 +269,27 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
     }
 
-    /// Takes part in a standstill, from the next turn on.
-    fn stand_still(&mut self, standstill: Standstill) {
-        match self.standstill {
-            // The last one still waits for another thread.
-            Some(_) => standstill.refuse(),
-            None => self.standstill = Some(standstill),
-        }
+    /// Takes out a peer, which goes to another packet thread. What was opened for it is in the kernel, so
+    /// that the other thread overtakes nothing.
+    fn take_peer(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        peer: &PublicKey,
+        to: u16,
+    ) -> Option<Box<MovedPeer>> {
+        let Poll::Ready(Ok(())) = self.tun.poll_send_ready(cx) else { return None };
+        let peer = self.tunnel.take_peer(peer, to, now, self.outbound.queue())?;
+        Some(Box::new(MovedPeer { peer, flows: self.tun.flow_queues() }))
     }
 
-    /// Goes on with a standstill. Returns true if the TUN and outbound packets are to be left alone in this
-    /// turn.
-    fn follow_standstill(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        let Self { standstill, tunnel, tun, inbound, outbound, .. } = self;
-        let Some(standing) = standstill.as_mut().map(|of| of.turn(cx, now, tunnel, tun, inbound, outbound))
-        else {
-            return false;
-        };
-        if standing == Standing::IsOver
-            && let Some(over) = standstill.take()
-        {
-            over.answer();
+    /// Takes over a peer that moved here, or notes where it went.
+    fn peer_moved(&mut self, now: Instant, peer: &PublicKey, to: u16, moved: Option<Box<MovedPeer>>) {
+        let Some(moved) = moved else { return self.tunnel.foreign_peer_moved(peer, to) };
+        if let Some(flows) = &moved.flows {
+            self.tun.inherit_flow_queues(flows);
         }
-        standing == Standing::Halts
+        self.tunnel.adopt_peer(moved.peer, now, self.outbound.queue());
     }
 
     /// Handles messages from the handshake sockets, whether the TUN has room or not.
@@ -365,8 +346,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         // Timers that are due and not handled wait for the control queue: either the socket wakes the loop,
         // or the loop is busy.
         let deadline = deadline.filter(|at| *at > now);
-        let standstill = self.standstill.as_ref().and_then(Standstill::waits_until);
-        let deadline = [deadline, self.inbound.deadline(), standstill].into_iter().flatten().min();
+        let deadline = [deadline, self.inbound.deadline()].into_iter().flatten().min();
         let Some(deadline) = deadline else {
             self.armed_for = None;
             return;

@@ -10,20 +10,11 @@ use weft_tunnel::{Change, PublicKey};
 use weft_udp::{self as udp, BindError, UdpConfig};
 
 use crate::balance::Balance;
-use crate::barrier::{Barrier, DRAIN};
-use crate::placement::{Placement, Step};
-use crate::standstill::Relocation;
+use crate::placement::Placement;
 use crate::{Command, DataplaneError, Snapshot, capture};
 
 /// Capacity of the channel of commands to an event loop.
 const COMMANDS: usize = 64;
-
-/// How long the move of a peer may take: the event loops end it much earlier, if they run at all.
-const RELOCATION: Duration = Duration::from_secs(2);
-
-/// How often event loops are asked to make changes at the same time. A loop that has more to send than it can
-/// in a few milliseconds has a chance to do so in between.
-const TOGETHER: usize = 20;
 
 /// A handle for sending commands to the packet threads of an interface. Its calls wait for the event loops,
 /// usually a fraction of a millisecond; they must not be made from within a tokio runtime.
@@ -147,21 +138,20 @@ impl Handle {
         let Some(from) = from.filter(|from| *from != to && usize::from(to) < self.event_loops.len()) else {
             return Ok(false);
         };
-        let relocation = Relocation::new(peer, from, to, self.event_loops.len());
-        let ask = |event_loop: &EventLoopHandle| {
-            event_loop.ask(|answer| Command::Relocate { relocation: relocation.clone(), answer })
-        };
-        let asked = self.event_loops.iter().map(ask).collect::<Result<Vec<_>, _>>()?;
-        // An event loop that hangs hears of the move, or of its end, when it goes on.
-        let deadline = Instant::now() + RELOCATION;
-        for Awaited(answered) in asked {
-            let _ = answered.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-        }
-        if !relocation.conclude() {
+        let asked = self.send_each(|_, answer| Command::TakePeer { peer, to, answer })?;
+        // Only the event loop that has the peer is waited for: until the other one has it, its packets are
+        // dropped.
+        let taken = asked.into_iter().nth(usize::from(from)).map(Awaited::wait).transpose()?.flatten();
+        let Some(moved) = taken else {
             shared.balance.called_off(peer);
             tracing::debug!(%peer, from, to, "a peer cannot move between packet threads now");
             return Ok(false);
-        }
+        };
+        let mut moved = Some(moved);
+        self.ask_each(|number, answer| {
+            let moved = moved.take_if(|_| number == usize::from(to));
+            Command::PeerMoved { peer, to, moved, answer }
+        })?;
         shared.placement.moved(peer, to);
         shared.balance.moved(Instant::now());
         shared.moves += 1;
@@ -172,11 +162,7 @@ impl Handle {
     /// Returns the changes for the tunnel of each event loop, in order. None of them runs yet.
     pub fn configure(&self, changes: Vec<Change>) -> Vec<Vec<Change>> {
         let Some(mut shared) = self.lock() else { return vec![changes] };
-        let mut all: Vec<_> = self.event_loops.iter().map(|_| Vec::new()).collect();
-        for Step { each, .. } in shared.placement.distribute(changes) {
-            all.iter_mut().zip(each).for_each(|(all, mut more)| all.append(&mut more));
-        }
-        all
+        shared.placement.assign(changes)
     }
 
     /// Applies changes to the tunnels, and returns when all are applied.
@@ -188,40 +174,9 @@ impl Handle {
             return self.event_loops[0].ask(|answer| Command::Change { changes, answer })?.wait();
         };
         // The lock is held, so that all event loops apply all changes in the same order.
-        for Step { mut each, reroutes } in shared.placement.distribute(changes) {
-            if reroutes {
-                each = self.change_together(each)?;
-            }
-            self.change_each(each)?;
-        }
-        Ok(())
-    }
-
-    fn change_each(&self, each: Vec<Vec<Change>>) -> Result<(), DataplaneError> {
-        if each.iter().all(Vec::is_empty) {
-            return Ok(());
-        }
-        let mut each = each.into_iter();
+        let mut each = shared.placement.assign(changes).into_iter();
         let change = |_, answer| Command::Change { changes: each.next().unwrap_or_default(), answer };
         self.ask_each(change).map(drop)
-    }
-
-    /// Applies changes in all event loops while no outbound packet is under way. Returns those that were not
-    /// applied: none, or all if event loops have too much to do.
-    fn change_together(&self, mut each: Vec<Vec<Change>>) -> Result<Vec<Vec<Change>>, DataplaneError> {
-        for _ in 0..TOGETHER {
-            let barrier = Arc::new(Barrier::new(self.event_loops.len(), 0));
-            each = self.ask_each(|number, answer| {
-                let changes = each.get_mut(number).map(std::mem::take).unwrap_or_default();
-                Command::ChangeTogether { barrier: Arc::clone(&barrier), changes, answer }
-            })?;
-            if barrier.conclude() {
-                return Ok(each);
-            }
-            std::thread::sleep(DRAIN);
-        }
-        tracing::info!("packet threads have much to do: packets to addresses that change peers may be lost");
-        Ok(each)
     }
 
     /// Changes the UDP port and the mark, both or neither. Returns the port in use.
@@ -322,12 +277,17 @@ impl Handle {
     /// Sends a command to each event loop, and returns their answers, in order. They work at the same time.
     fn ask_each<T>(
         &self,
-        mut command: impl FnMut(usize, mpsc::SyncSender<T>) -> Command,
+        command: impl FnMut(usize, mpsc::SyncSender<T>) -> Command,
     ) -> Result<Vec<T>, DataplaneError> {
+        self.send_each(command)?.into_iter().map(Awaited::wait).collect()
+    }
+
+    fn send_each<T>(
+        &self,
+        mut command: impl FnMut(usize, mpsc::SyncSender<T>) -> Command,
+    ) -> Result<Vec<Awaited<T>>, DataplaneError> {
         let asked = self.event_loops.iter().enumerate();
-        let asked = asked.map(|(number, event_loop)| event_loop.ask(|answer| command(number, answer)));
-        let asked = asked.collect::<Result<Vec<_>, _>>()?;
-        asked.into_iter().map(Awaited::wait).collect()
+        asked.map(|(number, event_loop)| event_loop.ask(|answer| command(number, answer))).collect()
     }
 
     fn lock(&self) -> Option<std::sync::MutexGuard<'_, Shared>> {

@@ -13,8 +13,6 @@ use weft_udp::{RecvBuffers, Udp, cost_of};
 
 use crate::DataplaneError;
 use crate::capture::Captures;
-use crate::detours::{Detours, Passage, Taken};
-use crate::flushes::Flushes;
 use crate::siblings::{HandedOver, Message, Siblings};
 use crate::timing::{Stage, TurnClock};
 use crate::turn::Turn;
@@ -49,9 +47,6 @@ pub(super) struct Inbound {
     stalled: bool,
     failures: Failures,
     handshake_failures: Failures,
-    /// The peers that just moved here.
-    detours: Detours,
-    flushes: Flushes,
     /// A slab without room for data: it only serves handshakes while the TUN is stalled.
     no_plain: PlainSlab,
 }
@@ -67,8 +62,6 @@ impl Inbound {
             stalled: false,
             failures: Failures::default(),
             handshake_failures: Failures::default(),
-            detours: Detours::default(),
-            flushes: Flushes::default(),
             no_plain: PlainSlab::new(0),
         }
     }
@@ -77,21 +70,7 @@ impl Inbound {
     /// because there may be time for handshakes again.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let stall = self.waiting.filter(|_| !self.stalled).map(|(since, _)| since + STALL);
-        [stall, self.handshakes_at, self.detours.deadline()].into_iter().flatten().min()
-    }
-
-    /// Returns the peers that moved here, and whose next session is not in use yet.
-    pub(super) fn detours(&mut self) -> &mut Detours {
-        &mut self.detours
-    }
-
-    /// Goes on with what keeps packets in order after a peer moved between packet threads.
-    pub(super) fn follow_moves(&mut self, now: Instant, siblings: &Siblings) -> Turn {
-        let Self { buffers, flushes, detours, .. } = self;
-        let waits_here = |source| buffers.has_any_of(source) || detours.has_ready();
-        let mut is_busy = !flushes.answer(siblings, waits_here);
-        is_busy |= detours.are_any() && !detours.turn(now, siblings);
-        if is_busy { Turn::Busy } else { Turn::Idle }
+        [stall, self.handshakes_at].into_iter().flatten().min()
     }
 
     /// Handles messages from the handshake sockets, and those that other packet threads handed over: neither
@@ -118,7 +97,7 @@ impl Inbound {
             return Ok(Turn::Idle);
         }
         clock.begin_stage();
-        let Self { handshakes, buffers, no_plain, handshake_failures, flushes, .. } = self;
+        let Self { handshakes, buffers, no_plain, handshake_failures, .. } = self;
         let mut messages = 0;
         while messages < HANDSHAKES && tunnel.has_time_for_handshakes(now) {
             if let Some(siblings) = siblings.as_deref_mut()
@@ -127,14 +106,11 @@ impl Inbound {
                 messages += 1;
                 match message {
                     Message::Handshake(HandedOver { meta, bytes }) => {
-                        let handled = tunnel.handle_handed_over(&meta, &bytes, now, control);
-                        conclude(handled, Some(siblings), tunnel, &meta, &bytes);
+                        // The tunnel counts drops.
+                        let _ = tunnel.handle_handed_over(&meta, &bytes, now, control);
                     }
                     Message::Endpoint { peer, endpoint } => {
                         let _void = tunnel.apply(Change::Endpoint { peer, endpoint }, now);
-                    }
-                    Message::Flush { peer, source, from: to } => {
-                        flushes.ask(peer, source, to);
                     }
                 }
                 continue;
@@ -216,14 +192,11 @@ impl Inbound {
                 has_received = true;
                 is_empty = self.receive(cx, now, udp)?;
                 if let Some(siblings) = siblings.as_deref_mut() {
-                    is_empty &= self.take_data(cx, siblings, tunnel, now);
-                }
-                if is_empty {
-                    self.flushes.mark_received();
+                    is_empty &= self.take_data(cx, clock, tunnel, tun, control, captures, siblings)?;
                 }
                 clock.end_stage(Stage::Receive);
             }
-            if self.buffers.is_done() && !self.detours.has_ready() {
+            if self.buffers.is_done() {
                 return Ok(if is_empty { Turn::Idle } else { Turn::Busy });
             }
             if self.stalled {
@@ -231,7 +204,7 @@ impl Inbound {
                 self.drop_data(now, tunnel, control, captures, siblings.as_deref());
                 budget = 0;
             } else {
-                let cost = if captures.is_on() || self.detours.are_any() {
+                let cost = if captures.is_on() {
                     self.open::<true>(clock, budget, tunnel, tun, control, captures, siblings.as_deref())?
                 } else {
                     self.open::<false>(clock, budget, tunnel, tun, control, captures, siblings.as_deref())?
@@ -270,35 +243,56 @@ impl Inbound {
         Ok(false)
     }
 
-    /// Takes data that other packet threads handed over into free buffers. Returns whether no more waits, and
-    /// the waker is registered.
+    /// Takes data that other packet threads handed over into free buffers. What is of a session from before
+    /// its peer moved here comes before everything that was received here, and is opened at once. Returns
+    /// whether no more waits, and the waker is registered.
+    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
+    #[inline(never)]
     fn take_data(
         &mut self,
         cx: &mut Context<'_>,
-        siblings: &mut Siblings,
+        clock: &TurnClock,
         tunnel: &mut Tunnel,
-        now: Instant,
-    ) -> bool {
-        while !siblings.is_paused() && self.buffers.make_room() && self.detours.have_room() {
-            let Poll::Ready(Some(data)) = siblings.poll_data(cx) else { return true };
-            let fits = match self.detours.take(tunnel, data, now) {
-                Taken::Done => true,
-                // What is not accepted is counted.
-                Taken::Other(HandedOver { meta, bytes }) => {
-                    tunnel.accept_handed_over(&bytes).is_err() || self.buffers.push_copy(&meta, &bytes)
-                }
-                Taken::Dropped => false,
+        tun: &mut impl Tun,
+        control: &mut ControlQueue,
+        captures: &mut Captures,
+        siblings: &mut Siblings,
+    ) -> Result<bool, DataplaneError> {
+        let mut cost = 0;
+        let mut is_empty = false;
+        while self.buffers.make_room()
+            && cost < BUDGET
+            && (self.stalled || tun.plain_slab().room() >= MAX_PACKET)
+        {
+            let Poll::Ready(Some(HandedOver { meta, mut bytes })) = siblings.poll_data(cx) else {
+                is_empty = true;
+                break;
             };
-            tunnel.count_drop(DropReason::Overload, u64::from(!fits));
+            match tunnel.accept_handed_over(&mut bytes) {
+                Ok(true) if self.stalled => tunnel.count_drop(DropReason::TunStalled, 1),
+                Ok(true) => {
+                    cost += cost_of(bytes.len(), 1);
+                    open::<true>(&meta, &mut bytes, clock.now(), tunnel, tun, control, captures, None)?;
+                }
+                Ok(false) => {
+                    let is_full = !self.buffers.push_copy(&meta, &bytes);
+                    tunnel.count_drop(DropReason::Overload, u64::from(is_full));
+                }
+                // It is counted.
+                Err(_) => {}
+            }
         }
-        false
+        if cost > 0 {
+            tun.flush().map_err(DataplaneError::Tun)?;
+        }
+        Ok(is_empty)
     }
 
     /// Opens received datagrams, as far as budget and slab allow, and hands the packets to the writers.
-    /// Returns the cost. `OBSERVED` is true while a capture runs, or a peer has just moved here; otherwise
-    /// packets do not pay for the checks.
+    /// Returns the cost. `CAPTURED` is true while a capture runs; otherwise packets do not pay for the
+    /// checks.
     #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
-    fn open<const OBSERVED: bool>(
+    fn open<const CAPTURED: bool>(
         &mut self,
         clock: &mut TurnClock,
         budget: usize,
@@ -309,14 +303,6 @@ impl Inbound {
         siblings: Option<&Siblings>,
     ) -> Result<usize, DataplaneError> {
         let (now, mut cost) = (clock.now(), 0);
-        while OBSERVED
-            && cost < budget
-            && tun.plain_slab().room() >= MAX_PACKET
-            && let Some(HandedOver { meta, mut bytes }) = self.detours.next_ready()
-        {
-            cost += cost_of(bytes.len(), 1);
-            open::<true>(&meta, &mut bytes, now, tunnel, tun, control, captures, siblings)?;
-        }
         while cost < budget && tun.plain_slab().room() >= MAX_PACKET {
             let Some(mut received) = self.buffers.next() else { break };
             let (meta, is_recorded) = (received.meta, received.is_authentic);
@@ -324,14 +310,7 @@ impl Inbound {
             let mut is_authentic = false;
             for datagram in received.whole().chunks_mut(meta.stride) {
                 cost += cost_of(datagram.len(), 1);
-                if OBSERVED
-                    && let passage @ (Passage::Waits | Passage::Drop) =
-                        self.detours.passage(tunnel, &meta, datagram, now)
-                {
-                    tunnel.count_drop(DropReason::Overload, u64::from(passage == Passage::Drop));
-                    continue;
-                }
-                if open::<OBSERVED>(&meta, datagram, now, tunnel, tun, control, captures, siblings)? {
+                if open::<CAPTURED>(&meta, datagram, now, tunnel, tun, control, captures, siblings)? {
                     is_authentic = true;
                 } else if !Tunnel::is_data(datagram) && !tunnel.has_time_for_handshakes(now) {
                     // Without handshake sockets, handshakes arrive here, and one costs as much as hundreds
@@ -357,7 +336,6 @@ impl Inbound {
         captures: &mut Captures,
         siblings: Option<&Siblings>,
     ) {
-        tunnel.count_drop(DropReason::TunStalled, self.detours.drop_all());
         while let Some(mut received) = self.buffers.next() {
             let meta = received.meta;
             for datagram in received.whole().chunks_mut(meta.stride) {
@@ -399,11 +377,11 @@ impl Failures {
     }
 }
 
-/// Opens a datagram, and stages its packet for the TUN. Returns whether there is one. `OBSERVED` as in
+/// Opens a datagram, and stages its packet for the TUN. Returns whether there is one. `CAPTURED` as in
 /// [`Inbound::open`].
 #[inline]
 #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
-fn open<const OBSERVED: bool>(
+fn open<const CAPTURED: bool>(
     meta: &RecvMeta,
     datagram: &mut [u8],
     now: Instant,
@@ -414,11 +392,11 @@ fn open<const OBSERVED: bool>(
     siblings: Option<&Siblings>,
 ) -> Result<bool, DataplaneError> {
     let opened = tunnel.handle_datagram(meta, datagram, now, tun.plain_slab(), control);
-    if OBSERVED {
+    if CAPTURED {
         captures.received(tunnel, meta, datagram);
     }
     let Some(packet) = conclude(opened, siblings, tunnel, meta, datagram) else { return Ok(false) };
-    if OBSERVED {
+    if CAPTURED {
         captures.written(tunnel, tun.plain_slab().get(packet), false);
     }
     tun.send(packet).map_err(DataplaneError::Tun)?;

@@ -13,15 +13,12 @@ use weft_udp::UdpSockets;
 
 mod answers;
 mod balance;
-mod barrier;
 pub mod capture;
 mod commands;
 mod controller;
-mod detours;
 mod event_loop;
 #[cfg(test)]
 mod fake_kernel;
-mod flushes;
 mod handle;
 mod inbound;
 mod initiation_filter;
@@ -30,22 +27,18 @@ mod log_limit;
 mod model;
 mod outbound;
 mod placement;
-mod routes;
 mod siblings;
 mod snapshot;
-mod standstill;
-mod sync;
 mod timing;
 mod turn;
 
-pub use commands::Command;
+pub use commands::{Command, MovedPeer};
 pub use controller::{Configured, Controller};
 pub use event_loop::EventLoop;
 pub use handle::Handle;
 pub use model::Model;
 pub use siblings::Siblings;
 pub use snapshot::{PacketThread, QueueDepths, SendFailure, Snapshot};
-pub use standstill::Relocation;
 pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};
 
 /// Returns a runtime for an event loop, on the thread that calls `block_on`. It has no other thread.

@@ -37,8 +37,6 @@ pub(super) struct Outbound {
     blocked: bool,
     send_failure: Option<SendFailure>,
     handed_over_bytes: u64,
-    /// Whether the queues of the TUN are not read, because a peer moves between packet threads.
-    is_paused: bool,
 }
 
 impl Outbound {
@@ -50,7 +48,6 @@ impl Outbound {
             blocked: false,
             send_failure: None,
             handed_over_bytes: 0,
-            is_paused: false,
         }
     }
 
@@ -59,14 +56,9 @@ impl Outbound {
         self.blocked
     }
 
-    /// Reads the queues of the TUN no longer, or again. What was read is sent.
-    pub(super) fn pause(&mut self, is_paused: bool) {
-        self.is_paused = is_paused;
-    }
-
-    /// Reports whether nothing waits that was taken from the TUN.
-    pub(super) fn is_empty(&self) -> bool {
-        self.ahead.is_empty() && self.queue.len() == 0
+    /// Returns the sealed messages that wait for the socket.
+    pub(super) fn queue(&mut self) -> &mut TransmitQueue {
+        &mut self.queue
     }
 
     /// Returns the newest datagram that could not be sent.
@@ -119,7 +111,7 @@ impl Outbound {
             }
             if !has_read && self.ahead.room() > 0 {
                 has_read = true;
-                match self.read(cx, tun) {
+                match tun.poll_recv_many(cx, &mut self.batches, self.ahead.room()) {
                     Poll::Ready(Ok(0)) => return Err(DataplaneError::DeviceGone),
                     Poll::Ready(Ok(bytes)) => {
                         budget = budget.saturating_sub(self.hand_over(tunnel, tun, bytes));
@@ -137,16 +129,6 @@ impl Outbound {
                 self.seal::<false>(clock, tunnel, &mut budget, captures);
             }
             has_read &= !self.ahead.is_empty();
-        }
-    }
-
-    fn read(&mut self, cx: &mut Context<'_>, tun: &mut impl Tun) -> Poll<std::io::Result<usize>> {
-        if !self.is_paused {
-            return tun.poll_recv_many(cx, &mut self.batches, self.ahead.room());
-        }
-        match tun.recv_rest(cx, &mut self.batches, self.ahead.room()) {
-            0 => Poll::Pending,
-            bytes => Poll::Ready(Ok(bytes)),
         }
     }
 

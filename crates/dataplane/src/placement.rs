@@ -2,31 +2,15 @@
 
 use std::collections::HashMap;
 
-use ipnet::IpNet;
 use weft_tunnel::{Change, PeerConfig, PublicKey};
-
-use crate::routes::Routes;
 
 /// The share of a core below which a packet thread counts as idle.
 const IDLE: f64 = 0.05;
-/// The weight of the changes that all packet threads make at the same time, about: while they make them, they
-/// read nothing for less than a millisecond.
-const STEP_WEIGHT: usize = 512;
-
-/// Changes for each packet thread, in order.
-#[derive(Debug)]
-pub(crate) struct Step {
-    pub(crate) each: Vec<Vec<Change>>,
-    /// Whether addresses change from a peer of one packet thread to that of another. Packets to them that are
-    /// under way between the two would find no peer, so all have to make the changes while there are none.
-    pub(crate) reroutes: bool,
-}
 
 /// The packet thread of each peer.
 #[derive(Debug)]
 pub(crate) struct Placement {
     shards: HashMap<PublicKey, u16>,
-    routes: Routes,
     /// Number of peers of each packet thread.
     peers: Vec<usize>,
     /// The share of a core that each packet thread takes, with a guess for the peers that were placed since.
@@ -38,13 +22,7 @@ pub(crate) struct Placement {
 impl Placement {
     /// Returns the placement of no peers on `count` packet threads.
     pub(crate) fn new(count: usize) -> Self {
-        Self {
-            shards: HashMap::new(),
-            routes: Routes::default(),
-            peers: vec![0; count],
-            loads: vec![0.0; count],
-            mean_load: 0.0,
-        }
+        Self { shards: HashMap::new(), peers: vec![0; count], loads: vec![0.0; count], mean_load: 0.0 }
     }
 
     /// Takes the share of a core that each packet thread took lately. Less than [`IDLE`] counts as nothing.
@@ -75,50 +53,9 @@ impl Placement {
         }
     }
 
-    /// Returns the changes for the packet threads, in as few steps as possible.
-    pub(crate) fn distribute(&mut self, changes: Vec<Change>) -> Vec<Step> {
-        let mut steps: Vec<Step> = Vec::new();
-        let mut changes = changes.into_iter().peekable();
-        while changes.peek().is_some() {
-            let mut weight = 0;
-            let some = std::iter::from_fn(|| {
-                let next = changes.next_if(|_| weight < STEP_WEIGHT)?;
-                weight += next.weight();
-                Some(next)
-            });
-            let some: Vec<Change> = some.collect();
-            let before = self.shards_behind(&some);
-            let mut each = self.assign(some);
-            let reroutes = |(prefix, before): &(IpNet, u16)| {
-                let peer = self.routes.peer_of(*prefix);
-                peer.and_then(|peer| self.shard_of(&peer)).is_some_and(|after| after != *before)
-            };
-            let reroutes = before.iter().any(reroutes);
-            match steps.last_mut().filter(|last| !reroutes && !last.reroutes) {
-                Some(last) => {
-                    last.each.iter_mut().zip(&mut each).for_each(|(all, more)| all.append(more));
-                }
-                None => steps.push(Step { each, reroutes }),
-            }
-        }
-        steps
-    }
-
-    /// Returns the packet thread of the present peer of each prefix in these changes, if it has one.
-    fn shards_behind(&self, changes: &[Change]) -> Vec<(IpNet, u16)> {
-        let prefixes = changes.iter().flat_map(|change| match change {
-            Change::AddPeer(config) => config.allowed_ips.clone(),
-            Change::AllowedIps { add, remove, .. } => [&add[..], &remove[..]].concat(),
-            Change::RemovePeer(key) => self.routes.of(*key).collect(),
-            _ => Vec::new(),
-        });
-        let shard = |prefix| Some((prefix, self.shard_of(&self.routes.peer_of(prefix)?)?));
-        prefixes.filter_map(shard).collect()
-    }
-
     /// Returns the changes for each packet thread, in order: those of a peer for the one that serves it, and
     /// what all have to know of it for the others.
-    fn assign(&mut self, changes: Vec<Change>) -> Vec<Vec<Change>> {
+    pub(crate) fn assign(&mut self, changes: Vec<Change>) -> Vec<Vec<Change>> {
         let mut each: Vec<Vec<Change>> = self.peers.iter().map(|_| Vec::new()).collect();
         for change in changes {
             match change {
@@ -127,14 +64,9 @@ impl Placement {
                     if let Some(shard) = self.shards.remove(&key) {
                         self.peers[usize::from(shard)] -= 1;
                     }
-                    self.routes.remove_peer(key);
                     to_all(&mut each, || Change::RemovePeer(key));
                 }
                 Change::AllowedIps { peer, add, remove } => {
-                    if self.shards.contains_key(&peer) {
-                        add.iter().for_each(|prefix| self.routes.add(*prefix, peer));
-                        remove.iter().for_each(|prefix| self.routes.remove(*prefix, peer));
-                    }
                     let (add, remove) = (&add, &remove);
                     to_all(&mut each, || Change::AllowedIps {
                         peer,
@@ -172,7 +104,6 @@ impl Placement {
             Some(shard) => *shard,
             None => self.place(key),
         };
-        config.allowed_ips.iter().for_each(|prefix| self.routes.add(*prefix, key));
         for (other, changes) in (0..).zip(each.iter_mut()) {
             if other != shard {
                 changes.push(Change::AddForeignPeer {
@@ -300,56 +231,5 @@ mod tests {
         ]);
         assert_eq!([each[0].len(), each[1].len()], [3, 4]);
         assert!(matches!(each[1][0], Change::EndSession(_)));
-    }
-
-    /// Gives the addresses of peer `number` to it and takes them from the peer that has them, or only removes
-    /// them.
-    fn give(number: u8, prefix: &str) -> Change {
-        Change::AllowedIps { peer: key(number), add: vec![prefix.parse().unwrap()], remove: Vec::new() }
-    }
-
-    fn take(number: u8, prefix: &str) -> Change {
-        Change::AllowedIps { peer: key(number), add: Vec::new(), remove: vec![prefix.parse().unwrap()] }
-    }
-
-    #[test]
-    fn all_make_changes_at_the_same_time_that_move_addresses_between_them_and_no_others() {
-        let mut placement = Placement::new(2);
-        let mut reroutes = |changes| {
-            let steps = placement.distribute(changes);
-            steps.iter().map(|step| step.reroutes).collect::<Vec<_>>()
-        };
-        assert_eq!(reroutes((1..=4).map(add).collect()), [false]);
-        assert_eq!(reroutes(vec![give(1, "10.0.0.3/32")]), [false], "both belong to the first thread");
-        assert_eq!(reroutes(vec![give(2, "10.0.0.3/32")]), [true]);
-        assert_eq!(reroutes(vec![give(2, "10.0.0.3/32")]), [false], "it has that");
-        assert_eq!(reroutes(vec![give(1, "10.0.0.0/8")]), [false], "they belonged to no peer");
-        assert_eq!(reroutes(vec![give(4, "10.7.0.0/16")]), [true], "they belonged to a shorter prefix");
-        assert_eq!(reroutes(vec![take(4, "10.7.0.0/16"), Change::Mtu(1400)]), [true], "and do again");
-        assert_eq!(reroutes(vec![take(1, "10.0.0.0/8")]), [false], "they belong to no peer now");
-        // A peer that has a new key is another peer.
-        let replaced =
-            vec![take(2, "10.0.0.2/32"), Change::RemovePeer(key(2)), add(9), give(9, "10.0.0.2/32")];
-        assert_eq!(reroutes(replaced), [false], "it is at the same thread");
-        assert_eq!(reroutes(vec![Change::RemovePeer(key(1)), add(5), give(4, "10.0.0.1/32")]), [true]);
-    }
-
-    #[test]
-    fn many_changes_of_which_few_move_addresses_take_few_steps() {
-        let mut placement = Placement::new(2);
-        let net = |number: u32| IpNet::from(std::net::IpAddr::from((0x0a80_0000 + number).to_be_bytes()));
-        let many = |range: std::ops::Range<u32>| Change::AllowedIps {
-            peer: key(2),
-            add: range.map(net).collect(),
-            remove: Vec::new(),
-        };
-        placement.distribute(vec![add(1), add(2)]);
-        let mut changes: Vec<_> = (0..20).map(|number| many(256 * number..256 * (number + 1))).collect();
-        changes.insert(9, give(2, "10.0.0.1/32"));
-        let steps = placement.distribute(changes);
-        assert_eq!(steps.iter().map(|step| step.reroutes).collect::<Vec<_>>(), [false, true, false]);
-        assert_eq!(steps.iter().map(|step| step.each[0].len()).sum::<usize>(), 21);
-        let weight: usize = steps[1].each[0].iter().map(Change::weight).sum();
-        assert!(weight < STEP_WEIGHT + 257, "{weight}");
     }
 }

@@ -30,15 +30,6 @@ impl HandedOver {
     }
 }
 
-/// Data messages for another event loop, and what is said between them.
-#[derive(Debug)]
-pub(super) enum Data {
-    /// A datagram that packet thread `from` received.
-    Datagram { from: u16, datagram: HandedOver },
-    /// The answer to [`Message::Flush`]: everything of this peer came before.
-    Flushed(PublicKey),
-}
-
 /// A message to another event loop.
 #[derive(Debug)]
 pub(super) enum Message {
@@ -46,25 +37,20 @@ pub(super) enum Message {
     Handshake(HandedOver),
     /// A peer is at this address. The first packet thread, which admits initiations, knows it from then on.
     Endpoint { peer: PublicKey, endpoint: SocketAddr },
-    /// Packet thread `from` has the peer now. It is to know when all datagrams from `source` that have
-    /// arrived so far are handed over.
-    Flush { peer: PublicKey, source: SocketAddr, from: u16 },
 }
 
 #[derive(Clone, Debug)]
 struct Outbox {
     messages: mpsc::Sender<Message>,
-    data: mpsc::Sender<Data>,
+    data: mpsc::Sender<HandedOver>,
 }
 
 /// The connections of an event loop to the others of its interface.
 #[derive(Debug)]
 pub struct Siblings {
-    number: u16,
     outboxes: Vec<Outbox>,
     messages: mpsc::Receiver<Message>,
-    data: mpsc::Receiver<Data>,
-    is_paused: bool,
+    data: mpsc::Receiver<HandedOver>,
 }
 
 impl Siblings {
@@ -76,14 +62,8 @@ impl Siblings {
             .iter()
             .map(|((messages, _), (data, _))| Outbox { messages: messages.clone(), data: data.clone() })
             .collect();
-        let siblings = |(number, ((_, messages), (_, data)))| Self {
-            number,
-            outboxes: outboxes.clone(),
-            messages,
-            data,
-            is_paused: false,
-        };
-        (0..).zip(inboxes).map(siblings).collect()
+        let siblings = |((_, messages), (_, data))| Self { outboxes: outboxes.clone(), messages, data };
+        inboxes.into_iter().map(siblings).collect()
     }
 
     /// Hands a datagram to the packet thread `shard`.
@@ -94,8 +74,7 @@ impl Siblings {
         let outbox = self.outboxes.get(usize::from(shard)).ok_or(DropReason::UnknownReceiverIndex)?;
         let handed_over = HandedOver::new(meta, datagram);
         if Tunnel::is_data(datagram) {
-            let data = Data::Datagram { from: self.number, datagram: handed_over };
-            outbox.data.try_send(data).map_err(|_| DropReason::Overload)
+            outbox.data.try_send(handed_over).map_err(|_| DropReason::Overload)
         } else {
             let message = Message::Handshake(handed_over);
             outbox.messages.try_send(message).map_err(|_| DropReason::HandshakeRateLimited)
@@ -110,38 +89,14 @@ impl Siblings {
         }
     }
 
-    /// Asks packet thread `of` to say when it has handed over what it has received from `source`. Returns
-    /// false if it has to be asked again.
-    pub(super) fn ask_flush(&self, of: u16, peer: PublicKey, source: SocketAddr) -> bool {
-        let flush = Message::Flush { peer, source, from: self.number };
-        self.outboxes.get(usize::from(of)).is_some_and(|outbox| outbox.messages.try_send(flush).is_ok())
-    }
-
-    /// Answers [`Self::ask_flush`] of packet thread `to`. Returns false if there is no room for the answer
-    /// now.
-    pub(super) fn answer_flush(&self, to: u16, peer: PublicKey) -> bool {
-        let outbox = self.outboxes.get(usize::from(to));
-        outbox.is_none_or(|outbox| outbox.data.try_send(Data::Flushed(peer)).is_ok())
-    }
-
-    /// Leaves what others hand over where it is, or takes it again. While a peer is on its way to this event
-    /// loop, its messages may come before it.
-    pub(super) fn pause(&mut self, is_paused: bool) {
-        self.is_paused = is_paused;
-    }
-
-    pub(super) fn is_paused(&self) -> bool {
-        self.is_paused
-    }
-
-    /// Returns the next message. While paused, it is pending, and registers no waker.
+    /// Returns the next message.
     pub(super) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message>> {
-        if self.is_paused { Poll::Pending } else { self.messages.poll_recv(cx) }
+        self.messages.poll_recv(cx)
     }
 
-    /// As [`Self::poll_message`].
-    pub(super) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Data>> {
-        if self.is_paused { Poll::Pending } else { self.data.poll_recv(cx) }
+    /// Returns the next data message.
+    pub(super) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<HandedOver>> {
+        self.data.poll_recv(cx)
     }
 }
 
@@ -167,10 +122,7 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let last = &mut siblings[2];
         for number in 0..3 {
-            let Poll::Ready(Some(Data::Datagram { from: 0, datagram: found })) = last.poll_data(&mut cx)
-            else {
-                panic!("no data")
-            };
+            let Poll::Ready(Some(found)) = last.poll_data(&mut cx) else { panic!("no data") };
             assert_eq!((found.meta.len, found.meta.stride, &found.bytes[..]), (44, 44, &data(number)[..]));
             let Poll::Ready(Some(Message::Handshake(found))) = last.poll_message(&mut cx) else {
                 panic!("no handshake");

@@ -23,7 +23,8 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
         OverRateToPeer | OverRateFromPeer => return None,
         // Stray and duplicate datagrams, which every network has, and drops that are normal at the start of a
         // session.
-        MalformedDatagram | UnknownReceiverIndex | NoSession | UnexpectedHandshake | PeerRemoved => {
+        MalformedDatagram | UnknownReceiverIndex | NoSession | UnexpectedHandshake | PeerRemoved
+        | PeerMoved => {
             return None;
         }
         // The kernel and programs that look for neighbours send these by themselves.

@@ -7,7 +7,9 @@ pub fn stage_of(reason: DropReason) -> (&'static str, &'static str) {
     use DropReason::*;
     match reason {
         MalformedPacket => ("outbound", "tun"),
-        NoPeer | LinkLocal | PacketThreadStalled | PacketTooBig | OverRateToPeer => ("outbound", "routing"),
+        NoPeer | LinkLocal | PacketThreadStalled | PeerMoved | PacketTooBig | OverRateToPeer => {
+            ("outbound", "routing")
+        }
         NoEndpoint | StagingFull | HandshakeTimeout | PeerRemoved => ("outbound", "session"),
         UdpSendFailed | DatagramTooLong | ControlQueueFull => ("outbound", "udp"),
         MalformedDatagram | TruncatedDatagram | Overload => ("inbound", "udp"),

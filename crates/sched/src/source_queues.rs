@@ -110,16 +110,6 @@ impl<T> SourceQueues<T> {
         self.len == 0
     }
 
-    /// Reports whether a message of this source waits. Looks at each message in its queue.
-    pub fn has_any_of(&self, source: SocketAddr) -> bool {
-        let source = self.hasher.hash_one(source);
-        let waits = |is_known| {
-            let mut waiting = self.queues[number(source, is_known)].waiting.iter();
-            waiting.any(|waiting| waiting.source == source)
-        };
-        waits(true) || waits(false)
-    }
-
     /// Adds a message. `cost` is more than 0. Returns whether the source was recorded as authentic recently,
     /// so that it need not be recorded again.
     pub fn push(

@@ -193,20 +193,6 @@ impl<Q: Queue> Tun for Device<Q> {
         }
     }
 
-    fn recv_rest(&mut self, cx: &mut Context<'_>, out: &mut VecDeque<TunBatch>, max_bytes: usize) -> usize {
-        match &mut self.mode {
-            Mode::Inline(inline) => inline.recv_rest(cx, out, max_bytes),
-            Mode::Threads(_) | Mode::Closed(_) => 0,
-        }
-    }
-
-    fn is_drained(&self) -> bool {
-        match &self.mode {
-            Mode::Inline(inline) => inline.is_drained(),
-            Mode::Threads(_) | Mode::Closed(_) => true,
-        }
-    }
-
     fn flow_queues(&self) -> Option<FlowQueues> {
         match &self.mode {
             Mode::Inline(inline) => inline.flow_queues(),

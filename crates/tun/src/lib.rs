@@ -93,19 +93,6 @@ pub trait Tun {
         0
     }
 
-    /// Takes what other packet threads handed over, and packets that were held while their flow moved between
-    /// queues, but reads no queue. Returns the number of bytes; 0 wakes nothing later. [`Self::hand_over`]
-    /// follows, as after [`Self::poll_recv_many`].
-    fn recv_rest(&mut self, cx: &mut Context<'_>, out: &mut VecDeque<TunBatch>, max_bytes: usize) -> usize {
-        let _ = (cx, out, max_bytes);
-        0
-    }
-
-    /// Reports whether the device has nothing left that [`Self::recv_rest`] would return, now or later.
-    fn is_drained(&self) -> bool {
-        true
-    }
-
     /// Returns the queue of each flow, for another packet thread of the device that flows move to. `None` if
     /// there is one queue, where no flow can leave.
     fn flow_queues(&self) -> Option<FlowQueues> {

@@ -28,6 +28,9 @@ drop_reasons! {
     /// Outbound: not an IPv4 or IPv6 packet, or shorter than its header says, or its offload metadata does
     /// not fit it.
     MalformedPacket => "malformed_packet",
+    /// Outbound: on its way to the packet thread of its peer, or staged there, when the peer or its address
+    /// moved to another one.
+    PeerMoved => "peer_moved",
     /// Outbound: the packet thread of the peer took nothing from the other packet threads for over a second.
     PacketThreadStalled => "packet_thread_stalled",
     /// Outbound: no peer has the destination in its allowed-ips.
@@ -69,7 +72,8 @@ drop_reasons! {
     UnknownPeer => "unknown_peer",
     /// Inbound: a handshake initiation that is not newer than the last one.
     ReplayedHandshake => "replayed_handshake",
-    /// Inbound: a handshake response that answers no outstanding initiation of ours.
+    /// Inbound: a handshake response that answers no outstanding initiation of ours, or an initiation that
+    /// was handed over to the packet thread that had the peer before.
     UnexpectedHandshake => "unexpected_handshake",
     /// Inbound: no session has this index any more, or a cookie reply does not answer our last handshake
     /// message. Outbound: no session to seal with.
@@ -79,7 +83,8 @@ drop_reasons! {
     /// Inbound: the counter was seen before, or is older than the replay window.
     Replayed => "replayed",
     /// Inbound: datagrams arrive faster than they can be opened. Dropped from the longest queue of a source,
-    /// or one at a time from a queue that has waited too long.
+    /// or one at a time from a queue that has waited too long; or of a session from before its peer moved to
+    /// another packet thread, before the peer was there or after a message of the next session was opened.
     Overload => "overload",
     /// Inbound: decrypted, but not an IP packet.
     MalformedPlaintext => "malformed_plaintext",

@@ -81,8 +81,8 @@ impl Tunnel {
 
     /// Handles a handshake message or cookie reply that another shard received and handed over, as
     /// [`Self::handle_datagram`] does. An initiation is answered without asking the gate: it was admitted
-    /// where it was received. The result is [`Inbound::Elsewhere`] only if the peer moved on to another shard
-    /// meanwhile.
+    /// where it was received. If the peer has moved on to another shard, the message is dropped: two shards
+    /// that learn of it one after the other would hand it to each other.
     ///
     /// # Errors
     /// The datagram was dropped, and is counted under the reason that is returned.
@@ -92,28 +92,33 @@ impl Tunnel {
         datagram: &[u8],
         now: Instant,
         control: &mut ControlQueue,
-    ) -> Result<Inbound, DropReason> {
-        self.accept_handed_over(datagram)?;
-        let result = self.handle_control(meta, datagram, now, control, Arrival::HandedOver);
+    ) -> Result<(), DropReason> {
+        let result = match self.handle_control(meta, datagram, now, control, Arrival::HandedOver) {
+            Ok(Inbound::Elsewhere(_)) => Err(DropReason::UnexpectedHandshake),
+            other => other.map(drop),
+        };
         self.counted(result)
     }
 
-    /// Checks that a datagram that another shard handed over is for a session or handshake that is known
-    /// here. Data is then passed to [`Self::handle_datagram`], like data that was received here. Anything
-    /// else must not be: it would be handed back, and go round between the shards without end. A late message
-    /// of a session that has ended is such a datagram.
+    /// Accepts data that another shard handed over. It is then passed to [`Self::handle_datagram`], like data
+    /// that was received here. Returns true if it is of a session from before its peer moved here: then it
+    /// comes before what was received here, and its receiver index is replaced.
     ///
     /// # Errors
-    /// The datagram was dropped, and is counted under the reason that is returned.
-    pub fn accept_handed_over(&mut self, datagram: &[u8]) -> Result<(), DropReason> {
-        let at = match datagram.first() {
-            // The sender of an initiation says who it is.
-            Some(1) => return Ok(()),
-            Some(2) => 8,
-            _ => 4,
+    /// The datagram was dropped, and is counted under the reason that is returned. It must not be passed on:
+    /// it would be handed back, and go round between the shards without end.
+    pub fn accept_handed_over(&mut self, datagram: &mut [u8]) -> Result<bool, DropReason> {
+        let is_packet = datagram.len() > DATA_OVERHEAD;
+        let result = match datagram.get_mut(4..).and_then(<[u8]>::first_chunk_mut) {
+            Some(bytes) => {
+                let index = u32::from_le_bytes(*bytes);
+                let is_known = self.by_index.route(index).is_some();
+                let renamed = if is_known { Ok(index) } else { self.renamed(index, is_packet) };
+                renamed.map(|index| *bytes = index.to_le_bytes()).map(|()| !is_known)
+            }
+            None => Err(DropReason::MalformedDatagram),
         };
-        let is_known = index_at(datagram, at).is_some_and(|index| self.by_index.route(index).is_some());
-        self.counted(if is_known { Ok(()) } else { Err(DropReason::UnknownReceiverIndex) })
+        self.counted(result)
     }
 
     #[inline(always)]
@@ -384,11 +389,6 @@ impl Tunnel {
         self.handshake_received(id, meta, datagram, now);
         self.session_established(id, now, another_in_flight);
         self.send_control(id, now, control, &answer[..len]);
-        if index_at(datagram, 8).is_some_and(|index| self.by_index.other_shard_of(index).is_some()) {
-            // The initiation was sent before the peer moved here: the next session has an index of this
-            // shard.
-            self.want_handshake(id, now, false, Cause::Renewal);
-        }
         self.reschedule(id);
         Ok(())
     }

@@ -1,45 +1,32 @@
-//! Moves a peer from one shard of the interface to another, with everything that is known of it: sessions and
-//! their counters, timers, staged packets, limits.
+//! Moves a peer from one shard of the interface to another, as a restart carries the state of a peer over:
+//! its sessions with their counters and replay windows, timers, limits and endpoint leave one tunnel and
+//! enter another, with the messages that are sealed and not sent. Packets that are not sealed are dropped and
+//! counted ([`DropReason::PeerMoved`]), and a handshake that is not complete is left.
 //!
 //! The receiver indices of its sessions still name the shard that drew them, so the kernel delivers their
 //! messages there. That shard keeps the routes of these indices, which lead to a foreign peer from now on,
-//! and hands the messages over. The shard that has the peer draws the indices of later sessions. It alone
-//! knows when a session has ended; messages that are handed over to it later are dropped there.
+//! and hands the messages over. The shard that has the peer knows the sessions by indices of its own, which
+//! it writes into what is handed over, and asks for a handshake: the next session needs no detour. Once a
+//! message of that session was opened, those of the earlier ones are dropped: they would be out of order.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crate::drop_reason::DropReason;
 use crate::initiations::Cause;
-use crate::ip::IpHeader;
 use crate::key::PublicKey;
 use crate::moved_index::MovedIndex;
 use crate::peer::Peer;
 use crate::peer_id::PeerId;
-use crate::peer_index::Route;
-use crate::session::REJECT_AFTER_TIME;
+use crate::session::{REJECT_AFTER_TIME, Session};
+use crate::transmit::{Batch, TransmitQueue};
 use crate::tunnel::Tunnel;
-
-/// Time after which no session with an index from before the move can be alive: that of an initiation that is
-/// answered at the end of its attempt, and the session after it.
-const FORGET_AFTER: Duration = Duration::from_secs(90 + REJECT_AFTER_TIME.as_secs());
 
 /// A peer on its way to another shard.
 pub struct MovedPeer {
     peer: Box<Peer>,
-    /// The routes of its sessions, by the index on the wire.
-    routes: Vec<(u32, u32)>,
-}
-
-impl MovedPeer {
-    /// Returns the public key of the peer.
-    pub fn public_key(&self) -> PublicKey {
-        self.peer.public_key
-    }
-
-    /// Returns the receiver indices that messages for its sessions and handshakes carry.
-    pub fn receiver_indices(&self) -> impl Iterator<Item = u32> + '_ {
-        self.routes.iter().map(|(wire, _)| *wire)
-    }
+    /// Messages from `peer`'s sessions that no socket has taken.
+    unsent: Vec<Batch>,
 }
 
 impl fmt::Debug for MovedPeer {
@@ -50,15 +37,27 @@ impl fmt::Debug for MovedPeer {
 
 impl Tunnel {
     /// Takes a peer out, for shard `to` of the interface: it is a foreign peer here from now on. `None` if
-    /// this shard has no such peer, or `to` is this shard or none of the interface.
+    /// this shard has no such peer, if `to` is this shard or none of the interface, or if the peer still uses
+    /// a session from before its last move.
     ///
-    /// What was sealed for the peer has to be sent, and what was opened written, before the other shard goes
-    /// on: otherwise it overtakes.
-    pub fn take_peer(&mut self, key: &PublicKey, to: u16, now: Instant) -> Option<MovedPeer> {
+    /// `out` has the messages that are sealed and not sent. What was opened for the peer has to be written
+    /// before the other shard goes on: otherwise it is overtaken.
+    pub fn take_peer(
+        &mut self,
+        key: &PublicKey,
+        to: u16,
+        now: Instant,
+        out: &mut TransmitQueue,
+    ) -> Option<MovedPeer> {
         let id = self.by_key.get(key).copied()?;
         if to == self.shard().number() || to >= self.shard().count() {
             return None;
         }
+        let peer = self.peer_mut(id)?;
+        if peer.sessions().any(|session| session.has_moved(now)) && !peer.is_next_session_in_use() {
+            return None;
+        }
+        self.drop_staged(id, DropReason::PeerMoved);
         let mut peer = self.peers.get_mut(id.place())?.take()?;
         if let Some(at) = peer.timers.scheduled.take() {
             self.schedule.remove(&(at, id));
@@ -66,52 +65,38 @@ impl Tunnel {
         if std::mem::take(&mut peer.is_ready) {
             self.ready.retain(|ready| *ready != id);
         }
-        peer.staging.for_each(|staged| self.count_unstaged(staged));
-        let routes: Vec<_> = [Some(&peer.session), peer.previous.as_deref()]
-            .into_iter()
-            .flatten()
-            .flat_map(|s| s.routes())
-            .collect();
-        let until = now + FORGET_AFTER;
-        self.moved.extend(routes.iter().map(|(index, _)| MovedIndex { until, peer: id, index: *index }));
+        peer.sessions_mut().for_each(|session| session.forget_initiations(&mut self.by_index));
+        let until = now + REJECT_AFTER_TIME;
+        let indices = peer.sessions().flat_map(Session::routes);
+        self.moved.extend(indices.map(|(index, _)| MovedIndex { until, peer: id, index }));
         self.foreign_in_place_of(id, &peer, to);
-        Some(MovedPeer { peer, routes })
-    }
-
-    /// Reports whether a peer belongs to this shard.
-    pub fn has_peer(&self, key: &PublicKey) -> bool {
-        self.by_key.get(key).is_some_and(|id| self.peers.get(id.place()).is_some_and(Option::is_some))
+        Some(MovedPeer { peer, unsent: out.take_peer(id) })
     }
 
     /// Makes a foreign peer that another shard has taken out a peer of this shard. If it had a session, a
     /// handshake starts as soon as one may be sent: the next session has an index of this shard.
-    pub fn adopt_peer(&mut self, moved: MovedPeer, now: Instant) {
-        let MovedPeer { mut peer, routes } = moved;
+    pub fn adopt_peer(&mut self, moved: MovedPeer, now: Instant, out: &mut TransmitQueue) {
+        let MovedPeer { mut peer, unsent } = moved;
         let id = self.place_of(peer.public_key);
+        out.adopt(id, unsent);
         let foreign = self.foreign.take(id);
         let known = foreign.and_then(|foreign| foreign.address);
         self.endpoints.replace(known, peer.endpoint.map(|endpoint| endpoint.address.ip()));
         peer.prefixes = foreign.map_or(0, |foreign| foreign.prefixes);
         self.forget_moved_indices(id);
-        for (index, local) in &routes {
-            self.by_index.insert(*index, Route { peer: id, local: *local });
+        let mut has_session = false;
+        for session in peer.sessions_mut() {
+            for (before, index) in session.rename(id, &mut self.by_index) {
+                self.renamed.insert(before, index);
+                has_session = true;
+            }
         }
-        // A packet may come from a peer, which has another place here.
-        peer.staging.for_each(|staged| {
-            let header = staged.packet().and_then(|packet| IpHeader::parse(packet.bytes()));
-            staged.cause = header.map_or(Cause::Local, |header| self.cause_of(&header));
-            self.count_staged_here(staged);
-        });
         peer.cause = Cause::Renewal;
         if std::mem::take(&mut peer.awaits_initiation) {
             peer.timers.handshake = Some(now);
         }
-        let can_seal = peer.in_use(now).can_seal(now);
         self.peers[id.place()] = Some(peer);
-        if can_seal {
-            self.make_ready(id);
-        }
-        if !routes.is_empty() {
+        if has_session {
             self.want_handshake(id, now, false, Cause::Renewal);
         }
         self.reschedule(id);
@@ -126,11 +111,21 @@ impl Tunnel {
         }
     }
 
-    /// Returns the peer of this shard that a data message is for, and its receiver index.
-    pub fn receiver_of_data(&self, datagram: &[u8]) -> Option<(PublicKey, u32)> {
-        let index = u32::from_le_bytes(*datagram.get(4..)?.first_chunk()?);
-        let peer = self.peers.get(self.by_index.route(index)?.peer.place())?.as_deref()?;
-        Self::is_data(datagram).then_some((peer.public_key, index))
+    /// Returns the index by which this shard knows a session from before its peer moved here, of which a
+    /// message was handed over.
+    ///
+    /// # Errors
+    /// The message has to be dropped: its session has ended, the peer is not here yet, or a message of a
+    /// later session was opened. A keepalive has no place among packets, and is never late.
+    pub(crate) fn renamed(&mut self, index: u32, is_packet: bool) -> Result<u32, DropReason> {
+        let Some(index) = self.renamed.get(&index).copied() else {
+            let is_ours = self.by_index.other_shard_of(index).is_none();
+            return Err(if is_ours { DropReason::UnknownReceiverIndex } else { DropReason::Overload });
+        };
+        let route = self.by_index.route(index).ok_or(DropReason::UnknownReceiverIndex)?;
+        // Or the peer has moved on.
+        let is_late = self.peer_mut(route.peer).is_none_or(|peer| is_packet && peer.is_next_session_in_use());
+        if is_late { Err(DropReason::Overload) } else { Ok(index) }
     }
 
     /// Forgets the routes of sessions that a peer had when it moved away.
@@ -141,6 +136,8 @@ impl Tunnel {
     /// Forgets indices that no message carries any more.
     pub(crate) fn expire_moved_indices(&mut self, now: Instant) {
         self.forget_moved_indices_if(|moved| moved.until <= now);
+        let Self { renamed, by_index, .. } = self;
+        renamed.retain(|_, index| by_index.route(*index).is_some());
     }
 
     fn forget_moved_indices_if(&mut self, is_over: impl Fn(&MovedIndex) -> bool) {

@@ -70,7 +70,8 @@ impl Tunnel {
         let id =
             self.allowed_ips.peer_of(header.destination).ok_or_else(|| for_nobody(header.destination))?;
         let mtu = usize::from(self.config.mtu);
-        let peer = self.peers.get_mut(id.place()).and_then(Option::as_deref_mut).ok_or(DropReason::NoPeer)?;
+        let peer =
+            self.peers.get_mut(id.place()).and_then(Option::as_deref_mut).ok_or(DropReason::PeerMoved)?;
         if peer.endpoint.is_none() {
             return Err(DropReason::NoEndpoint);
         }
@@ -206,26 +207,6 @@ impl Tunnel {
         }
     }
 
-    /// Counts a packet that is staged with a peer of this shard from now on.
-    pub(crate) fn count_staged_here(&mut self, staged: &mut Staged) {
-        let cause = staged.cause;
-        if let Some(packet) = staged.packet() {
-            *self.staged.entry(cause).or_default() += packet.bytes().len();
-            self.stats.staged_bytes += packet.bytes().len();
-            self.stats.staged_segments += packet.segments();
-        }
-    }
-
-    /// Counts a packet that is staged with a peer of this shard no longer.
-    pub(crate) fn count_unstaged(&mut self, staged: &mut Staged) {
-        let cause = staged.cause;
-        if let Some(packet) = staged.packet() {
-            self.stats.staged_bytes -= packet.bytes().len();
-            self.stats.staged_segments -= packet.segments();
-            give_back(&mut self.staged, cause, packet.bytes().len());
-        }
-    }
-
     /// Drops all staged packets of the peer.
     pub(crate) fn drop_staged(&mut self, id: PeerId, reason: DropReason) {
         while let Some(staged) = self.peer_mut(id).and_then(|peer| peer.staging.pop()) {
@@ -234,8 +215,11 @@ impl Tunnel {
     }
 
     fn drop_unstaged(&mut self, mut staged: Staged, reason: DropReason) {
-        self.count_unstaged(&mut staged);
+        let cause = staged.cause;
         if let Some(packet) = staged.packet() {
+            self.stats.staged_bytes -= packet.bytes().len();
+            self.stats.staged_segments -= packet.segments();
+            give_back(&mut self.staged, cause, packet.bytes().len());
             self.drops.add(reason, packet.segments());
         }
     }

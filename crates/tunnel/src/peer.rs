@@ -92,6 +92,19 @@ impl Peer {
         }
     }
 
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = &Session> {
+        [Some(&self.session), self.previous.as_deref()].into_iter().flatten()
+    }
+
+    pub(crate) fn sessions_mut(&mut self) -> impl Iterator<Item = &mut Session> {
+        [Some(&mut self.session), self.previous.as_deref_mut()].into_iter().flatten()
+    }
+
+    /// Reports whether a message arrived on a session that is newer than the last move of the peer.
+    pub(crate) fn is_next_session_in_use(&self) -> bool {
+        self.sessions().any(Session::is_next_in_use)
+    }
+
     pub(crate) fn snapshot(&self) -> PeerSnapshot {
         let dropped = |limit: fn(&Limits) -> Option<&Limit>| {
             self.limits.as_deref().and_then(limit).map_or(0, |limit| limit.dropped)

@@ -57,12 +57,6 @@ impl PeerIndex {
         self.shard.other_of_index(index)
     }
 
-    /// Adds an index that another shard drew, or this one before the peer moved away and back.
-    pub(crate) fn insert(&mut self, index: u32, route: Route) {
-        self.routes.insert(index, route);
-        self.version += 1;
-    }
-
     /// Releases an index.
     pub(crate) fn remove(&mut self, index: u32) {
         self.routes.remove(&index);
@@ -94,8 +88,6 @@ mod tests {
             before < last
         };
         let drawn = indices.draw(peer, 1);
-        assert!(is_newer(&indices));
-        indices.insert(drawn ^ 1, Route { peer, local: 2 });
         assert!(is_newer(&indices));
         indices.remove(drawn);
         assert!(is_newer(&indices));

@@ -87,11 +87,17 @@ struct Keys {
     wire: u32,
     established: Instant,
     initiator: bool,
+    /// Whether another shard drew the index that messages carry.
+    has_moved: bool,
     /// The counter after the highest one that arrived.
     expected: u64,
 }
 
 impl Keys {
+    fn new(index: u32, wire: u32, established: Instant, initiator: bool) -> Self {
+        Self { index, wire, established, initiator, has_moved: false, expected: 0 }
+    }
+
     fn is_alive(&self, now: Instant) -> bool {
         now.duration_since(self.established) < REJECT_AFTER_TIME
     }
@@ -231,12 +237,41 @@ impl Session {
         for keys in self.slots.iter_mut().filter_map(Option::take) {
             indices.remove(keys.wire);
         }
+        self.forget_initiations(indices);
+        self.tunn = None;
+        self.was_there = false;
+    }
+
+    /// Takes no response to the initiations in flight any more.
+    pub(crate) fn forget_initiations(&mut self, indices: &mut PeerIndex) {
         for initiation in self.in_flight.iter_mut().filter_map(Option::take) {
             indices.remove(initiation.wire);
         }
-        self.tunn = None;
         self.initiation = None;
-        self.was_there = false;
+    }
+
+    /// Gives the sessions of a peer that moved here indices of this shard. Returns for each the index that
+    /// messages carry, and the new one.
+    pub(crate) fn rename(
+        &mut self,
+        peer: PeerId,
+        indices: &mut PeerIndex,
+    ) -> impl Iterator<Item = (u32, u32)> {
+        self.slots.iter_mut().flatten().map(move |keys| {
+            keys.has_moved = true;
+            let wire = indices.draw(peer, keys.index);
+            (std::mem::replace(&mut keys.wire, wire), wire)
+        })
+    }
+
+    /// Reports whether a session from before the peer moved here is alive.
+    pub(crate) fn has_moved(&self, now: Instant) -> bool {
+        self.slots.iter().flatten().any(|keys| keys.has_moved && keys.is_alive(now))
+    }
+
+    /// Reports whether a message arrived on a session that is newer than the move of the peer to this shard.
+    pub(crate) fn is_next_in_use(&self) -> bool {
+        self.slots.iter().flatten().any(|keys| !keys.has_moved && keys.expected > 0)
     }
 
     /// Returns the indices of its sessions and of the initiations in flight: each as it is on the wire, and
@@ -430,7 +465,7 @@ impl Session {
         self.was_there = true;
         self.shift_in_flight(context.indices);
         let wire = context.indices.draw(context.peer, index);
-        self.set_slot(Keys { index, wire, established: now, initiator: false, expected: 0 }, context.indices);
+        self.set_slot(Keys::new(index, wire, now, false), context.indices);
         self.initiation = None;
         set_index(out, 4, wire);
         self.cookie.stamp(&mut out[..len], &context.key, now);
@@ -471,7 +506,7 @@ impl Session {
             }
         };
         self.was_there = true;
-        self.set_slot(Keys { index, wire, established: now, initiator: true, expected: 0 }, context.indices);
+        self.set_slot(Keys::new(index, wire, now, true), context.indices);
         self.use_session(index);
         self.initiation = self.initiation.filter(|last| *last != index);
         Ok((len, self.is_initiating()))

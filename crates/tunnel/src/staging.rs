@@ -68,12 +68,6 @@ impl Staging {
         self.bytes += staged.len;
         self.packets.push_back(staged);
     }
-
-    /// Calls `each` with every packet, in order.
-    pub(crate) fn for_each(&mut self, each: impl FnMut(&mut Staged)) {
-        self.packets.iter_mut().for_each(each);
-    }
-
     /// Removes and returns the oldest packet of one cause.
     pub(crate) fn pop_of(&mut self, cause: Cause) -> Option<Staged> {
         let place = self.packets.iter().position(|staged| staged.cause == cause)?;

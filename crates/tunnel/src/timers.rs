@@ -54,7 +54,7 @@ impl Tunnel {
     /// limit of one call is reached, and continues from there when it is called again.
     pub fn handle_timeout(&mut self, now: Instant, out: &mut ControlQueue) -> Progress {
         self.gate.budget.grow(now);
-        if !self.moved.is_empty() {
+        if !self.moved.is_empty() || !self.renamed.is_empty() {
             self.expire_moved_indices(now);
         }
         let mut peers = PEERS_PER_CALL;

@@ -199,6 +199,23 @@ impl TransmitQueue {
         self.batches.push_front(batch);
     }
 
+    /// Removes and returns the batches to a peer, in order.
+    pub(crate) fn take_peer(&mut self, peer: PeerId) -> Vec<Batch> {
+        let (taken, left): (Vec<_>, Vec<_>) =
+            self.batches.drain(..).partition(|batch| batch.path.peer == peer);
+        self.batches.extend(left);
+        taken
+    }
+
+    /// Appends batches that another queue had, to the peer that is `peer` here. They do not grow any more.
+    pub(crate) fn adopt(&mut self, peer: PeerId, batches: Vec<Batch>) {
+        for mut batch in batches {
+            batch.path.peer = peer;
+            batch.sealed = true;
+            self.batches.push_back(batch);
+        }
+    }
+
     /// Keeps the buffer of a finished batch for reuse.
     pub fn recycle(&mut self, batch: Batch) {
         if self.free.len() < self.capacity {

@@ -115,8 +115,11 @@ pub struct Tunnel {
     pub(crate) gate: Gate,
     pub(crate) endpoints: Endpoints,
     pub(crate) initiations: Initiations,
-    /// Indices of peers that moved between this shard and others, while messages may still carry them.
+    /// Indices of peers that moved away from this shard, while messages may still carry them.
     pub(crate) moved: Vec<MovedIndex>,
+    /// Indices of the sessions of peers that moved to this shard: those that messages carry, and those by
+    /// which this shard knows the sessions.
+    pub(crate) renamed: FxHashMap<u32, u32>,
     /// Wake-up times for the timers of the peers: at most one entry per peer, never later than its next
     /// deadline.
     pub(crate) schedule: BTreeSet<(Instant, PeerId)>,
@@ -168,6 +171,7 @@ impl Tunnel {
             endpoints: Endpoints::default(),
             initiations: Initiations::default(),
             moved: Vec::new(),
+            renamed: FxHashMap::default(),
             schedule: BTreeSet::new(),
             ready: VecDeque::new(),
             events: VecDeque::new(),

@@ -225,12 +225,6 @@ impl RecvBuffers {
         self.free_large.min(Self::COUNT)
     }
 
-    /// Reports whether a message from this source waits.
-    pub fn has_any_of(&self, source: SocketAddr) -> bool {
-        let current = self.current.and_then(|place| self.messages[place]);
-        current.is_some_and(|message| message.meta.source == source) || self.queues.has_any_of(source)
-    }
-
     /// Reports whether everything was returned.
     pub fn is_done(&self) -> bool {
         let is_empty = self.fifo.as_ref().map_or_else(|| self.queues.is_empty(), VecDeque::is_empty);

@@ -98,6 +98,7 @@ impl Reasons {
         match reason {
             DropReason::MalformedPacket
             | DropReason::PacketThreadStalled
+            | DropReason::PeerMoved
             | DropReason::NoPeer
             | DropReason::LinkLocal
             | DropReason::NoEndpoint

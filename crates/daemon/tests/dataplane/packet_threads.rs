@@ -130,14 +130,13 @@ async fn elsewhere<T: Send + 'static>(
     thread.join().unwrap()
 }
 
-/// Moves the peer. On a machine that is busy with other things the event loops may not come to it in time:
-/// then the move is called off, and asked for again.
+/// Moves the peer, which the event loop that has it may refuse while its TUN takes nothing.
 fn move_peer(handle: &Handle, peer: PublicKey, to: u16) {
     weft_lab::until("the peer moves", || handle.move_peer(peer, to).unwrap());
 }
 
 #[test]
-fn the_next_session_of_a_peer_that_moved_does_not_overtake_the_last_one() {
+fn messages_of_the_last_session_of_a_peer_that_moved_are_dropped_after_one_of_the_next() {
     with_two_packet_threads(async |[thread_0, thread_1, peer], handle, key, _, _| {
         let send = |number| peer.inject(&packet(1, 0, number), Offload::None).unwrap();
         send(0);
@@ -165,48 +164,17 @@ fn the_next_session_of_a_peer_that_moved_does_not_overtake_the_last_one() {
         for number in 100..150 {
             send(number);
         }
-        until(|| (peer.outbound_len() == 0).then_some(())).await;
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        assert!(thread_1.take().is_none(), "it waits for the first thread");
-        thread_0.set_accepting(true);
-        for number in 2..150 {
+        for number in 100..150 {
             assert_eq!(self::number(&thread_1.recv().await.unwrap()), number);
         }
+        thread_0.set_accepting(true);
+        let overload = |handle: &Handle| handle.snapshot(1).unwrap().drops.get(DropReason::Overload);
+        while elsewhere(&handle, overload).await < 98 {}
         let snapshot = elsewhere(&handle, |handle| handle.snapshot(1).unwrap()).await;
-        assert_eq!((snapshot.drops.total(), snapshot.moves, snapshot.tunnel.opened), (0, 1, 150));
+        assert_eq!((snapshot.drops.total(), snapshot.moves, snapshot.tunnel.opened), (98, 1, 52));
+        assert!(thread_1.take().is_none(), "they would be out of order");
         // It may move again.
         elsewhere(&handle, move |handle| move_peer(handle, key, 0)).await;
-    });
-}
-
-#[test]
-fn messages_of_the_next_session_do_not_wait_for_ever() {
-    with_two_packet_threads(async |[thread_0, thread_1, peer], handle, key, gate, _| {
-        let send = |number| peer.inject(&packet(1, 0, number), Offload::None).unwrap();
-        send(0);
-        thread_0.recv().await.unwrap();
-        elsewhere(&handle, move |handle| move_peer(handle, key, 1)).await;
-        tokio::time::sleep(Duration::from_millis(4900)).await;
-        gate.is_shut.set(true);
-        for number in 1..10 {
-            send(number);
-        }
-        until(|| (peer.outbound_len() == 0).then_some(())).await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        for number in 10..20 {
-            send(number);
-        }
-        for number in 10..20 {
-            assert_eq!(self::number(&thread_1.recv().await.unwrap()), number, "after two seconds");
-        }
-        // What comes too late would be out of order.
-        gate.open();
-        let overload = |handle: &Handle| handle.snapshot(1).unwrap().drops.get(DropReason::Overload);
-        while elsewhere(&handle, overload).await < 9 {}
-        send(20);
-        assert_eq!(number(&thread_1.recv().await.unwrap()), 20);
     });
 }
 
@@ -225,7 +193,8 @@ fn a_message_of_a_session_that_ended_after_the_move_does_not_go_round_between_th
             tokio::task::yield_now().await;
         }
         let snapshot = elsewhere(&handle, |handle| handle.snapshot(1).unwrap()).await;
-        assert_eq!(snapshot.drops.get(DropReason::UnknownReceiverIndex), 1);
+        let reasons = [DropReason::UnknownReceiverIndex, DropReason::Overload];
+        assert_eq!(reasons.map(|reason| snapshot.drops.get(reason)).into_iter().sum::<u64>(), 1);
     });
 }
 
@@ -250,20 +219,31 @@ fn messages_that_the_kernel_gives_to_the_wrong_thread_stay_in_order_while_their_
         });
         let mut arrived = Vec::new();
         let mut next = waiting.end;
-        while !moving.is_finished() || arrived.len() + 1 < next as usize {
+        let take = |arrived: &mut Vec<u32>| {
+            let packets = std::iter::from_fn(|| thread_0.take().or_else(|| thread_1.take()));
+            arrived.extend(packets.map(|packet| number(&packet)));
+        };
+        while !moving.is_finished() {
             assert!(next < 100_000, "{:?} of {next} after the move", arrived.last());
-            if !moving.is_finished() {
-                send(next);
-                next += 1;
-            }
+            send(next);
+            next += 1;
             gate.take_turn();
             for _ in 0..10 {
                 tokio::task::yield_now().await;
             }
-            let packets = std::iter::from_fn(|| thread_0.take().or_else(|| thread_1.take()));
-            arrived.extend(packets.map(|packet| number(&packet)));
+            take(&mut arrived);
         }
         moving.join().unwrap();
-        assert!(arrived.into_iter().eq(1..next));
+        gate.open();
+        let overload = |handle: &Handle| handle.snapshot(1).unwrap().drops.get(DropReason::Overload);
+        loop {
+            let lost = elsewhere(&handle, overload).await;
+            take(&mut arrived);
+            if arrived.len() as u64 + lost + 1 == u64::from(next) {
+                break;
+            }
+        }
+        assert!(arrived.is_sorted_by(|a, b| a < b));
+        assert!(arrived.contains(&(next - 1)), "it goes on after the move");
     });
 }

@@ -13,6 +13,7 @@
 mod ip;
 mod machine;
 mod one_big_peer;
+mod packet_thread_needs;
 mod packet_threads;
 mod scene;
 mod stopped_thread;

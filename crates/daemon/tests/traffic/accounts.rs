@@ -212,6 +212,7 @@ fn imbalance_within(end: &Reading) -> Option<String> {
     let not_sealed = sum(&[
         DropReason::MalformedPacket,
         DropReason::PacketThreadStalled,
+        DropReason::PeerMoved,
         DropReason::NoPeer,
         DropReason::LinkLocal,
         DropReason::NoEndpoint,

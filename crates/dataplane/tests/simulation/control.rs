@@ -165,8 +165,8 @@ fn relay(command: &mut Command) -> Option<Awaited> {
     Some(match command {
         Command::Snapshot { answer, .. } => relay_answer(answer),
         Command::Change { answer, .. } => relay_answer(answer),
-        Command::ChangeTogether { answer, .. } => relay_answer(answer),
-        Command::Relocate { answer, .. } => relay_answer(answer),
+        Command::TakePeer { answer, .. } => relay_answer(answer),
+        Command::PeerMoved { answer, .. } => relay_answer(answer),
         _ => return None,
     })
 }

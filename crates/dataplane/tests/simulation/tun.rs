@@ -42,6 +42,20 @@ impl SimulatedTun {
     }
 }
 
+impl SimulatedTun {
+    fn take_handed_over(&self, out: &mut VecDeque<TunBatch>, max_bytes: usize) -> usize {
+        let inbox = &mut self.network.borrow_mut().kernels[self.node].ends[self.thread].inbox;
+        let mut bytes = 0;
+        while bytes < max_bytes
+            && let Some(batch) = inbox.pop_front()
+        {
+            bytes += batch.bytes();
+            out.push_back(batch);
+        }
+        bytes
+    }
+}
+
 impl Tun for SimulatedTun {
     fn poll_recv_many(
         &mut self,
@@ -50,7 +64,7 @@ impl Tun for SimulatedTun {
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
         interleave(&self.threads, &self.network, self.node);
-        let taken = self.recv_rest(cx, out, max_bytes);
+        let taken = self.take_handed_over(out, max_bytes);
         if taken > 0 {
             return Poll::Ready(Ok(taken));
         }
@@ -104,26 +118,6 @@ impl Tun for SimulatedTun {
         }
         batches.retain(|batch| !batch.is_done());
         0
-    }
-
-    fn recv_rest(&mut self, cx: &mut Context<'_>, out: &mut VecDeque<TunBatch>, max_bytes: usize) -> usize {
-        let kernel = &mut self.network.borrow_mut().kernels[self.node];
-        let mut bytes = 0;
-        while bytes < max_bytes
-            && let Some(batch) = kernel.ends[self.thread].inbox.pop_front()
-        {
-            bytes += batch.bytes();
-            out.push_back(batch);
-        }
-        if bytes == 0 {
-            kernel.wait(self.thread, Wait::Packets, cx.waker());
-        }
-        bytes
-    }
-
-    fn is_drained(&self) -> bool {
-        interleave(&self.threads, &self.network, self.node);
-        self.network.borrow().kernels[self.node].ends[self.thread].inbox.is_empty()
     }
 
     fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -25,8 +25,7 @@ const TURNS_OF_A_MILLISECOND: usize = 500;
 const LONGEST_WAIT: Duration = Duration::from_millis(4);
 /// Turns of all event loops in a world: many times as many as in the busiest one.
 const MOST_TURNS: u64 = 100_000;
-/// How long there may be so many without a pause: more would be a loop that spins. One that waits for others
-/// at a barrier takes turns for 5 ms.
+/// How long there may be so many without a pause: more would be a loop that spins.
 const BUSY_MILLISECONDS: usize = 20;
 /// What happened in a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -93,22 +93,6 @@ fn each_queue_of_known_sources_is_served_alike() {
 }
 
 #[test]
-fn it_is_known_which_sources_wait() {
-    let mut queues = known([1]);
-    assert!(queues.is_empty());
-    for port in [1, 2] {
-        assert!(!queues.has_any_of(source(port)), "{port}");
-        push(&mut queues, port, 0, 600);
-        assert!(queues.has_any_of(source(port)) && !queues.is_empty(), "{port}");
-    }
-    assert!(!queues.has_any_of(source(3)));
-    while let Some((port, _)) = pop(&mut queues) {
-        assert!(!queues.has_any_of(source(port)), "{port}");
-    }
-    assert!(queues.is_empty());
-}
-
-#[test]
 fn the_longest_queue_gives_way() {
     let mut queues = known([1, 2]);
     (0..20).for_each(|number| push(&mut queues, 1, number, 600));

@@ -303,37 +303,6 @@ impl<Q: Queue> Inline<Q> {
         dropped
     }
 
-    /// As [`crate::Tun::recv_rest`].
-    pub(super) fn recv_rest(
-        &mut self,
-        cx: &mut Context<'_>,
-        out: &mut VecDeque<TunBatch>,
-        max_bytes: usize,
-    ) -> usize {
-        let Self { queues, flows, .. } = self;
-        let Some(flows) = flows else { return 0 };
-        if let Some(shard) = &mut queues.shard {
-            shard.begin();
-        }
-        let mut taken = flows.release(queues, out);
-        while taken < max_bytes
-            && let Some(shard) = &mut queues.shard
-            && let Poll::Ready(batch) = shard.poll_recv(cx)
-        {
-            taken += flows.offer(batch, queues, out);
-        }
-        if taken == 0 {
-            queues.settle(Some(flows));
-        }
-        taken
-    }
-
-    pub(super) fn is_drained(&self) -> bool {
-        let has_inbox = |shard: &Shard| !shard.inbox_is_empty();
-        !self.queues.shard.as_ref().is_some_and(has_inbox)
-            && !self.flows.as_ref().is_some_and(Flows::holds_any)
-    }
-
     pub(super) fn flow_queues(&self) -> Option<FlowQueues> {
         self.flows.as_ref().map(Flows::queues)
     }

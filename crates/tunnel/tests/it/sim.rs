@@ -217,19 +217,21 @@ impl World {
         assert!(self.nodes[node].shard_mut(owner).apply(Change::AddPeer(Box::new(config)), now));
     }
 
-    /// Moves a peer to another shard of a node, with its sessions and everything else.
-    pub(crate) fn move_peer(&mut self, node: usize, key: &PublicKey, to: usize) {
+    /// Moves a peer to another shard of a node, with its sessions. Returns whether it may move now.
+    pub(crate) fn move_peer(&mut self, node: usize, key: &PublicKey, to: usize) -> bool {
         let now = self.now;
         self.pump(node);
         let node = &mut self.nodes[node];
         node.has_moves = true;
         let from = node.owner_of(key).unwrap();
-        let moved = node.shard_mut(from).take_peer(key, to as u16, now).unwrap();
+        let mut out = TransmitQueue::new(8);
+        let Some(moved) = node.shard_mut(from).take_peer(key, to as u16, now, &mut out) else { return false };
         for other in (0..node.shard_count()).filter(|other| ![from, to].contains(other)) {
             node.shard_mut(other).foreign_peer_moved(key, to as u16);
         }
-        node.shard_mut(to).adopt_peer(moved, now);
+        node.shard_mut(to).adopt_peer(moved, now, &mut out);
         assert_eq!(node.owner_of(key), Some(to));
+        true
     }
 
     /// Time since the world began.

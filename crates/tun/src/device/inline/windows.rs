@@ -53,14 +53,6 @@ impl<Q: Queue> Inline<Q> {
         match self.never {}
     }
 
-    pub(super) fn recv_rest(&mut self, _: &mut Context<'_>, _: &mut VecDeque<TunBatch>, _: usize) -> usize {
-        match self.never {}
-    }
-
-    pub(super) fn is_drained(&self) -> bool {
-        match self.never {}
-    }
-
     pub(super) fn flow_queues(&self) -> Option<FlowQueues> {
         match self.never {}
     }

@@ -72,13 +72,13 @@ impl World {
             self.handed_over_initiations += u64::from(datagram.bytes[0] == 1);
             let Node { tunnel, others, plain, control, .. } = node;
             let tunnel = shard_of(tunnel, others, shard.into());
-            result = hand_over(tunnel, &meta, &mut bytes, now, plain, control);
+            result = hand_over(tunnel, &meta, &bytes, now, plain, control);
             // A datagram that the kernel gave to the wrong shard, of a peer that moved.
             if let Ok(Inbound::Elsewhere(shard)) = result {
                 assert!(node.has_moves && is_stray, "handed over again, to {shard}");
                 let Node { tunnel, others, plain, control, .. } = node;
                 let tunnel = shard_of(tunnel, others, shard.into());
-                result = hand_over(tunnel, &meta, &mut bytes, now, plain, control);
+                result = hand_over(tunnel, &meta, &bytes, now, plain, control);
             }
         }
         assert_eq!(bytes, datagram.bytes, "it is as it was");
