@@ -88,6 +88,7 @@ async fn heads_without_an_end_take_no_more_than_the_budget_and_keep_no_short_one
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_for_a_name_take_no_more_than_the_budget_and_keep_no_usual_one_out() {
     const CLIENTS: usize = 400;
+    const USUAL: usize = 200;
     let slow = Arc::<Slow>::default();
     let proxy = proxy_with(Arc::clone(&slow) as Arc<dyn Network>, None);
     let request = |count| format!("GET http://slow.example/ HTTP/1.1\r\n{}\r\n", fields(count, 2));
@@ -95,7 +96,9 @@ async fn requests_that_wait_for_a_name_take_no_more_than_the_budget_and_keep_no_
     for _ in 0..CLIENTS {
         clients.push(begin(&proxy, request(96).as_bytes()).await);
     }
-    for request in [request(20), "CONNECT slow.example:443 HTTP/1.1\r\n\r\n".to_owned()] {
+    // More than the rest of the budget has room for.
+    let usual = [request(20), "CONNECT slow.example:443 HTTP/1.1\r\n\r\n".to_owned()];
+    for request in usual.iter().cycle().take(USUAL) {
         clients.push(begin(&proxy, request.as_bytes()).await);
     }
     sleep(Duration::from_secs(1)).await;
@@ -109,8 +112,9 @@ async fn requests_that_wait_for_a_name_take_no_more_than_the_budget_and_keep_no_
     }
     // Half of what buffers have left, for maps that grow by doubling.
     let room = ALL / 4 / (192 * FIELD);
-    assert!((room..=room + 4).contains(&waited.len()), "{} waited, of {room}", waited.len());
-    assert!(waited.ends_with(&[CLIENTS, CLIENTS + 1]), "usual requests wait in any case");
+    let (usual, large): (Vec<_>, Vec<_>) = waited.into_iter().partition(|place| *place >= CLIENTS);
+    assert!((room..=room + 2).contains(&large.len()), "{} waited, of {room}", large.len());
+    assert_eq!(usual.len(), USUAL, "usual requests wait in any case");
     drop(clients);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(proxy.budget.account().free(), ALL);
