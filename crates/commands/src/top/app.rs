@@ -187,6 +187,9 @@ impl App {
                 Sort::TotalOut => b.tx_bytes.cmp(&a.tx_bytes),
             }
         };
+        fn name(peer: &PeerReport) -> &str {
+            peer.settings.friendly_name.as_ref().unwrap_or(&peer.public_key)
+        }
         let wanted = self.filter.to_lowercase();
         let has_it = |text: &str| text.to_lowercase().contains(&wanted);
         let is_wanted = |peer: &PeerReport| {
@@ -200,8 +203,8 @@ impl App {
             let (a, b) = (&report.peers[a], &report.peers[b]);
             let by_choice = compare(a, b);
             let by_choice = if self.is_reversed { by_choice.reverse() } else { by_choice };
-            // Ties are broken by the key, so that equal peers keep their places.
-            by_choice.then_with(|| a.public_key.cmp(&b.public_key))
+            // Equal peers keep their places.
+            by_choice.then_with(|| name(a).cmp(name(b))).then_with(|| a.public_key.cmp(&b.public_key))
         });
         self.order = order;
     }

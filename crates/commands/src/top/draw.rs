@@ -42,10 +42,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let said = if height >= KEYS_FROM { said } else { 0 };
     let keys = u16::from(height >= KEYS_FROM);
     let rest = height.saturating_sub(1 + rates + numbers + said + keys);
-    let [threads, queues] = if is_of_interface { share_tables::heights(app, rest) } else { [0; 2] };
     // No further than the last one, with the header: what is below stands close to it.
-    let peers = u16::try_from(app.order.len() + 1).unwrap_or(u16::MAX).min(rest - threads - queues);
+    let peers = u16::try_from(app.order.len() + 1).unwrap_or(u16::MAX).min(rest);
     let peers = if is_of_interface { peers } else { rest };
+    let [threads, queues] = if numbers > 0 { share_tables::heights(app, rest - peers) } else { [0; 2] };
     let [
         title_area,
         rates_area,

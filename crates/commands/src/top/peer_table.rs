@@ -3,6 +3,7 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row, Table};
 use weft_report::rules::SESSION_MS;
 use weft_report::{LimitReport, PeerReport, age, bytes, rate, should_have_session};
@@ -73,6 +74,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     // If there is little room, the header is left out, not the peers.
     let has_header = area.height > 2 || usize::from(area.height) > app.order.len();
     let lines = usize::from(area.height) - usize::from(has_header);
+    // The last line counts those that do not fit.
+    let hidden = app.order.len().saturating_sub(lines);
+    let has_more = hidden > 0 && lines > 3;
+    let lines = lines - usize::from(has_more);
     let selected = app.selected_line();
     app.offset = app.offset.min(selected).max((selected + 1).saturating_sub(lines));
     app.offset = app.offset.min(app.order.len().saturating_sub(lines));
@@ -117,6 +122,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
         table = table.header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD)));
     }
     frame.render_widget(table, area);
+    if has_more {
+        let last = Rect { y: area.bottom() - 1, height: 1, ..area };
+        frame.render_widget(Line::from(format!("and {} more peers: j and k go to them", hidden + 1)), last);
+    }
 }
 
 fn cell(app: &App, column: Column, width: u16, peer: &PeerReport, history: &Histories) -> Cell<'static> {

@@ -4,15 +4,14 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row, Table};
 use weft_report::rate;
 
 use super::app::{App, Histories};
 use super::history::History;
 
-/// The number of lines reserved for the peers.
-const PEER_LINES: u16 = 6;
-/// The minimum height: the header and two threads or queues.
+/// The minimum height: the header and two threads or queues. Below it there is a line about all of them.
 const LEAST: u16 = 3;
 /// Widths of the columns.
 const NAME: u16 = 12;
@@ -22,10 +21,9 @@ const BUSY: u16 = 5;
 /// The minimum width of a history. A narrower history is left out.
 const SHORTEST: u16 = 6;
 
-/// Returns the heights of the tables of threads and queues, if both and the peers have `room` lines together.
+/// Returns the heights of the tables of threads and queues in the lines that the peers leave.
 pub(super) fn heights(app: &App, room: u16) -> [u16; 2] {
-    let room = room.saturating_sub(PEER_LINES);
-    let threads = height(app.threads.len(), room);
+    let threads = height(app.threads.len(), room.saturating_sub(u16::from(app.queues.len() > 1)));
     [threads, height(app.queues.len(), room - threads)]
 }
 
@@ -36,12 +34,17 @@ fn height(count: usize, room: u16) -> u16 {
         Err(_) => u16::MAX,
     };
     let height = wanted.min(room);
-    if height < LEAST { 0 } else { height }
+    if height < LEAST { height.min(1) } else { height }
 }
 
 /// Draws the packet threads: a full height of the history is all of the time.
 pub(super) fn draw_threads(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let Some(report) = &app.report else { return };
+    if area.height < LEAST {
+        let busiest = app.threads.iter().map(History::last).max().unwrap_or_default() / 10;
+        let line = format!("threads  {}, the busiest {busiest} %", app.threads.len());
+        return frame.render_widget(Line::from(line), area);
+    }
     // Three gaps of one column.
     let history = history_width(area.width.saturating_sub(NAME + PEERS + BUSY + 3));
     let row = |number: usize| {
@@ -58,6 +61,14 @@ pub(super) fn draw_threads(frame: &mut Frame<'_>, app: &App, area: Rect) {
 }
 
 pub(super) fn draw_queues(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    if area.height < LEAST {
+        let most = |direction: fn(&Histories) -> &History| {
+            rate(app.queues.iter().map(|queue| direction(queue).last()).max().unwrap_or_default())
+        };
+        let (inbound, outbound) = (most(|queue| &queue.inbound), most(|queue| &queue.outbound));
+        let line = format!("queues   {}, the fullest {inbound} in, {outbound} out", app.queues.len());
+        return frame.render_widget(Line::from(line), area);
+    }
     // Four gaps of one column.
     let history = history_width(area.width.saturating_sub(NAME + 2 * RATE + 4) / 2);
     // All queues have the same scale, so that their shares of the work can be compared.
@@ -95,9 +106,6 @@ fn draw<const N: usize>(
     count: usize,
     row: impl Fn(usize) -> [Cell<'static>; N],
 ) {
-    if area.height < LEAST {
-        return;
-    }
     let lines = usize::from(area.height) - 1;
     let shown = if count > lines { lines - 1 } else { count };
     let mut rows: Vec<Row<'_>> = (0..shown).map(|number| Row::new(row(number))).collect();

@@ -304,7 +304,24 @@ fn the_chosen_peer_is_always_in_sight() {
     app.select_line(49);
     screen(&mut app, 40, 6);
     let large = screen(&mut app, 40, 15);
-    assert_eq!(large.iter().filter(|line| line.starts_with("peer-")).count(), 10, "{}", large.join("\n"));
+    assert_eq!(large.iter().filter(|line| line.starts_with("peer-")).count(), 9, "{}", large.join("\n"));
+    assert!(large.iter().any(|line| line.starts_with("and 41 more peers")), "{}", large.join("\n"));
+}
+
+#[test]
+fn peers_come_before_queues_by_name_and_those_out_of_sight_are_counted() {
+    for (peers, shown, below) in [(11, 11, "queues   8, "), (12, 12, KEYS), (13, 11, "and 2 more peers: ")] {
+        let names: Vec<String> = (0..peers).map(|number| format!("peer-{number:02}")).collect();
+        let peers: Vec<(&str, u64, u64)> = names.iter().rev().map(|name| (name.as_str(), 0, 0)).collect();
+        let mut report = report(1000, &peers);
+        report.tun.queues = vec![TunQueueReport::default(); 8];
+        let lines = screen(&mut app([report]), 80, 24);
+        let text = lines.join("\n");
+        let found: Vec<&str> =
+            lines.iter().filter_map(|line| line.get(..7).filter(|_| line.starts_with("peer-"))).collect();
+        assert_eq!(found, names[..shown], "{text}");
+        assert!(lines.iter().any(|line| line.starts_with(below)), "{text}");
+    }
 }
 
 #[test]
