@@ -43,7 +43,7 @@ Examples:
 
 Exit codes:
   0   the file is right
-  1   the file is right, and this machine has something that keeps the interface from being brought up now
+  1   the file is right, and something on this machine prevents its start now
   2   the command line is wrong
   77  the file may not be read
   78  the configuration is wrong"))]
@@ -63,6 +63,9 @@ pub struct CheckArgs {
 Example:
   sudo weft save wg0    after `weft set wg0 …` or `wg set wg0 …`
 
+A file that its owner may not write (chmod a-w) stays as it is, as with `weft
+peer`; SaveConfig in the file itself writes it all the same.
+
 {EXIT_CODES}"))]
 pub struct SaveArgs {
     /// The interface's name, or the configuration file that names it.
@@ -77,7 +80,8 @@ Examples:
   sudo weft reload wg0              after editing its file
   sudo weft reload wg0 --dry-run    prints what would change
 
-Commands (PreUp, PostUp, …) do not run; those for the way down are the new ones from then on.
+Commands (PreUp, PostUp, …) do not run; those for the way down are the new
+ones from then on.
 
 {EXIT_CODES}"))]
 pub struct ReloadArgs {

@@ -103,10 +103,10 @@ fn name_of(command: &clap::Command) -> &str {
 
 fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     let version = command.get_version().unwrap_or_default();
-    let man = clap_mangen::Man::new(command.clone())
-        .title(name_of(command))
-        .source(format!("weft {version}"))
-        .manual("weft");
+    // A page has what only `--help` shows.
+    let whole = command.clone().mut_args(|argument| argument.hide_short_help(false));
+    let man =
+        clap_mangen::Man::new(whole).title(name_of(command)).source(format!("weft {version}")).manual("weft");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;

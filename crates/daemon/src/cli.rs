@@ -26,7 +26,7 @@ Examples:
   weft genkey | (umask 077; tee private.key) | weft pubkey
   weft check /etc/wireguard/wg0.conf
   sudo weft up wg0
-  sudo weft wg0                 in place of wireguard-go: an interface for wg(8) and wg-quick(8)
+  sudo weft wg0                 in place of wireguard-go, for wg(8) to configure
   sudo weft down wg0";
 
 /// The heading of options that trade memory, processors and latency.
@@ -88,7 +88,7 @@ pub enum Command {
     ///
     /// Those inside the tunnel and those around it.
     Capture(args::CaptureArgs),
-    /// Measure a tunnel with its peer; say what limits it (Linux).
+    /// Measure a tunnel and say what limits it (Linux).
     Speedtest(args::SpeedtestArgs),
     /// Write the running state into the interface's file.
     Save(args::SaveArgs),
@@ -273,6 +273,22 @@ mod tests {
             ["--daemon", "--kill-switch", "Metrics:", "--metrics", "Performance:", "--realtime", "--pin"]
                 .map(|text| up.find(text).unwrap_or_else(|| panic!("{text}: {up}")));
         assert!(places.is_sorted(), "{up}");
+    }
+
+    #[test]
+    fn examples_and_tables_fit_a_terminal() {
+        let mut root = Cli::command();
+        root.build();
+        let mut rest = vec![&root];
+        while let Some(command) = rest.pop() {
+            let below = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in below.lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            }
+            rest.extend(command.get_subcommands());
+        }
+        let top = root.find_subcommand_mut("top").unwrap().render_help().to_string();
+        assert!(top.contains("\nKeys:\n  q          end "), "{top}");
     }
 
     #[test]

@@ -14,14 +14,15 @@ use crate::own_file::interface_of;
 #[command(after_help = format!("\
 Examples:
   sudo weft capture wg0 -w wg0.pcapng
-  sudo weft capture wg0 --peer office --stage inner --count 1000 -w office.pcapng
+  sudo weft capture wg0 --peer office --stage inner --count 99 -w office.pcapng
   sudo weft capture wg0 --seconds 60 --snaplen 128 -w headers.pcapng
   sudo weft capture wg0 -w - | tshark -r -
   ssh gateway sudo weft capture wg0 -w - | wireshark -k -i -
 
-Each packet has a comment with its direction and its peer; in Wireshark, filter for one with
-`frame.comment contains \"office\"`. No keys are written. A reader that is too slow costs packets in
-the file, never packets in the tunnel; the last line tells how many.
+Each packet has a comment with its direction and its peer; in Wireshark,
+filter for one with `frame.comment contains \"office\"`. No keys are written.
+A reader that is too slow costs packets in the file, never packets in the
+tunnel; the last line tells how many.
 
 {}", super::EXIT_CODES))]
 pub struct CaptureArgs {

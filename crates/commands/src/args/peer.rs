@@ -14,18 +14,19 @@ use crate::complete;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("\
 Examples:
-  sudo weft peer add phone --qr                 prints the phone's file as a QR code
+  sudo weft peer add phone --qr             its file as a QR code
   sudo weft peer add laptop --out laptop.conf
-  sudo weft peer add guest --qr --expires 30d   until then, or `weft peer extend guest 30d`
+  sudo weft peer add guest --expires 30d    or later `weft peer extend guest 30d`
   sudo weft peer list
-  sudo weft peer disable phone                  until `weft peer enable phone`
+  sudo weft peer disable phone              until `weft peer enable phone`
   sudo weft peer remove phone
 
-The peers are those of the interface's file. Its comments stay, and a running interface takes
-the change over at once. The file says what new peers are told, in [Interface]:
-  # weft: Endpoint = vpn.example.com:51820      where they reach this machine
-  # weft: PeerDNS = 10.9.0.1                    their name servers; otherwise they keep their own
-  # weft: PeerAllowedIPs = 10.9.0.0/24          what they send here; otherwise everything
+The peers are those of the interface's file. Its comments stay, and a running
+interface takes the change over at once. The file says what new peers are told,
+in [Interface]:
+  # weft: Endpoint = vpn.example.com:51820  where they reach this machine
+  # weft: PeerDNS = 10.9.0.1                name servers; else they keep theirs
+  # weft: PeerAllowedIPs = 10.9.0.0/24      what they send here; else everything
 
 {EXIT_CODES}"))]
 pub struct PeerArgs {
@@ -70,7 +71,7 @@ pub struct GatewayArgs {
 Examples:
   sudo weft peer add laptop > laptop.conf
   sudo weft peer add phone --qr --to wg0
-  sudo weft peer add server --public-key xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=
+  sudo weft peer add server --public-key xTIB…8Dg=
 
 {EXIT_CODES}"))]
 pub struct PeerAddArgs {
@@ -80,7 +81,7 @@ pub struct PeerAddArgs {
     /// The interface.
     #[command(flatten)]
     pub gateway: GatewayArgs,
-    /// Write the peer's file here, for its owner alone, in place of standard output.
+    /// Write the peer's file here, for its owner alone, in place of standard output (`-`).
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub out: Option<PathBuf>,
     /// Print the peer's file as a QR code, for the app of a phone.
@@ -93,7 +94,7 @@ pub struct PeerAddArgs {
     #[arg(long, value_name = "HOST:PORT", value_parser = endpoint)]
     pub endpoint: Option<Endpoint>,
     /// When the peer ends: a time from now, such as 30d, or a date in UTC (2030-12-31).
-    #[arg(long, value_name = "WHEN", value_parser = expires)]
+    #[arg(long, value_name = "WHEN", value_parser = expires, allow_hyphen_values = true)]
     pub expires: Option<Expires>,
     /// The highest rate in each direction, such as 50Mbit.
     #[arg(long, value_name = "RATE", value_parser = rate)]
@@ -115,7 +116,7 @@ pub struct PeerListArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct PeerNameArgs {
-    /// The peer's name or public key.
+    /// The peer's name, its public key, or the beginning of that.
     #[arg(value_name = "PEER", add = complete::peer())]
     pub peer: String,
     /// The interface.
@@ -127,7 +128,7 @@ pub struct PeerNameArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct PeerRenameArgs {
-    /// The peer's name or public key.
+    /// The peer's name, its public key, or the beginning of that.
     #[arg(value_name = "PEER", add = complete::peer())]
     pub peer: String,
     /// The new name.
@@ -142,12 +143,12 @@ pub struct PeerRenameArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct PeerExtendArgs {
-    /// The peer's name or public key.
+    /// The peer's name, its public key, or the beginning of that.
     #[arg(value_name = "PEER", add = complete::peer())]
     pub peer: String,
     /// When the peer ends: a time from now (12h, 30d, 2w), a day, to its end, or a time in UTC (2030-12-31,
     /// 2030-12-31T18:00:00Z), or `never`.
-    #[arg(value_name = "WHEN", value_parser = expires)]
+    #[arg(value_name = "WHEN", value_parser = expires, allow_hyphen_values = true)]
     pub expires: Expires,
     /// The interface.
     #[command(flatten)]

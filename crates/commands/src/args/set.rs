@@ -18,20 +18,20 @@ fn words() -> Vec<String> {
 #[command(after_help = format!("\
 Settings of the interface, before the first peer:
   listen-port PORT           a UDP port; 0: one that the system chooses
-  fwmark MARK                the mark of outgoing packets, also as 0x…; 0 or off: none
-  private-key FILE           the file that holds the key; /dev/null or an empty file: none
+  fwmark MARK                of outgoing packets, also as 0x…; 0 or off: none
+  private-key FILE           the file with the key; /dev/null or empty: none
 
-Settings of a peer, each after `peer KEY`, or `peer NAME` with the name in the file (# friendly_name):
+Settings of a peer, each after `peer KEY`, or `peer NAME` by # friendly_name:
   remove                     take the peer away
-  preshared-key FILE         the file that holds the key; /dev/null or an empty file: none
+  preshared-key FILE         the file with the key; /dev/null or empty: none
   endpoint HOST:PORT         where to send to
   persistent-keepalive SECS  1 to 65535; 0 or off: none
-  allowed-ips LIST           IP/LEN,IP/LEN… in place of those that it has (none if LIST is empty);
-                             +IP/LEN adds one to them, -IP/LEN takes one away
+  allowed-ips LIST           IP/LEN,IP/LEN… in place of those that it has;
+                             +IP/LEN adds one, -IP/LEN takes one away
 
 Examples:
   sudo weft set wg0 listen-port 51820 private-key /etc/wireguard/wg0.key
-  sudo weft set wg0 peer xTIB…8Dg= endpoint vpn.example:51820 allowed-ips 10.0.0.0/24,fd00::/64
+  sudo weft set wg0 peer xTIB…8Dg= endpoint vpn.example:51820
   sudo weft set wg0 peer xTIB…8Dg= allowed-ips +10.0.1.0/24
   sudo weft set wg0 peer laptop remove
 

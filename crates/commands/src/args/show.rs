@@ -14,7 +14,7 @@ Examples:
   weft show                      everything, for people
   weft show wg0
   weft show interfaces           the names of the interfaces
-  weft show wg0 laptop           one peer: its name, its key, or the beginning of that
+  weft show wg0 laptop           one peer: its name, or the beginning of its key
   weft show all latest-handshakes
   weft show wg0 dump             tab-separated, keys included, for scripts
 

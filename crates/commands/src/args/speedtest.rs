@@ -22,10 +22,10 @@ Examples:
   sudo weft speedtest 10.0.0.1 --direction down -t 30s --streams 4
   sudo weft speedtest wg0 office --congestion bbr --json
   sudo weft speedtest wg0 office --udp 50Mbit
-  sudo weft speedtest wg0 office --direction up --plot office.svg --pcap office.pcapng
+  sudo weft speedtest wg0 office --direction up --plot office.svg
 
-The peer needs `# weft: SpeedTest = on` in [Interface] of its file. docs/SPEEDTEST.md says how the limits
-are found.
+The peer needs `# weft: SpeedTest = on` in [Interface] of its file.
+docs/SPEEDTEST.md says how the limits are found.
 
 {}", super::EXIT_CODES))]
 pub struct SpeedtestArgs {

@@ -36,8 +36,7 @@ pub struct StatusArgs {
 }
 
 /// What the keys of `weft top` do.
-pub const TOP_KEYS: &str = "\
-  q          end                     j k, arrows  choose a peer
+pub const TOP_KEYS: &str = "  q          end                     j k, arrows  choose a peer
   Enter      that peer alone         Esc          back, and at last the end
   /          find peers              ?            these keys
   n          sort by name            h            by latest handshake

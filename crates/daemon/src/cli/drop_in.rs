@@ -14,18 +14,18 @@ use crate::foreign;
 /// The arguments of `weft run`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("\
-`weft NAME` is the same if NAME is no command and can only mean an interface: it ends in a
-digit, has a file /etc/wireguard/NAME.conf, is what wg-quick(8) brings up, or one of the
-variables WG_… below is set. `weft -f NAME` is the same for every NAME, as is a link to weft
-with the name wireguard-go or boringtun-cli.
+`weft NAME` is the same if NAME is no command and can only mean an interface: it
+ends in a digit, has a file /etc/wireguard/NAME.conf, is what wg-quick(8) brings
+up, or one of the variables WG_… below is set. `weft -f NAME` is the same for
+every NAME, as is a link to weft with the name wireguard-go or boringtun-cli.
 
 Environment:
   WG_PROCESS_FOREGROUND=1   stay in the foreground, like -f
   WG_TUN_FD=N               take over the TUN device behind descriptor N
-  WG_UAPI_FD=N              take over the listening Unix socket behind descriptor N
+  WG_UAPI_FD=N              take over the listening socket behind descriptor N
   WG_TUN_NAME_FILE=FILE     write the interface's name to FILE
-  LOG_LEVEL=LEVEL           verbose, error or silent: what to log, unless --log or RUST_LOG
-                            says so; it keeps the terminal for it
+  LOG_LEVEL=LEVEL           verbose, error or silent: what to log, unless --log
+                            or RUST_LOG says so; it keeps the terminal for it
 
 Examples:
   sudo weft wg0 && sudo wg setconf wg0 wg0.conf
@@ -128,31 +128,72 @@ const KNOWN_ELSEWHERE: &[(&[&str], &str)] = &[
         &["disconnect", "stop", "disable", "close", "kill", "delete"],
         "`weft down NAME` takes an interface down",
     ),
-    (&["add", "remove", "peers", "client"], "`weft peer add|list|remove` edits the peers of an interface"),
+    (
+        &["add", "remove", "peers", "client", "add-peer", "add-client", "new-peer"],
+        "`weft peer add|list|remove` edits the peers of an interface",
+    ),
+    (&["qr", "qrcode"], "`weft peer add NAME --qr` adds a peer and prints its file as a QR code"),
+    (
+        &["init", "new", "create", "setup"],
+        "write /etc/wireguard/NAME.conf (README.md has an example, `weft genkey` makes a key), then `weft up NAME`",
+    ),
+    (
+        &["import"],
+        "weft reads a file as it is: `weft check FILE` says what it means, `weft up FILE` brings it up",
+    ),
+    (
+        &["keygen", "gen-key", "keypair", "key"],
+        "`weft genkey` prints a private key, `weft pubkey` its public key",
+    ),
     (&["config", "dump", "export"], "`weft showconf NAME` prints the configuration of an interface"),
     (&["test", "ping", "bench"], "`weft speedtest PEER` measures a tunnel"),
     (&["log", "logs", "journal"], "`journalctl -u weft@NAME` shows the log of a service"),
-    (&["install", "uninstall"], "`weft service install NAME` makes an interface a service"),
+    (&["install"], "`weft service install NAME` makes an interface a service"),
+    (&["uninstall"], "`weft service remove NAME` ends the service of an interface"),
     (&["version"], "`weft --version` prints the version"),
 ];
 
-/// Adds what may be meant to the error about a word that is no command.
+/// The same behind `weft peer`.
+const PEER_ELSEWHERE: &[(&[&str], &str)] = &[
+    (&["delete", "del", "rm", "revoke"], "`weft peer remove PEER` takes a peer out of the file"),
+    (
+        &["new", "create", "export", "qr", "qrcode", "genconf"],
+        "`weft peer add NAME --qr` adds a peer and prints its file once; it is stored nowhere, and for a lost one add \
+         the peer again",
+    ),
+    (&["ls", "status"], "`weft peer list` lists the peers of the file, `weft status` shows them at work"),
+    (&["block", "suspend"], "`weft peer disable PEER` turns a peer away until `weft peer enable PEER`"),
+];
+
+/// Adds what may be meant to the error about a word that is no command, or stands where none is expected.
 pub fn with_suggestion(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
-    let word = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
-    if error.kind() != ErrorKind::InvalidSubcommand
-        || error.get(ContextKind::InvalidSubcommand) != Some(&ContextValue::String(word.to_owned()))
-    {
-        return error;
-    }
-    let known = KNOWN_ELSEWHERE.iter().find(|(words, _)| words.contains(&word));
-    let tip = match known {
-        Some((_, tip)) => Some((*tip).to_owned()),
-        None if path_of(word).is_file() => {
-            Some(format!("`weft up {word}` brings up the interface of this file"))
+    let words: Vec<&str> = arguments.iter().skip(1).filter_map(|word| word.to_str()).collect();
+    let is_at = |kind, place: usize| {
+        let word = words.get(place).map(|word| ContextValue::String((*word).to_owned()));
+        word.is_some() && error.get(kind) == word.as_ref()
+    };
+    let is_one_too_many = matches!(
+        error.get(ContextKind::InvalidArg),
+        Some(ContextValue::String(word)) if !word.starts_with('-')
+    );
+    let known = |table: &[(&[&str], &str)], word: &str| {
+        table.iter().find(|(words, _)| words.contains(&word)).map(|(_, tip)| (*tip).to_owned())
+    };
+    let tip = match (error.kind(), &words[..]) {
+        (ErrorKind::InvalidSubcommand, [word, ..]) if is_at(ContextKind::InvalidSubcommand, 0) => {
+            known(KNOWN_ELSEWHERE, word).or_else(|| of_unknown(word, &error))
         }
-        None => (error.get(ContextKind::SuggestedSubcommand).is_none()
-            && word.parse::<InterfaceName>().is_ok())
-        .then(|| format!("`weft run {word}` makes an interface of this name, for wg(8) to configure")),
+        (ErrorKind::InvalidSubcommand, ["peer", word, ..]) if is_at(ContextKind::InvalidSubcommand, 1) => {
+            known(PEER_ELSEWHERE, word)
+        }
+        (ErrorKind::UnknownArgument, ["peer", command, interface, rest @ ..])
+            if is_one_too_many && !interface.starts_with('-') =>
+        {
+            let rest = rest.iter().take_while(|word| !word.starts_with('-'));
+            let rest: String = rest.map(|word| format!("{word} ")).collect();
+            Some(format!("--to says which interface: `weft peer {command} {rest}--to {interface}`"))
+        }
+        _ => None,
     };
     if let Some(tip) = tip {
         // clap's own suggestion is by letters alone, such as `strip` for `start`.
@@ -160,6 +201,16 @@ pub fn with_suggestion(mut error: clap::Error, arguments: &[OsString]) -> clap::
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     }
     error
+}
+
+/// Returns what a word may mean that no other program has as a command.
+fn of_unknown(word: &str, error: &clap::Error) -> Option<String> {
+    if path_of(word).is_file() {
+        return Some(format!("`weft up {word}` brings up the interface of this file"));
+    }
+    let is_name =
+        error.get(ContextKind::SuggestedSubcommand).is_none() && word.parse::<InterfaceName>().is_ok();
+    is_name.then(|| format!("`weft run {word}` makes an interface of this name, for wg(8) to configure"))
 }
 
 #[cfg(test)]
@@ -232,6 +283,13 @@ mod tests {
             ("connect", "tip: `weft up NAME`"),
             ("start", "tip: `weft up NAME`"),
             ("stop", "tip: `weft down NAME`"),
+            ("uninstall", "tip: `weft service remove NAME`"),
+            ("init", "then `weft up NAME`"),
+            ("new", "then `weft up NAME`"),
+            ("keygen", "tip: `weft genkey`"),
+            ("import", "tip: weft reads a file as it is"),
+            ("qrcode", "tip: `weft peer add NAME --qr`"),
+            ("add-peer", "tip: `weft peer add|"),
             ("office", "tip: `weft run office`"),
             ("Cargo.toml", "tip: `weft run Cargo.toml`"),
             ("./Cargo.toml", "tip: `weft up ./Cargo.toml`"),
@@ -244,6 +302,28 @@ mod tests {
             assert!(text.contains("unrecognized subcommand") && text.contains(tip), "{word}: {text}");
             assert_eq!(error.exit_code(), 2);
             assert!(text.matches("tip: ").count() <= 1, "{word}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_word_behind_peer_gets_a_suggestion_too() {
+        for (words, tip) in [
+            (&["rm", "phone"][..], "tip: `weft peer remove PEER`"),
+            (&["delete"], "tip: `weft peer remove PEER`"),
+            (&["export", "phone"], "tip: `weft peer add NAME --qr`"),
+            (&["new"], "tip: `weft peer add NAME --qr`"),
+            (&["qr"], "tip: `weft peer add NAME --qr`"),
+            (&["lst"], "'list'"),
+            (&["list", "wg0"], "`weft peer list --to wg0`"),
+            (&["add", "wg0", "phone", "--qr"], "`weft peer add phone --to wg0`"),
+            (&["rename", "wg0", "phone", "tablet"], "`weft peer rename phone tablet --to wg0`"),
+            (&["add", "phone", "--nonsense"], "unexpected argument '--nonsense'"),
+        ] {
+            let error = parse(&[&["peer"], words].concat()).unwrap_err();
+            assert!(error.to_string().contains(tip), "{words:?}: {error}");
+            let is_about_interface = words.contains(&"wg0");
+            assert_eq!(error.to_string().contains("--to says"), is_about_interface, "{words:?}: {error}");
+            assert_eq!(error.exit_code(), 2);
         }
     }
 

@@ -78,7 +78,7 @@ Exit codes:
   N        that of the command
   128+N    signal N ended the command
   2        the command line of weft is wrong
-  77       a permission is missing: to make namespaces or a device in them, or to read the file
+  77       a permission is missing: to make namespaces, or to read the file
   78       the configuration is wrong
   125      weft failed otherwise
   126      the command cannot be executed
@@ -89,7 +89,7 @@ Exit codes:
 #[command(after_help = format!("\
 Examples:
   weft exec ./office.conf -- curl https://intranet.example
-  weft exec ./office.conf -- bash             a shell whose only network is the tunnel
+  weft exec ./office.conf -- bash             its only network is the tunnel
   weft exec ./office.conf --dns 10.0.0.53 -- ssh db.internal
   weft exec ./office.conf --publish 8080:3000 --host-port 5432 -- npm start
 

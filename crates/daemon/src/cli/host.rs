@@ -47,8 +47,7 @@ impl From<KillSwitch> for config::KillSwitch {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("\
 Examples:
-  sudo weft down wg0              ends the daemon of wg0 (`weft up wg0` or `weft wg0`), or removes what it left when it
-                                  crashed
+  sudo weft down wg0              ends its daemon, or removes what a crash left
   sudo weft down ./office.conf    the interface `office`
   weft down wg0 --dry-run         prints what would be taken back
 

@@ -17,19 +17,20 @@ const ACCESS: &str = "Access";
 /// The arguments of `weft proxy`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("\
-LOCAL is an address of this host: PORT (of 127.0.0.1), ADDRESS:PORT, or the path of a Unix socket with a `/`
-in it, which only this user can use. Names are looked up through the tunnel only.
+LOCAL is an address of this host: PORT (of 127.0.0.1), ADDRESS:PORT, or the
+path of a Unix socket with a `/` in it, which only this user can use. Names are
+looked up through the tunnel only.
 
 Examples:
   weft proxy ./office.conf --socks5 1080
       curl --proxy socks5h://127.0.0.1:1080 https://intranet.example
   weft proxy ./office.conf --http 3128 --socks5 1080 --elsewhere direct
       for a browser: what is in no peer's AllowedIPs goes by this host's network
-  weft proxy ./office.conf --forward 5432=db.internal:5432 --forward udp:5353=10.0.0.53:53
+  weft proxy ./office.conf --forward 5432=db:5432 --forward udp:53=10.0.0.53:53
       psql --host 127.0.0.1
   weft proxy ./office.conf --forward ./db.sock=db.internal:5432
   weft proxy ./office.conf --reverse 8080=3000
-      others in the tunnel reach port 3000 of this host at port 8080 of the tunnel's addresses
+      port 3000 of this host, for others at port 8080 of the tunnel's addresses
   ssh -o ProxyCommand='weft proxy ./office.conf --stdio %h:%p' build.internal
   weft proxy ./office.conf --socks5 0.0.0.0:1080 --password-file users
       for other machines, with a line USER:PASSWORD for each user

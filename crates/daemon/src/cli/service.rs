@@ -8,9 +8,9 @@ use weft_commands::complete;
 #[derive(Clone, Debug, Args)]
 #[command(disable_help_subcommand = true, after_help = format!("\
 Examples:
-  sudo weft service install utun7          runs /etc/wireguard/utun7.conf now and at every start of the machine
+  sudo weft service install utun7          now and at every start of the machine
   sudo weft service install ./tun7.conf    runs the file where it is
-  weft service install wg0                 on Windows, as an administrator: runs %ProgramData%\\weft\\wg0.conf
+  weft service install wg0                 on Windows, as an administrator
   weft service status utun7
   sudo weft service remove utun7
 
