@@ -40,7 +40,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     for warning in warnings {
         output::warning(warning);
     }
-    if loaded.is_ok() && config::name_of(&config::path_of(target)).is_err() {
+    if loaded.is_ok() && matches!(config::name_of(&config::path_of(target)), Err(LoadError::Name { .. })) {
         output::note(&"the file's name is no interface's: `weft up` needs --name NAME for it");
     }
     let dns = loaded.as_ref().ok().and_then(|parsed| weft_host::misrouted::dns_predicted(&parsed.config));
@@ -127,7 +127,7 @@ fn obstacles(file: &Path, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>, Code)
 fn misrouted(file: &Path, config: &Config, dns: Option<Misrouted>) -> Vec<(Level, Finding)> {
     let endpoints: Vec<SocketAddr> = config.endpoint_addresses().into_iter().flatten().collect();
     let found = weft_host::misrouted::predicted(config, &endpoints).into_iter();
-    let found = found.chain(dns);
+    let found = found.chain(dns).chain(weft_host::misrouted::not_forwarded_of_file(config));
     let finding =
         |misrouted: Misrouted| (crate::misrouted::finding(&misrouted).level, here(file, &misrouted));
     found.map(finding).collect()

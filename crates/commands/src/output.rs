@@ -2,8 +2,9 @@
 //! terminal do anything: names, answers and files of others are among them.
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
+use ratatui::crossterm::terminal;
 use serde::Serialize;
 use weft_config::exit::{Code, Error};
 use weft_config::{Notation, printable, printable_bytes};
@@ -42,6 +43,17 @@ pub fn print_coloured(text: &[u8]) -> Result<(), Error> {
 /// is set.
 pub fn print_styled(text: &str) -> Result<(), Error> {
     write(printable(text, Notation::Coloured).as_bytes(), anstream::AutoStream::auto(io::stdout().lock()))
+}
+
+/// Prints a drawing of this program in its colours, as [`print_styled`] does.
+pub fn print_drawing(text: &str) -> Result<(), Error> {
+    write(text.as_bytes(), anstream::AutoStream::auto(io::stdout().lock()))
+}
+
+/// Returns the columns and the rows of the terminal that standard output is, if it is one and has a size.
+pub(crate) fn terminal_size() -> Option<(usize, usize)> {
+    let (columns, rows) = io::stdout().is_terminal().then(|| terminal::size().ok())??;
+    (columns > 0 && rows > 0).then_some((columns.into(), rows.into()))
 }
 
 /// Prints each line of `error` to standard error, as `error: …`.

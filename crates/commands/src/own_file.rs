@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use weft_config::exit::Error;
+use weft_config::exit::{Code, Error};
 use weft_config::{self as config, InterfaceName, LoadError, path_of};
 use weft_report::control_socket::{self as socket, Client, ClientError};
 
@@ -18,6 +18,14 @@ pub(crate) fn file_of(target: &str) -> Result<String, Error> {
     let Some(name) = name else { return Ok(target.to_owned()) };
     let own = Client::connect(&name).and_then(|mut client| client.own_file());
     match own {
+        Ok(Some(file)) if config::is_descriptor(&file) => {
+            let reason = format!(
+                "{name} was brought up from a pipe ({}), which cannot be read again: write its configuration into a file \
+                 {name}.conf, and name that",
+                file.display()
+            );
+            Err(Error::new(Code::Failure, reason))
+        }
         Ok(Some(file)) => Ok(file.to_string_lossy().into_owned()),
         Ok(None) | Err(ClientError::NotRunning { .. } | ClientError::Forbidden { .. }) => {
             Ok(target.to_owned())

@@ -137,6 +137,15 @@ fn remove(args: &PeerNameArgs) -> Result<(), Error> {
     gateway.apply(peers::without_peer(&text, &peer))
 }
 
+/// Refuses what cannot be a name, and the name of an interface, which is meant as that.
 fn check_name(name: &str) -> Result<(), Error> {
-    peers::check_name(name).map_err(|error| Error::new(Code::Usage, format!("{name:?}: {error}")))
+    peers::check_name(name).map_err(|error| Error::new(Code::Usage, format!("{name:?}: {error}")))?;
+    let has_device = || cfg!(target_os = "linux") && weft_host::has_device(name);
+    if weft_config::path_of(name).exists() || has_device() {
+        let reason = format!(
+            "{name} is an interface, and no name for a peer; `weft peer add NAME --to {name}` adds a peer to it"
+        );
+        return Err(Error::new(Code::Usage, reason));
+    }
+    Ok(())
 }

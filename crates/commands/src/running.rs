@@ -83,7 +83,12 @@ pub(crate) fn take_back(name: &InterfaceName) -> String {
 fn none_is_running() -> Error {
     let place = socket::place();
     let place = place.display();
-    Error::new(Code::Failure, format!("no interface is running under weft (no daemon answers in {place})"))
+    Error::new(
+        Code::Failure,
+        format!(
+            "no interface is running under weft (no daemon answers in {place}); `weft up NAME` brings one up"
+        ),
+    )
 }
 
 /// Returns the first answer, without asking further, or the first error of a running interface; `None` if

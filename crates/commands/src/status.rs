@@ -1,12 +1,14 @@
 //! `weft status`: requests the state of the running interfaces, and prints it.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
 use weft_report::control_socket::{Client, ClientError};
-use weft_report::{StatusReport, add_recent, diagnose};
+use weft_report::finding::{self, Finding};
+use weft_report::{ExpiredPeerReport, PeerReport, StatusReport, add_recent, diagnose, of_expired};
 
 use crate::args::StatusArgs;
 use crate::output;
@@ -53,16 +55,26 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
 
 /// Leaves the peer that a user names, and the findings about it, in a report.
 fn keep_alone(report: &mut StatusReport, wanted: &str) -> Result<(), Error> {
-    let peer = report.peer(wanted).map_err(|error| Error::new(Code::Failure, error))?.clone();
-    report.findings.retain(|finding| finding.about.as_deref() == Some(&peer.label()));
-    report.peers = vec![peer];
+    let found = report.peer_or_expired(wanted).map_err(|error| Error::new(Code::Failure, error))?;
+    match found.map(PeerReport::clone).map_err(ExpiredPeerReport::clone) {
+        Ok(peer) => {
+            report.findings.retain(|finding| finding.about.as_deref() == Some(&peer.label()));
+            report.expired_peers.retain(|other| other.public_key == peer.public_key);
+            report.peers = vec![peer];
+        }
+        Err(ended) => {
+            report.findings = of_expired(report, &ended).into_iter().collect();
+            (report.peers, report.expired_peers) = (Vec::new(), vec![ended]);
+        }
+    }
     Ok(())
 }
 
 fn text(report: &StatusReport, args: &StatusArgs) -> String {
     match &report.peers[..] {
-        [peer] if args.peer.is_some() => {
-            details::one_peer(peer, report) + &weft_report::finding::lines(&report.findings)
+        peers if args.peer.is_some() => {
+            let peers = peers.iter().map(|peer| details::one_peer(peer, report));
+            peers.collect::<String>() + &finding::lines(&report.findings)
         }
         _ if args.verbose => details::render(report),
         _ => glance::render(report, comfy_table::Table::new().width().map(usize::from)),
@@ -92,7 +104,17 @@ fn complete(client: &mut Client, first: StatusReport, sample: Duration) -> Resul
         second
     };
     report.findings = diagnose(&report);
+    report.findings.extend(not_forwarded(&report));
     Ok(report)
+}
+
+/// The daemon may not see whether the machine forwards: its unit hides that.
+fn not_forwarded(report: &StatusReport) -> Option<Finding> {
+    let file = Path::new(report.file.as_ref()?);
+    let text = weft_config::read_regular_text(file).ok()?;
+    let name = report.interface.parse().ok()?;
+    let config = weft_config::parse_to_edit(&text, file, name).ok()?.config;
+    weft_host::misrouted::not_forwarded_of_file(&config).as_ref().map(crate::misrouted::finding)
 }
 
 /// Returns the reports of all running interfaces.

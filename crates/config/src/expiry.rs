@@ -30,6 +30,9 @@ impl Expiry {
     /// # Errors
     /// It is neither, or is not in the future.
     pub fn of_command(text: &str, now: SystemTime) -> Result<Self, String> {
+        if text.strip_prefix('-').is_some_and(|after| Self::of_command(after, now).is_ok()) {
+            return Err(format!("{text} is not in the future; {} is", &text[1..]));
+        }
         let wrong = || format!("write 12h, 30d or 2w from now; or {}", &InvalidExpiry.to_string()[6..]);
         let from_now = |number: &str, unit: u64| {
             let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());

@@ -9,11 +9,11 @@ use ipnet::IpNet;
 use weft_tunnel::{PrivateKey, PublicKey};
 
 use super::HookPhase;
-use super::keys::PeerSetting;
+use super::keys::{InterfaceSetting, PeerSetting};
 use super::problem::{ConfigErrors, Location, Notice, Problem};
 use super::reports::Reports;
 use super::wg_quick::{self, Drafts, Format, InterfaceDraft, PeerDraft};
-use super::{Config, Interface, InterfaceName, KeyToCome, MIN_MTU_IPV6, Parsed, Peer, Table};
+use super::{Config, Endpoint, Interface, InterfaceName, KeyToCome, MIN_MTU_IPV6, Parsed, Peer, Table};
 use crate::device::AllowedIpChange;
 
 /// Parses the text of a wg-quick file. `source` is the name of the file in messages.
@@ -200,6 +200,10 @@ fn finish_interface(
     }
     let mtu = draft.mtu.value.flatten();
     let settings = draft.settings.applied();
+    let told = &draft.host.client_endpoint;
+    if let Some(port) = told.value.as_ref().map(Endpoint::port).filter(|_| settings.listen_port == 0) {
+        reports.warning(told.line, InterfaceSetting::Endpoint.text(), Notice::RandomPort { port });
+    }
     Interface { name, settings, addresses, mtu, table, host: draft.host.finish() }
 }
 

@@ -5,7 +5,7 @@
 #![warn(missing_docs)]
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::SystemTime;
 
@@ -167,6 +167,21 @@ pub struct Interface {
     pub host: HostConfig,
 }
 
+impl Interface {
+    /// Reports whether peers that are added send everything here, in IPv4 and in IPv6: the gateway has a
+    /// network of the family, and PeerAllowedIPs has all of it, as it has if it is not set.
+    pub fn takes_everything_of_peers(&self) -> [bool; 2] {
+        let told = &self.host.clients.allowed_ips;
+        let is_own =
+            |net: &&IpNet| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local());
+        [true, false].map(|is_v4| {
+            let has_network = self.addresses.iter().filter(is_own).any(|net| net.addr().is_ipv4() == is_v4);
+            let is_all = |net: &IpNet| net.prefix_len() == 0 && net.addr().is_ipv4() == is_v4;
+            has_network && (told.is_empty() || told.iter().any(is_all))
+        })
+    }
+}
+
 /// A remote end of the tunnel.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -194,6 +209,16 @@ pub enum Endpoint {
         /// The UDP port.
         port: u16,
     },
+}
+
+impl Endpoint {
+    /// Returns the UDP port.
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::Address(address) => address.port(),
+            Self::Name { port, .. } => *port,
+        }
+    }
 }
 
 impl fmt::Display for Endpoint {

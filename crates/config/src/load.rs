@@ -25,6 +25,9 @@ pub enum LoadError {
         /// The rule that the name violates.
         reason: InvalidInterfaceName,
     },
+    /// The file is a pipe, or open already: its number is no name.
+    #[error("{}: a pipe has no name for an interface; give `weft up` a --name NAME", .0.display())]
+    NoName(PathBuf),
     /// A name, and not the path of a file, is not a valid interface name.
     #[error(transparent)]
     Interface(#[from] InvalidInterfaceName),
@@ -47,7 +50,7 @@ impl LoadError {
         match self {
             Self::Read { error, .. } => error.kind() == io::ErrorKind::PermissionDenied,
             Self::Config(errors) => errors.is_permission_denied(),
-            Self::Name { .. } | Self::Interface(_) => false,
+            Self::Name { .. } | Self::NoName(_) | Self::Interface(_) => false,
         }
     }
 }
@@ -76,9 +79,12 @@ fn directory() -> PathBuf {
     Path::new(&data).join("weft")
 }
 
-/// Returns the file that `target` names: `target` is a path, or a bare name for `/etc/wireguard/NAME.conf`,
-/// on Windows `%ProgramData%\weft\NAME.conf`.
+/// Returns the file that `target` names: `target` is a path, `-` for standard input, or a bare name for
+/// `/etc/wireguard/NAME.conf`, on Windows `%ProgramData%\weft\NAME.conf`.
 pub fn path_of(target: &str) -> PathBuf {
+    if cfg!(unix) && target == STANDARD_INPUT {
+        return PathBuf::from("/dev/stdin");
+    }
     if is_path(target) { PathBuf::from(target) } else { directory().join(format!("{target}.conf")) }
 }
 
@@ -87,7 +93,13 @@ fn is_path(target: &str) -> bool {
 }
 
 /// Returns the interface that `weft up` makes of a file: the file's name without its extension.
+///
+/// # Errors
+/// No interface can have the name, or the file has none.
 pub fn name_of(path: &Path) -> Result<InterfaceName, LoadError> {
+    if is_descriptor(path) {
+        return Err(LoadError::NoName(path.to_owned()));
+    }
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let name = if stem == "lo" { Err(InvalidInterfaceName::Loopback) } else { stem.parse() };
     name.map_err(|reason| LoadError::Name { file: path.to_owned(), reason })

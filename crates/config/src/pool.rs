@@ -8,7 +8,10 @@ use ipnet::IpNet;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// The interface has no address, or only link-local ones.
-    #[error("Address names no network from which a peer could get an address")]
+    #[error(
+        "[Interface] has no network from which a peer could get an address; add the line `Address = 10.9.0.1/24`, \
+         with a network that is in no other use"
+    )]
     NoNetwork,
     /// Every address of these networks is in use, or reserved.
     #[error("no address is free in {}; remove a peer, or write a larger network into Address", list(.0))]
@@ -115,8 +118,8 @@ mod tests {
     #[test]
     fn a_pool_without_room_is_named() {
         for (addresses, taken, error) in [
-            ("", "", "Address names no network"),
-            ("fe80::1/64", "", "Address names no network"),
+            ("", "", "[Interface] has no network"),
+            ("fe80::1/64", "", "[Interface] has no network"),
             ("10.9.0.1/32", "", "no address is free in 10.9.0.1/32;"),
             ("10.9.0.1/30", "10.9.0.2/32", "no address is free in 10.9.0.0/30;"),
             ("10.9.0.1/24 fd09::1/128", "", "no address is free in fd09::1/128;"),

@@ -263,6 +263,11 @@ pub enum Notice {
         /// When it ended.
         expiry: Expiry,
     },
+    /// Peers are told a port, and the interface listens at a random one.
+    RandomPort {
+        /// The port that peers are told.
+        port: u16,
+    },
     /// A key file cannot be used yet, and PreUp may write it.
     KeyFileToCome {
         /// What is wrong with it now.
@@ -279,6 +284,11 @@ impl fmt::Display for Notice {
             Self::Expired { expiry } => {
                 write!(f, "the peer ended at {expiry} and is not let in; give it a later date, or remove it")
             }
+            Self::RandomPort { port } => write!(
+                f,
+                "peers are told port {port}, and without ListenPort the interface has another one after each start; add \
+                 `ListenPort = {port}`"
+            ),
             Self::KeyFileToCome { problem } => {
                 write!(f, "{problem}, or have PreUp write it: it is read again after PreUp")
             }

@@ -131,7 +131,7 @@ pub(super) struct HostDraft {
     metrics: Slot<Option<Address>>,
     metrics_hosts: Vec<HostName>,
     speed_test: Slot<bool>,
-    client_endpoint: Slot<Endpoint>,
+    pub(super) client_endpoint: Slot<Endpoint>,
     client_dns: Dns,
     client_allowed_ips: Vec<IpNet>,
 }

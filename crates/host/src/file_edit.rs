@@ -101,10 +101,7 @@ impl FileEdit {
             let file = self.file.clone();
             move |error| FileEditError::File { action, file, error }
         };
-        let metadata = std::fs::metadata(&self.file).map_err(failed("read"))?;
-        if is_read_only(&metadata) {
-            return Err(FileEditError::ReadOnly(self.file.clone()));
-        }
+        refuse_read_only(&self.file)?;
         let now = weft_config::read_regular_text(&self.file).map_err(failed("read"))?;
         if *now != *self.text {
             return Err(FileEditError::Changed(self.file.clone()));
@@ -115,7 +112,16 @@ impl FileEdit {
     }
 }
 
-/// Reports whether the owner may not write the file. For root it would be no obstacle.
+/// Refuses a file that its owner may not write: for root it would be no obstacle.
+pub(super) fn refuse_read_only(file: &Path) -> Result<(), FileEditError> {
+    let metadata = std::fs::metadata(file).map_err(|error| FileEditError::File {
+        action: "read",
+        file: file.to_owned(),
+        error,
+    })?;
+    if is_read_only(&metadata) { Err(FileEditError::ReadOnly(file.to_owned())) } else { Ok(()) }
+}
+
 fn is_read_only(metadata: &std::fs::Metadata) -> bool {
     #[cfg(unix)]
     {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use ipnet::IpNet;
-use weft_config::{Config, InterfaceName, KillSwitch, Table};
+use weft_config::{Config, Interface, InterfaceName, KillSwitch, Table};
 
 use crate::dns::System;
 use crate::firewall;
@@ -138,6 +138,8 @@ pub enum Misrouted {
         /// Whether the configuration cannot be right here.
         is_wrong: bool,
     },
+    /// Peers are told to send all of these families here, and this machine does not forward them.
+    NotForwarded { families: Vec<Family> },
     /// The only name server outside the tunnel is a program of this machine, which asks through the tunnel.
     LocalResolver {
         server: IpAddr,
@@ -177,6 +179,25 @@ pub(crate) fn find(
     }
     found.extend(meant.loops());
     found
+}
+
+/// Returns the finding that peers which send everything here reach nothing behind this machine.
+pub fn not_forwarded(interface: &Interface) -> Option<Misrouted> {
+    let is_off = |family: &Family| match family {
+        Family::V4 => platform::is_off("net.ipv4.ip_forward"),
+        Family::V6 => platform::is_off("net.ipv6.conf.all.forwarding"),
+    };
+    let told = Family::ALL.into_iter().zip(interface.takes_everything_of_peers());
+    let families: Vec<Family> =
+        told.filter(|(family, is_told)| *is_told && is_off(family)).map(|(family, _)| family).collect();
+    (!families.is_empty()).then_some(Misrouted::NotForwarded { families })
+}
+
+/// The same, if the file says what new peers are told.
+pub fn not_forwarded_of_file(config: &Config) -> Option<Misrouted> {
+    let clients = &config.interface.host.clients;
+    let is_told = clients.endpoint.is_some() || !clients.allowed_ips.is_empty();
+    not_forwarded(&config.interface).filter(|_| is_told)
 }
 
 /// Returns why names are not looked up at the name servers of a tunnel that is up, by what its daemon wrote

@@ -9,7 +9,7 @@ use weft_config::device::DeviceState;
 use weft_config::{self as config, ConfigErrors, InterfaceName, Saved, exit};
 use zeroize::Zeroizing;
 
-use super::{HostError, Record, platform, record_path, unsaved};
+use super::{HostError, Record, file_edit, platform, record_path, unsaved};
 use crate::routes::Netlink;
 
 /// Why the state could not be saved. The file is unchanged.
@@ -126,6 +126,8 @@ pub fn save_running(
     let record = Record::read(directory, interface)?.ok_or_else(not_up)?;
     let file = record.file.ok_or_else(not_up)?;
     let netlink = Netlink::open().map_err(HostError::from)?;
+    // SaveConfig stands in the file, and allows it; a command asks as every edit does.
+    file_edit::refuse_read_only(&file)?;
     // If the file has a mark, it is this one, and it stays in the file.
     // What cannot be written is still in the daemon, and need not be kept.
     let superseded = unsaved::is_kept_for(directory, interface, &file);

@@ -2,14 +2,14 @@
 
 use std::cmp::Reverse;
 
-use weft_config::MIN_MTU_IPV6;
+use weft_config::{MIN_MTU_IPV6, shell_word};
 use weft_tunnel::DropReason;
 
 use crate::explain::explain;
 use crate::finding::{Finding, Level};
 use crate::format::{age, bytes, short_key};
 use crate::rules::{self, SESSION_MS};
-use crate::status::{PeerReport, Rates, StatusReport};
+use crate::status::{ExpiredPeerReport, PeerReport, Rates, StatusReport};
 
 /// The number of peers that are named; the rest are counted.
 const NAMED_PEERS: usize = 5;
@@ -90,20 +90,31 @@ fn peers(report: &StatusReport, findings: &mut Vec<Finding>) {
 /// Names the peers that have ended: they get no answer, and their file is of no use. One that was set at run
 /// time is let in all the same.
 fn expired(report: &StatusReport, findings: &mut Vec<Finding>) {
-    let ended = report.expired_peers.iter().filter_map(|peer| Some((peer, peer.settings.expires?)));
-    findings.extend(ended.take(NAMED_PEERS).map(|(peer, expiry)| {
-        let name = peer.settings.friendly_name.clone();
+    findings
+        .extend(report.expired_peers.iter().take(NAMED_PEERS).filter_map(|peer| of_expired(report, peer)));
+}
+
+/// Returns what is said of a peer that has ended.
+pub fn of_expired(report: &StatusReport, peer: &ExpiredPeerReport) -> Option<Finding> {
+    peer.settings.expires.map(|expiry| {
+        let name = &peer.settings.friendly_name;
+        let word = name.as_ref().unwrap_or(&peer.public_key);
+        let is_plain = |c: char| c.is_alphanumeric() || "+-./=_".contains(c);
+        let quoted = shell_word(word.as_ref());
+        let word = if word.chars().all(is_plain) { word.into() } else { quoted.to_string_lossy() };
         let finding = if report.peers.iter().any(|other| other.public_key == peer.public_key) {
             let message = format!("ended at {expiry}, and is let in since it was set at run time");
-            Finding::new("expired", Level::Warning, message).advise(
-                "`weft peer extend` gives it another end, `weft set INTERFACE peer KEY remove` ends it now",
-            )
+            Finding::new("expired", Level::Warning, message).advise(format!(
+                "`weft peer extend {word} 30d` gives it another end, `weft set {} peer {word} remove` ends it now",
+                report.interface
+            ))
         } else {
-            Finding::new("expired", Level::Note, format!("ended at {expiry} and is not let in"))
-                .advise("`weft peer extend` lets it in again, `weft peer remove` takes it out of the file")
+            Finding::new("expired", Level::Note, format!("ended at {expiry} and is not let in")).advise(format!(
+                "`weft peer extend {word} 30d` lets it in again, `weft peer remove {word}` takes it out of the file"
+            ))
         };
-        finding.about(name.unwrap_or_else(|| short_key(&peer.public_key)))
-    }));
+        finding.about(name.clone().unwrap_or_else(|| short_key(&peer.public_key)))
+    })
 }
 
 /// Returns what is wrong with a peer. A roaming peer that is silent, such as a phone that sleeps, is no

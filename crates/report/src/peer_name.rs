@@ -23,6 +23,14 @@ pub enum PeerNameError {
         /// The names that come near, or what there is else.
         advice: String,
     },
+    /// The peer has ended.
+    #[error("{interface}: {wanted} has ended; `weft peer extend {wanted} 30d` lets it in again")]
+    Ended {
+        /// The interface whose peers were looked at.
+        interface: String,
+        /// What the user wrote.
+        wanted: String,
+    },
     /// Several peers have it.
     #[error("{interface}: several peers are called {wanted}; give the public key of one: {}", keys.join(", "))]
     Ambiguous {
@@ -46,7 +54,7 @@ pub fn find_peer(
     peers: &[(String, Option<&str>)],
     lister: &str,
 ) -> Result<usize, PeerNameError> {
-    let beginning = wanted.trim_end_matches('…');
+    let beginning = wanted.trim_end_matches(['…', '.']);
     // A name comes before the beginning of another peer's key.
     let rank = |(key, name): &(String, Option<&str>)| match () {
         () if key == wanted => Some(0),

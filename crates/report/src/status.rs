@@ -450,17 +450,33 @@ impl PeerReport {
 }
 
 impl StatusReport {
-    /// Returns the peer that a user names.
+    /// Returns the peer that a user names, `Err` inside if it has ended.
     ///
     /// # Errors
     /// No peer has the key or the name, or several have it.
+    pub fn peer_or_expired(
+        &self,
+        wanted: &str,
+    ) -> Result<Result<&PeerReport, &ExpiredPeerReport>, PeerNameError> {
+        let is_there = |key: &str| self.peers.iter().any(|peer| peer.public_key == key);
+        let expired: Vec<_> = self.expired_peers.iter().filter(|peer| !is_there(&peer.public_key)).collect();
+        let peers = self.peers.iter().map(|peer| (&peer.public_key, &peer.settings));
+        let peers = peers.chain(expired.iter().map(|peer| (&peer.public_key, &peer.settings)));
+        let named: Vec<_> =
+            peers.map(|(key, settings)| (key.clone(), settings.friendly_name.as_deref())).collect();
+        let place = find_peer(&self.interface, wanted, &named, "weft status")?;
+        Ok(self.peers.get(place).ok_or_else(|| expired[place - self.peers.len()]))
+    }
+
+    /// Returns the peer that a user names.
+    ///
+    /// # Errors
+    /// No peer has the key or the name, or several have it, or it has ended.
     pub fn peer(&self, wanted: &str) -> Result<&PeerReport, PeerNameError> {
-        let named: Vec<_> = self
-            .peers
-            .iter()
-            .map(|peer| (peer.public_key.clone(), peer.settings.friendly_name.as_deref()))
-            .collect();
-        find_peer(&self.interface, wanted, &named, "weft status").map(|index| &self.peers[index])
+        self.peer_or_expired(wanted)?.map_err(|_| PeerNameError::Ended {
+            interface: self.interface.clone(),
+            wanted: wanted.to_owned(),
+        })
     }
 
     /// Returns when the interface came up, in milliseconds since 1970, by the wall clock at that time. The

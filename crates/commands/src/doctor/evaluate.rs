@@ -6,6 +6,7 @@ use Level::{Note, Ok, Problem, Warning};
 use weft_aead::Cipher;
 use weft_config::{OVERHEAD, endpoint};
 use weft_host::Obstacle;
+use weft_host::misrouted::Misrouted;
 use weft_report::bytes;
 use weft_report::finding::{Finding, Level};
 use weft_report::rules;
@@ -249,6 +250,10 @@ fn module(facts: &MachineState, _: &DoctorTarget) -> Option<Finding> {
 }
 
 fn forwarding(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
+    // Another finding says it of the families that the file needs.
+    if facts.misrouted.iter().any(|found| matches!(found, Misrouted::NotForwarded { .. })) {
+        return None;
+    }
     let (v4, v6) = (facts.forwards_v4?, facts.forwards_v6.unwrap_or(false));
     let advice = "sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1";
     Some(match (v4 || v6, target.is_hub) {

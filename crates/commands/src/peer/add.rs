@@ -1,9 +1,12 @@
 //! `weft peer add`: a section in the gateway's file, and a file for the peer.
 
+use std::path::Path;
+
 use ipnet::IpNet;
 use weft_config::exit::{Code, Error};
 use weft_config::peers::{self, NewPeer};
-use weft_config::{self as config, ClientSettings, Endpoint};
+use weft_config::{self as config, ClientSettings, Endpoint, PoolError};
+use weft_host::misrouted;
 use weft_tunnel::{PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
@@ -27,15 +30,34 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
             other.name.as_deref().map_or_else(|| "without a name".to_owned(), |name| format!("named {name}"));
         return Err(gateway.failure(&format!("a peer {name} has this public key already")));
     }
+    let own_key = gateway.public_key()?;
+    if args.public_key == Some(own_key) {
+        let reason = format!(
+            "--public-key: this is the key of {} itself; give that of the peer, which `weft pubkey` prints there",
+            gateway.config().interface.name
+        );
+        return Err(Error::new(Code::Usage, reason));
+    }
     let interface = &gateway.config().interface;
     let clients = interface.host.clients.clone();
     let taken = all.iter().flat_map(|peer| peer.allowed_ips.iter().copied());
     let taken: Vec<IpNet> =
         taken.chain(clients.dns.servers.iter().map(|server| IpNet::from(*server))).collect();
     let addresses = config::next_free(&interface.addresses, &taken);
-    let addresses = addresses.map_err(|error| gateway.failure(&error.to_string()))?;
+    let addresses = addresses.map_err(|error| match error {
+        PoolError::NoNetwork => gateway.wrong(&error.to_string()),
+        PoolError::UsedUp(_) => gateway.failure(&error.to_string()),
+    })?;
     let endpoint = args.endpoint.clone().or_else(|| clients.endpoint.clone());
     let endpoint = endpoint.ok_or_else(|| no_endpoint(&gateway))?;
+    if interface.settings.listen_port == 0 {
+        return Err(gateway.wrong(&format!(
+            "[Interface] has no ListenPort, and the port is another one after each start: peers could not reach it at \
+             {endpoint}; add the line `ListenPort = {}`",
+            endpoint.port()
+        )));
+    }
+    let not_forwarded = misrouted::not_forwarded(interface);
     let private_key = match args.public_key {
         Some(_) => None,
         None => Some(PrivateKey::generate().map_err(|error| {
@@ -44,7 +66,7 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     };
     let public_key = args.public_key.or(private_key.as_ref().map(PrivateKey::public_key));
     let Some(public_key) = public_key else { return Err(gateway.failure("the peer has no key")) };
-    let text = client_file(private_key.as_ref(), &addresses, &clients, &endpoint, gateway.public_key()?);
+    let text = client_file(private_key.as_ref(), &addresses, &clients, &endpoint, own_key);
     let code = args.qr.then(|| qr::draw(&text)).transpose()?;
 
     let more = args
@@ -55,23 +77,29 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     let peer = NewPeer { name: args.name.clone(), public_key, allowed_ips: addresses, more: more.collect() };
     let new = peers::with_peer(gateway.text(), &peer);
     gateway.rehearse(&new)?;
-    let written = args.out.as_deref().map(|out| PrivateFile::write(out, &text)).transpose()?;
-    let is_printed = code.is_some() || written.is_none();
-    match (&code, &written) {
-        (Some(code), _) => output::print(code.as_bytes()),
-        (None, Some(_)) => Ok(()),
-        (None, None) => {
-            keys::warn_of_readers();
-            output::print(text.as_bytes())
+    let is_standard_output = |out: &&Path| *out == Path::new("-");
+    let out = args.out.as_deref().filter(|out| !is_standard_output(out));
+    let written = out.map(|out| PrivateFile::write(out, &text)).transpose()?;
+    let is_text_printed = args.out.as_deref().map_or(code.is_none(), |out| is_standard_output(&out));
+    let is_printed = code.is_some() || is_text_printed;
+    let print_text = || {
+        if !is_text_printed {
+            return Ok(());
         }
-    }
-    .and_then(|()| gateway.apply(new))
-    .map_err(|error| {
+        keys::warn_of_readers();
+        output::print(text.as_bytes())
+    };
+    let printed =
+        code.as_ref().map_or(Ok(()), |code| output::print_drawing(code)).and_then(|()| print_text());
+    printed.and_then(|()| gateway.apply(new)).map_err(|error| {
         let of_no_use = if is_printed { "; what was printed is of no use" } else { "" };
         Error::new(error.code(), format!("{error}; {} was not added{of_no_use}", args.name))
     })?;
     if let Some(written) = written {
         written.keep();
+    }
+    if let Some(found) = not_forwarded {
+        output::note(&format!("{found}; {}", found.advice()));
     }
     Ok(())
 }
@@ -79,12 +107,10 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
 fn no_endpoint(gateway: &Gateway) -> Error {
     let port = gateway.config().interface.settings.listen_port;
     let port = if port == 0 { "PORT".to_owned() } else { port.to_string() };
-    let reason = format!(
-        "{}: [Interface] does not say where peers reach this machine; add the line `# weft: Endpoint = HOST:{port}` with \
-         its name or address, or give --endpoint HOST:{port}",
-        gateway.file().display()
-    );
-    Error::new(Code::Configuration, reason)
+    gateway.wrong(&format!(
+        "[Interface] does not say where peers reach this machine; add the line `# weft: Endpoint = HOST:{port}` with its \
+         name or address, or give --endpoint HOST:{port}"
+    ))
 }
 
 /// Returns the text of the peer's file. Without a private key it has a comment in its place.

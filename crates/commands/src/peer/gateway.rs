@@ -42,10 +42,6 @@ impl Gateway {
         Ok(Self { name, file, config, edit, running })
     }
 
-    pub(super) fn file(&self) -> &Path {
-        &self.file
-    }
-
     pub(super) fn text(&self) -> &str {
         self.edit.text()
     }
@@ -63,11 +59,7 @@ impl Gateway {
         let status = self.running.first_mut().map(Client::status).transpose()?;
         let key = status.and_then(|status| status.public_key).and_then(|key| key.parse().ok());
         key.ok_or_else(|| {
-            let file = self.file.display();
-            Error::new(
-                Code::Configuration,
-                format!("{file}: its private key cannot be read here, and peers need the public key that belongs to it: start the interface first"),
-            )
+            self.wrong("its private key cannot be read here, and peers need the public key that belongs to it: start the interface first")
         })
     }
 
@@ -104,6 +96,11 @@ impl Gateway {
     /// Returns an error about the file.
     pub(super) fn failure(&self, reason: &str) -> Error {
         Error::new(Code::Failure, format!("{}: {reason}", self.file.display()))
+    }
+
+    /// Returns an error about what the file has to say.
+    pub(super) fn wrong(&self, reason: &str) -> Error {
+        Error::new(Code::Configuration, format!("{}: {reason}", self.file.display()))
     }
 
     /// Asks the running interfaces whether they would take this text.

@@ -1,14 +1,17 @@
-//! A text as a QR code of half blocks, for a terminal with light letters on a dark ground.
+//! A text as a QR code of half blocks. Its colours are the same on every terminal; without colours it is for
+//! light letters on a dark ground.
 
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use weft_config::exit::{Code, Error};
 use zeroize::Zeroizing;
 
+use crate::output;
+
 /// Draws the code, two rows in a line, with the margin that readers need.
 ///
 /// # Errors
-/// The text is longer than a code can hold (2,953 bytes).
+/// The text is longer than a code can hold (2,953 bytes), or the terminal is smaller than the code.
 pub(super) fn draw(text: &str) -> Result<Zeroizing<String>, Error> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L).map_err(|error| {
         let reason = format!("the peer's file does not fit a QR code ({error}); write it with --out FILE");
@@ -16,5 +19,22 @@ pub(super) fn draw(text: &str) -> Result<Zeroizing<String>, Error> {
     })?;
     // What is dark in the code is the ground of the terminal.
     let drawn = code.render().dark_color(Dense1x2::Light).light_color(Dense1x2::Dark).build();
-    Ok(Zeroizing::new(drawn + "\n"))
+    let drawn = Zeroizing::new(drawn);
+    let (width, height) = (drawn.lines().next().unwrap_or_default().chars().count(), drawn.lines().count());
+    if let Some((columns, rows)) = output::terminal_size()
+        && (columns < width || rows < height)
+    {
+        let reason = format!(
+            "the QR code needs {width} columns and {height} rows, and this terminal has {columns} and {rows}: make the \
+             window larger or its letters smaller, or write the peer's file with --out FILE; no peer was added"
+        );
+        return Err(Error::new(Code::Failure, reason));
+    }
+    // Bold is bright on many terminals.
+    let line_bytes = drawn.len() / height.max(1) + 16;
+    let mut text = Zeroizing::new(String::with_capacity(line_bytes * height));
+    for line in drawn.lines() {
+        text.extend(["\x1b[1;37;40m", line, "\x1b[0m\n"]);
+    }
+    Ok(text)
 }

@@ -2,8 +2,9 @@
 
 use std::time::SystemTime;
 
-use weft_config::InterfaceName;
+use clap::ValueEnum as _;
 use weft_config::exit::{Code, Error};
+use weft_config::{InterfaceName, near};
 use weft_report::find_peer;
 use weft_uapi::client::{self, Reported, UapiError};
 use zeroize::Zeroizing;
@@ -68,7 +69,17 @@ fn keep_alone(device: &mut Device, wanted: &str) -> Result<(), Error> {
     let keys = peers.iter().map(|peer| peer.public_key.to_string());
     let named: Vec<_> = keys.map(|key| (key.clone(), name_of(&key))).collect();
     let place = find_peer(device.name.as_str(), wanted, &named, "weft show");
-    let peer = peers.swap_remove(place.map_err(|error| Error::new(Code::Failure, error))?);
+    let place = place.map_err(|error| {
+        let fields = Field::value_variants().iter().filter_map(Field::to_possible_value);
+        let fields: Vec<String> = fields.map(|field| field.get_name().to_owned()).collect();
+        match near(wanted, fields.iter().map(String::as_str))[..] {
+            [field, ..] => {
+                Error::new(Code::Usage, format!("`{wanted}` is no FIELD; did you mean `{field}`? {error}"))
+            }
+            [] => Error::new(Code::Failure, error),
+        }
+    })?;
+    let peer = peers.swap_remove(place);
     *peers = vec![peer];
     Ok(())
 }

@@ -57,6 +57,23 @@ fn keys_may_stand_in_files_of_their_own() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_pipe_names_no_interface() {
+    let text = format!("[Interface]\nPrivateKey = {KEY}\n");
+    for target in ["-", "/dev/stdin", "/proc/self/fd/0"] {
+        let ended = run(&["up", "--dry-run", target], &text);
+        assert_eq!(ended.code, 78, "{target}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains("a pipe has no name for an interface; give `weft up` a --name"),
+            "{}",
+            ended.stderr
+        );
+        let named = run(&["up", "--dry-run", "--name", "of-a-pipe7", target], &text);
+        assert!(named.code == 0 && named.stdout.contains("of-a-pipe7"), "{target}: {}", named.stderr);
+    }
+}
+
+#[test]
 fn files_that_cannot_be_read_end_with_78_and_their_name() {
     let ended = run(&["check", "/nonexistent/wg0.conf"], "");
     assert_eq!(ended.code, 78);

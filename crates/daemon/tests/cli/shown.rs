@@ -141,6 +141,7 @@ fn every_key_of_wg_quick_and_of_weft_is_shown() {
          # weft: KillSwitch = allow-local\n#weft:mssclamp=on\n# weft: PathMtuDiscovery = on\n\
          # weft: Metrics = [::1]:9586\n# weft: MetricsHost = GW.example, gw\n# weft: SpeedTest = on\n\
          # weft: Endpoint = vpn.example:7\n# weft: PeerDNS = 10.9.0.1, lan\n# weft: PeerAllowedIPs = 10.9.0.7/24\n\
+         ListenPort = 7\n\
          [Peer]\nPublicKey = {PEER}\n#weft: ratetopeer = 50 mbit\n# weft: RateFromPeer = 2Gbit\n\
          # weft: Expected = off\nAllowedIPs = 192.0.2.53\n"
     );

@@ -52,6 +52,8 @@ fn a_peer_ends_at_its_time_and_what_was_set_at_run_time_stays() {
     assert!(peers().contains(&added), "what wg(8) has set is undone");
     let report = status();
     assert!(report.contains("\"expired_peers\"") && report.contains("ended at"), "{report}");
+    let alone = run(&["status", NAME, "guest", "--sample", "0"]);
+    assert!(alone.contains("ended at") && alone.contains("`weft peer extend guest 30d`"), "{alone}");
     // Nor does a file that is applied again let it in, and what does is told.
     run(&["syncconf", NAME, file.to_str().unwrap()]);
     let stripped = network.file("stripped", &run(&["strip", file.to_str().unwrap()]));

@@ -92,7 +92,20 @@ fn what_the_interface_and_its_file_do_not_share_is_neither_undone_nor_loaded() {
     let run = |arguments: &[&str]| network.run(arguments).code;
     let daemon = network.up(&file);
     let add = |name| network.run(&["peer", "add", name]);
-    assert_eq!(add("a").code, Some(0));
+    // Peers get a default route, and the machine does not forward.
+    let forward = |value| network.client.set_sysctl("net/ipv4/ip_forward", value).unwrap();
+    let told = || {
+        ["check", "doctor", "status"].map(|command| {
+            let ended = network.run(&[command, file.to_str().unwrap()]);
+            (ended.stdout + &ended.stderr).contains("this machine does not forward IPv4")
+        })
+    };
+    forward("0");
+    let first = add("a");
+    assert!(first.code == Some(0) && first.stderr.contains("does not forward IPv4"), "{first:?}");
+    assert_eq!(told(), [true; 3]);
+    forward("1");
+    assert_eq!(told(), [false; 3]);
     let refused = |told: &str, then: &str| {
         let (edited, peers) = (before(), network.run(&["show", NAME, "peers"]).stdout);
         for arguments in [&["peer", "add", "b"][..], &["peer", "rename", "a", "c"], &["peer", "disable", "a"]]
@@ -123,7 +136,7 @@ fn what_the_interface_and_its_file_do_not_share_is_neither_undone_nor_loaded() {
 #[test]
 fn an_interface_with_another_name_than_its_file_takes_the_change_over() {
     let Some(network) = Network::new() else { return };
-    let text = End::new(1).interface("# weft: Endpoint = a.example:1");
+    let text = End::new(1).interface("ListenPort = 1\n# weft: Endpoint = a.example:1");
     let file = network.file("weft0.conf", &text);
     let path = file.to_str().unwrap();
     let daemon = network.start(network.weft(&["up", "--name", "other0", path]));
@@ -149,7 +162,7 @@ weft peer add a --endpoint a.example:1 --out "$HERE/a.conf"; echo "full $?"; ls 
 rm "$HERE/etc/big"; mount -o remount,ro "$HERE/etc"; weft peer add a --endpoint a.example:1 > /dev/null; echo "read-only $?"
 mount -o remount,rw "$HERE/etc"; wg show weft0 peers | wc -l; grep -c '^\[Peer\]' "$FILE"
 "#;
-    let Some(ended) = weft("", script) else { return };
+    let Some(ended) = weft("ListenPort = 1", script) else { return };
     assert_eq!(ended.stdout, "full 1\nbig\nweft0.conf\nread-only 1\n1\n1\n", "{}", ended.stderr);
     for told in
         ["No space left", "Read-only file system", "nothing was changed", "what was printed is of no use"]

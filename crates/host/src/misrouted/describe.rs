@@ -20,6 +20,7 @@ impl Misrouted {
             | Self::Prefixes { .. } => "traffic_past_tunnel",
             Self::Loop { .. } => "endpoint_in_tunnel",
             Self::NoDns { .. } => "dns_refused",
+            Self::NotForwarded { .. } => "forwarding",
             Self::LocalResolver { .. } => "local_resolver",
             Self::Dns(DnsPast::Lost(_)) => "lost_dns",
             Self::Dns(DnsPast::Overruled(_)) => "dns_past_tunnel",
@@ -34,6 +35,7 @@ impl Misrouted {
             | Self::Exception { .. }
             | Self::Ipv6Past { .. }
             | Self::Prefixes { .. } => "AllowedIPs",
+            Self::NotForwarded { .. } => "PeerAllowedIPs",
             Self::Loop { .. } | Self::LocalResolver { .. } => "Endpoint",
         }
     }
@@ -79,6 +81,17 @@ impl Misrouted {
             ),
             Self::Dns(past) => past.advice().to_owned(),
             Self::NoDns { .. } => "the start will fail with this".to_owned(),
+            Self::NotForwarded { families } => {
+                let settings = families.iter().map(|family| match family {
+                    Family::V4 => " net.ipv4.ip_forward=1",
+                    Family::V6 => " net.ipv6.conf.all.forwarding=1",
+                });
+                format!(
+                    "`sysctl -w{}` and a masquerade rule let them through (docs/GATEWAY.md, Forwarding, has both); or say what \
+                     they may reach here, as in `# weft: PeerAllowedIPs = 10.9.0.0/24`",
+                    settings.collect::<String>()
+                )
+            }
             Self::LocalResolver { mark, .. } => {
                 format!("have it send with the mark {mark:#x}, or write the endpoint as an address")
             }
@@ -142,6 +155,15 @@ impl fmt::Display for Misrouted {
             }
             Self::Dns(past) => past.fmt(f),
             Self::NoDns { says, .. } => f.write_str(says),
+            Self::NotForwarded { families } => {
+                let families: Vec<String> = families.iter().map(Family::to_string).collect();
+                write!(
+                    f,
+                    "peers are told to send everything here, and this machine does not forward {}: they reach nothing else, \
+                     and no Internet",
+                    families.join(" and ")
+                )
+            }
             Self::LocalResolver { server, .. } => write!(
                 f,
                 "the name server {server} is on this machine, and its own queries go through the tunnel: a peer that \

@@ -78,6 +78,11 @@ pub fn dns_predicted(config: &Config) -> Option<Misrouted> {
     }
 }
 
+/// Reports whether a value below /proc/sys is 0. One that cannot be read is not.
+pub(super) fn is_off(setting: &str) -> bool {
+    crate::sysctl::read(setting).as_deref() == Some("0")
+}
+
 /// Returns the name server of this machine that cannot find peers by their names, if it is the only one
 /// outside a full tunnel.
 pub fn local_resolver(config: &Config) -> Option<Misrouted> {

@@ -23,6 +23,11 @@ pub fn dns_predicted(_: &Config) -> Option<Misrouted> {
 }
 
 /// Finds nothing.
+pub(super) fn is_off(_: &str) -> bool {
+    false
+}
+
+/// Finds nothing.
 pub fn local_resolver(_: &Config) -> Option<Misrouted> {
     None
 }
