@@ -77,6 +77,10 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     let peer = NewPeer { name: args.name.clone(), public_key, allowed_ips: addresses, more: more.collect() };
     let new = peers::with_peer(gateway.text(), &peer);
     gateway.rehearse(&new)?;
+    // Above a code that fills the window.
+    if let Some(found) = not_forwarded {
+        output::note(&format!("{found}; {}", found.advice()));
+    }
     let is_standard_output = |out: &&Path| *out == Path::new("-");
     let out = args.out.as_deref().filter(|out| !is_standard_output(out));
     let written = out.map(|out| PrivateFile::write(out, &text)).transpose()?;
@@ -97,9 +101,6 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     })?;
     if let Some(written) = written {
         written.keep();
-    }
-    if let Some(found) = not_forwarded {
-        output::note(&format!("{found}; {}", found.advice()));
     }
     Ok(())
 }
