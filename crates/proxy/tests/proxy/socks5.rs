@@ -417,6 +417,28 @@ fn another_user_of_the_machine_does_not_take_an_association() {
 }
 
 #[test]
+fn another_address_or_port_than_the_client_has_named_does_not_take_an_association() {
+    let Some(lab) = Lab::new() else { return };
+    let _running = lab.proxy(options());
+    lab.client(async || {
+        for (is_announced, stranger) in [(false, "127.0.0.2:0"), (true, "127.0.0.1:0")] {
+            let [socket, stranger] = ["127.0.0.1:0", stranger].map(UdpSocket::bind);
+            let (socket, stranger) = (socket.await.unwrap(), stranger.await.unwrap());
+            let port = if is_announced { socket.local_addr().unwrap().port() } else { 0 };
+            let (_control, relay) = associate(port).await;
+            // The first datagram that is let in settles who uses it.
+            stranger.send_to(&datagram(FAR_V4, ECHO, b"stranger"), relay).await.unwrap();
+            let own = datagram(FAR_V4, ECHO, b"own");
+            let mut buffer = [0; 64];
+            socket.send_to(&own, relay).await.unwrap();
+            let answer = timeout(Duration::from_secs(60), socket.recv(&mut buffer)).await;
+            let len = answer.expect("an answer for the client").unwrap();
+            assert_eq!(buffer[..len], own, "announced: {is_announced}");
+        }
+    });
+}
+
+#[test]
 fn datagrams_of_a_client_on_a_link_keep_their_zone() {
     let Some(lab) = Lab::new() else { return };
     weft_lab::link::add_address(&lab.host, "lo", "fe80::9/64".parse().unwrap()).unwrap();
