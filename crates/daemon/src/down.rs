@@ -151,7 +151,9 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     }
     // If the daemon crashed while it ended, or could not undo everything, the rest is cleaned up here.
     if Record::exists(directory, interface)? {
-        let result = weft_host::clean_up(directory, interface, keep);
+        let clean_up = || weft_host::clean_up(directory, interface, keep);
+        let has_failed = ended.as_ref().is_some_and(|failures| !failures.is_empty());
+        let result = if has_failed { weft_host::once_more(clean_up) } else { clean_up() };
         return match (result, ended) {
             // Another daemon has started meanwhile. It has cleaned up, and the rest is its own.
             (Err(HostError::Running { .. }), Some(failures)) => Ok(Down::Ended(failures)),
@@ -160,7 +162,9 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
                 remove_sockets(interface);
                 match ended {
                     Some(mut failures) if !failures.is_empty() => {
-                        failures.extend(result.err().map(|error| error.to_string()));
+                        let more = result.err().map(|error| error.to_string());
+                        let more = more.filter(|error| !failures.contains(error));
+                        failures.extend(more);
                         Ok(Down::Ended(failures))
                     }
                     _ => Ok(result.map(|()| Down::CleanedUp)?),

@@ -13,6 +13,7 @@ use weft_config::{Config, Hook, HookPhase};
 
 use super::execute::System as _;
 use super::kernel::Kernel;
+use super::programs::Hung;
 use super::record::{Owner, Record};
 use super::restore::DnsWatch;
 use super::step::Step;
@@ -80,20 +81,18 @@ impl Host {
             left.steps.iter().filter(|step| Some(*step) != kernel.kept.as_ref()).cloned().collect();
         let in_force = kernel.in_force(&recorded)?;
 
-        let alone = owner.as_deref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_deref().map(Owner::directory);
         let facts =
             system_state::gather(&kernel.netlink, &kernel.netlink, config, endpoints, directory, left.mark)?;
         let plan = Plan::new(config, endpoints, &facts.without(&in_force)).keeping_places_of(&in_force);
         let continued =
             Continued { runs_commands: !are_the_same(&plan.up_hooks(), &left.ran), down: left.down.clone() };
-        let mut record =
-            Record { file: source.map(Path::to_owned), mark: plan.mark, handed_over: None, ..left };
-        record.reserve_rules_of(&plan);
-        let host = Self {
+        let mark_in_force = left.mark;
+        let record = Record { file: source.map(Path::to_owned), handed_over: None, ..left };
+        let mut host = Self {
             found_kill_switch: kernel.kept.is_some(),
             kernel,
-            plan,
+            plan: plan.clone(),
             applied: Applied::recorded(in_force),
             owner,
             record,
@@ -103,9 +102,10 @@ impl Host {
             undone: Vec::new(),
             undone_firewall: Vec::new(),
             device_has_left: false,
+            hung: Hung::default(),
+            is_told: false,
         };
-        host.write()?;
-        drop(alone);
+        host.reserve((config, endpoints), mark_in_force, Some(plan))?;
         Ok(host)
     }
 

@@ -9,6 +9,7 @@ use weft_config::{HookPhase, InterfaceName, KillSwitch};
 use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
+use super::programs::{self, Hung};
 use super::record::{Apart, Owner, Record, UNDERSTAND};
 use super::{Applied, HostError, Step, hooks, outside};
 use crate::routes::{Family, Link, Netlink, Rule, RuleKind};
@@ -105,7 +106,8 @@ fn undo(
     write: impl FnOnce(Option<&Record>) -> Result<(), HostError>,
 ) -> Result<(), HostError> {
     let mut kernel = Kernel::new(Netlink::open()?, record.interface.clone());
-    let (mut failures, kept, stuck) = take_back(&record, &mut kernel, keep);
+    let work = || take_back(&record, &mut kernel, keep);
+    let (mut failures, kept, stuck) = programs::within(programs::OF_AN_END, &mut Hung::default(), work);
     match kept {
         None if stuck.is_empty() => write(None)?,
         Some(step) if stuck.is_empty() => write(Some(&record.of_kill_switch(step)))?,
@@ -133,10 +135,10 @@ pub(super) fn take_back(
     // A device with this name and another index belongs to another program.
     kernel.link = kernel.netlink.link(&record.interface).ok().filter(|link| Some(link.index) == record.index);
     kernel.dns.clone_from(&record.dns);
-    let mut failures = hooks::run_all(&record.down, HookPhase::PreDown, &record.interface);
+    let mut failures = hooks::run_each(&record.down, HookPhase::PreDown, &record.interface);
     let mut applied = Applied::recorded(steps);
     failures.extend(applied.undo(kernel));
-    failures.extend(hooks::run_all(&record.down, HookPhase::PostDown, &record.interface));
+    failures.extend(hooks::run_each(&record.down, HookPhase::PostDown, &record.interface));
     #[cfg(unix)]
     if let Err(error) = weft_ipc::listener::remove_dead(&runtime_dir::control_socket(
         &runtime_dir::runtime_dir(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weft_config::HookPhase;
 
-use crate::{Host, HostError, Keep, Owner, Step, clean_up, hooks};
+use crate::{Host, HostError, Keep, Owner, Step, clean_up, hooks, programs};
 
 impl Host {
     /// Notes that the interface is being taken down, or left to the next daemon: a start waits from now on,
@@ -26,17 +26,27 @@ impl Host {
     pub fn down(&mut self, keep: Keep) -> Vec<HostError> {
         let is_kept = |step: &&Step| keep == Keep::KillSwitch && clean_up::has_kill_switch(step);
         self.kernel.kept = self.applied.steps().iter().find(is_kept).cloned();
-        let mut failures = self.applied.undo(&mut self.kernel);
+        let mut failures = self.undo();
         if !failures.is_empty() {
             // The kernel may have been out of memory for a moment, or another program busy.
             failures.retain(is_final);
-            failures.extend(self.applied.undo(&mut self.kernel));
+            failures.extend(self.undo());
         }
         if self.kernel.kept.is_some() {
             self.tell_of_kill_switch();
         }
         self.warn_of(&failures);
         failures.extend(self.close_record().err());
+        self.is_told = true;
+        failures
+    }
+
+    /// Undoes all steps. A program that hangs is called once in an end.
+    fn undo(&mut self) -> Vec<HostError> {
+        let mut hung = std::mem::take(&mut self.hung);
+        let failures =
+            programs::within(programs::OF_AN_END, &mut hung, || self.applied.undo(&mut self.kernel));
+        self.hung = hung;
         failures
     }
 
@@ -92,8 +102,10 @@ fn is_final(error: &HostError) -> bool {
 impl Drop for Host {
     fn drop(&mut self) {
         let _claim = self.note_end();
-        let failures = self.applied.undo(&mut self.kernel);
-        self.warn_of(&failures);
+        let failures = self.undo();
+        if !self.is_told {
+            self.warn_of(&failures);
+        }
         let _logged = self.close_record();
     }
 }

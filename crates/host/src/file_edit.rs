@@ -32,8 +32,8 @@ pub enum FileEditError {
     /// Its owner has no permission to write, which says that it is not to be changed.
     #[error("{}: the file is read-only; nothing was changed: `chmod u+w` lets it be edited", .0.display())]
     ReadOnly(PathBuf),
-    /// Another command edits a file of this directory for longer than it should.
-    #[error("{}: another process{} edits it or a file beside it; nothing was changed: try again", .0.display(), .1)]
+    /// Another command edits it for longer than it should.
+    #[error("{}: another process{} edits it; nothing was changed: try again", .0.display(), .1)]
     Busy(PathBuf, Holder),
     /// The text is no longer the one that was read.
     #[error("{}: the file was edited meanwhile; nothing was changed: try again", .0.display())]
@@ -52,12 +52,52 @@ impl From<FileEditError> for exit::Error {
     }
 }
 
-/// A file that no other edit changes while this value lives.
+/// A file that no other edit changes while this value lives. A command of an older weft locks the directory,
+/// which other users can lock too: beside one, [`FileEditError::Changed`] keeps what it has written.
 #[derive(Debug)]
 pub struct FileEdit {
     file: PathBuf,
     text: Zeroizing<String>,
-    _lock: File,
+    _lock: Option<Lock>,
+}
+
+/// A file beside the one that is edited, since each edit replaces that. Only its owner can open it, and it is
+/// removed when it is dropped.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lock {
+    /// Locks; `None` where nothing can be written, and so nothing edited.
+    fn within(path: PathBuf, patience: Duration) -> Result<Option<Self>, TryLockError> {
+        use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        let deadline = Instant::now() + patience;
+        loop {
+            let file = match platform::open_for_lock(&path) {
+                Err(error) if matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem) => {
+                    return Ok(None);
+                }
+                opened => opened.map_err(TryLockError::Error)?,
+            };
+            match platform::try_lock(&file) {
+                // The edit before this one may have removed the file meanwhile.
+                Ok(()) if platform::is_same_file(&file, &path) => return Ok(Some(Self { path, file })),
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(INTERVAL),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if platform::is_same_file(&self.file, &self.path) {
+            let _left = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl FileEdit {
@@ -70,19 +110,13 @@ impl FileEdit {
         let failed = |action| move |error| FileEditError::File { action, file: file.to_owned(), error };
         // A symbolic link stays, and its target is replaced.
         let target = file.canonicalize().map_err(failed("find"))?;
-        let lock = platform::open_for_lock(&target).map_err(failed("lock"))?;
-        let deadline = Instant::now() + patience;
-        loop {
-            match platform::try_lock(&lock) {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(INTERVAL),
-                Err(TryLockError::WouldBlock) => {
-                    let holder = Holder::of(Held::Lock(target.parent().unwrap_or(&target)));
-                    return Err(FileEditError::Busy(file.to_owned(), holder));
-                }
-                Err(TryLockError::Error(error)) => return Err(failed("lock")(error)),
-            }
-        }
+        let mut path = target.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let lock = Lock::within(path.clone(), patience).map_err(|error| match error {
+            TryLockError::WouldBlock => FileEditError::Busy(file.to_owned(), Holder::of(Held::Lock(&path))),
+            TryLockError::Error(error) => failed("lock")(error),
+        })?;
         let text = weft_config::read_regular_text(&target).map_err(failed("read"))?;
         Ok(Self { file: target, text, _lock: lock })
     }
@@ -174,6 +208,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("wg0.conf");
         std::fs::write(&file, "").unwrap();
+        // Other users can open these, and so lock them.
+        let strangers = [directory.path(), &file].map(|path| File::open(path).unwrap());
+        strangers.iter().for_each(|stranger| stranger.lock().unwrap());
         let mut first = FileEdit::begin(&file).unwrap();
         first.replace(new("a")).unwrap();
         // The file is another one now, and still that of the first.
@@ -190,5 +227,28 @@ mod tests {
             }
         });
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "abbbbbbbb");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "a lock is left");
+    }
+
+    #[test]
+    fn a_lock_that_others_can_open_or_have_put_there_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, lock) = (directory.path().join("wg0.conf"), directory.path().join("wg0.conf.lock"));
+        std::fs::write(&file, "").unwrap();
+        let set = |mode| std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(mode)).unwrap();
+        std::fs::write(&lock, "").unwrap();
+        set(0o644);
+        let open = FileEdit::begin(&file);
+        assert!(matches!(&open, Err(FileEditError::File { action: "lock", .. })), "{open:?}");
+        std::fs::remove_file(&lock).unwrap();
+        symlink(&file, &lock).unwrap();
+        let link = FileEdit::begin(&file);
+        assert!(matches!(&link, Err(FileEditError::File { action: "lock", .. })), "{link:?}");
+        std::fs::remove_file(&lock).unwrap();
+        // What a crash has left.
+        std::fs::write(&lock, "").unwrap();
+        set(0o600);
+        drop(FileEdit::begin(&file).unwrap());
+        assert!(!lock.exists());
     }
 }

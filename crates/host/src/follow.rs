@@ -21,7 +21,7 @@ impl Host {
         if plan.steps == self.applied.steps() {
             return Ok(false);
         }
-        self.change_to(plan, None).map(|changes| changes > 0)
+        self.change_to(plan).map(|changes| changes > 0)
     }
 }
 

@@ -137,9 +137,14 @@ impl Shell {
 /// Runs the commands of a phase of the way down: all of them, also after one that failed. Returns the
 /// failures; they are logged too.
 pub(super) fn run_all(hooks: &[Hook], phase: HookPhase, interface: &InterfaceName) -> Vec<HostError> {
+    let failures = run_each(hooks, phase, interface);
+    failures.into_iter().inspect(|error| tracing::warn!("{error}")).collect()
+}
+
+/// The same, and logs no failure.
+pub(super) fn run_each(hooks: &[Hook], phase: HookPhase, interface: &InterfaceName) -> Vec<HostError> {
     let hooks = hooks.iter().filter(|hook| hook.phase == phase);
-    let failures = hooks.filter_map(|hook| run(hook, interface).err());
-    failures.inspect(|error| tracing::warn!("{error}")).collect()
+    hooks.filter_map(|hook| run(hook, interface).err()).collect()
 }
 
 fn told(ended: &Ended, phase: HookPhase) -> String {

@@ -31,19 +31,21 @@
 //! commands.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use weft_config::device::DeviceState;
 use weft_config::{Config, Hook, InterfaceName, Location, Notice, Warning};
 use weft_ipc::runtime_dir::{self, runtime_dir};
 
+use crate::programs::Hung;
 use crate::resolve::Tunnel;
 use crate::routes::{Family, Link, Netlink};
 
 mod adopt;
+mod choice;
 mod clean_up;
 pub mod dns;
 mod end;
@@ -71,6 +73,7 @@ mod outside;
 mod plan;
 mod platform;
 mod predecessor;
+mod programs;
 mod record;
 pub mod resolve;
 mod restore;
@@ -102,6 +105,7 @@ pub use outside::{remove_unrecorded_firewall, repair_dns, without_rules};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;
 pub use predecessor::{wait_for_predecessor, wait_for_release};
+pub use programs::once_more;
 pub use record::{Owner, Record, record_path, refuse_elsewhere};
 pub use restore::{DnsPast, Undone};
 pub use save::{SaveError, save, save_running};
@@ -154,6 +158,10 @@ pub struct Host {
     undone_firewall: Vec<Undone>,
     /// Whether the device was deleted, or moved to another network namespace.
     device_has_left: bool,
+    /// The programs that hung in the start, the change or the end that is under way.
+    hung: Hung,
+    /// Whether [`Self::down`] has told what could not be undone.
+    is_told: bool,
 }
 
 impl Host {
@@ -205,10 +213,13 @@ impl Host {
         let mut kept = None;
         let mut stuck = Vec::new();
         let mut known = BTreeMap::new();
+        let mut hung = Hung::default();
         if let Some(left) = left {
             tracing::info!(%interface, "taking back what a daemon left behind");
             let failures;
-            (failures, kept, stuck) = clean_up::take_back(&left, &mut kernel, Keep::KillSwitch);
+            (failures, kept, stuck) = programs::within(programs::OF_AN_END, &mut hung, || {
+                clean_up::take_back(&left, &mut kernel, Keep::KillSwitch)
+            });
             for failure in failures {
                 tracing::warn!("{failure}");
             }
@@ -218,7 +229,6 @@ impl Host {
         if owner.is_some() {
             outside::repair_dns();
         }
-        let alone = owner.as_deref().map(Owner::choose_alone).transpose()?;
         let directory = owner.as_deref().map(Owner::directory);
         let facts = system_state::gather(&kernel.netlink, kernel.paths(), config, endpoints, directory, 0)?;
         let plan = Plan::new(config, endpoints, &facts);
@@ -232,9 +242,8 @@ impl Host {
                  full-tunnel.conf"
             );
         }
-        let mut record = Record {
+        let record = Record {
             file: source.map(Path::to_owned),
-            mark: plan.mark,
             steps: kept.iter().chain(&stuck).cloned().collect(),
             dns: kernel.dns.clone(),
             down: plan.down.clone(),
@@ -242,13 +251,12 @@ impl Host {
             ran: plan.up_hooks(),
             ..Record::new(interface)
         };
-        record.reserve_rules_of(&plan);
         let found_kill_switch = kept.is_some();
         kernel.kept = kept;
         let applied = Applied::default().with_stuck(stuck);
-        let host = Self {
+        let mut host = Self {
             kernel,
-            plan,
+            plan: plan.clone(),
             applied,
             owner,
             record,
@@ -259,10 +267,10 @@ impl Host {
             undone: Vec::new(),
             undone_firewall: Vec::new(),
             device_has_left: false,
+            hung,
+            is_told: false,
         };
-        // From here on, the mark and the priorities of the rules are reserved.
-        host.write()?;
-        drop(alone);
+        host.reserve((config, endpoints), 0, Some(plan))?;
         Ok(host)
     }
 
@@ -352,11 +360,24 @@ impl Host {
     /// # Errors
     /// The system cannot be queried, or the record cannot be written.
     pub fn plan_after_pre_up(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<(), HostError> {
-        let alone = self.choose_alone()?;
-        self.plan = self.decide(config, endpoints)?;
-        self.record.reserve_rules_of(&self.plan);
-        self.write()?;
-        drop(alone);
+        self.reserve((config, endpoints), self.plan.mark, None)
+    }
+
+    /// Plans, and reserves the mark and the priorities of the rules: other interfaces cannot choose them from
+    /// here on.
+    fn reserve(
+        &mut self,
+        wanted: (&Config, &[SocketAddr]),
+        mark_in_force: u32,
+        given: Option<Plan>,
+    ) -> Result<(), HostError> {
+        let before = self.record.steps.clone();
+        self.plan = self.choose(wanted, mark_in_force, given, |host, plan| {
+            host.record.mark = plan.mark;
+            host.record.steps.clone_from(&before);
+            host.record.reserve_rules_of(plan);
+            host.write()
+        })?;
         Ok(())
     }
 
@@ -373,8 +394,13 @@ impl Host {
             self.record.dns = Some(self.kernel.dns_record(wanted)?);
         }
         self.write()?;
-        let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
-        self.conclude(done)
+        let mut hung = std::mem::take(&mut self.hung);
+        let done = programs::within(Duration::MAX, &mut hung, || {
+            let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
+            self.conclude(done)
+        });
+        self.hung = hung;
+        done
     }
 
     /// Ends a start. Until it cannot fail any more, a kill switch that was there before is kept.
@@ -392,26 +418,34 @@ impl Host {
     /// PostDown are those of the new configuration. The device's mark may change, see [`Self::mark`]. Returns
     /// the number of changes.
     pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<usize, HostError> {
-        let alone = self.choose_alone()?;
-        let plan = self.decide(config, endpoints)?;
+        let plan = self.choose((config, endpoints), self.plan.mark, None, Self::write_before)?;
         let again = self.to_do_again(&plan);
         self.forget_undone(&again);
-        let changes = self.change_to(plan, alone)?;
+        let changes = programs::within(Duration::MAX, &mut Hung::default(), || self.carry_out(plan))?;
         Ok(changes + self.restore_connected(again))
     }
 
-    /// Brings the system to another plan. `alone` is the lock under which the plan was made.
-    fn change_to(&mut self, plan: Plan, alone: Option<File>) -> Result<usize, HostError> {
-        // Until the change is complete, steps of either plan may be in force.
+    /// Writes down the steps that may be in force until a change to another plan is complete: those of either
+    /// plan.
+    fn write_before(&mut self, plan: &Plan) -> Result<(), HostError> {
         let mut steps = self.applied.all();
         let in_force: HashSet<&Step> = self.applied.steps().iter().collect();
         steps.extend(plan.steps.iter().filter(|step| !in_force.contains(step)).cloned());
         self.record.steps = steps;
-        if self.record.mark == 0 {
+        if self.plan.mark == 0 {
             self.record.mark = plan.mark;
         }
-        self.write()?;
-        drop(alone);
+        self.write()
+    }
+
+    /// Brings the system to another plan.
+    fn change_to(&mut self, plan: Plan) -> Result<usize, HostError> {
+        self.write_before(&plan)?;
+        programs::within(Duration::MAX, &mut Hung::default(), || self.carry_out(plan))
+    }
+
+    /// Brings the system to another plan, of which the record has the steps already.
+    fn carry_out(&mut self, plan: Plan) -> Result<usize, HostError> {
         let before = self.applied.steps().to_vec();
         let done = self.applied.change_to(&plan.steps, &mut self.kernel);
         let done = done.and_then(|changes| self.write_change_to(&plan.down, plan.mark).map(|()| changes));
@@ -437,29 +471,7 @@ impl Host {
 
     /// Returns the plan for another configuration of this interface, which is up.
     pub fn plan_for(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-        let _alone = self.choose_alone()?;
-        self.decide(config, endpoints)
-    }
-
-    fn choose_alone(&self) -> Result<Option<File>, HostError> {
-        self.owner.as_deref().map(Owner::choose_alone).transpose()
-    }
-
-    fn decide(&self, config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-        let directory = self.owner.as_deref().map(Owner::directory);
-        let mut facts = system_state::gather(
-            &self.kernel.netlink,
-            self.kernel.paths(),
-            config,
-            endpoints,
-            directory,
-            self.plan.mark,
-        )?;
-        if let Some(mtu) = self.mtu_by_hand {
-            facts.default_mtu = mtu;
-        }
-        let facts = facts.without(self.applied.steps());
-        Ok(Plan::new(config, endpoints, &facts).keeping_places_of(self.applied.steps()))
+        self.decide(config, endpoints, self.plan.mark)
     }
 
     /// Reports whether a start after a crash would need [`Self::remember`]: behind a kill switch names cannot

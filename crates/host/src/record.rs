@@ -42,8 +42,8 @@ const MAX_LOCK_BYTES: u64 = 64;
 pub(super) const UNDERSTAND: &str = "understand";
 /// Follows the numbers in the lock of a process that takes the interface down.
 const ENDING: &str = "ending";
-/// How long to wait for a lock. Choosing a mark and recording it takes almost no time, and no command of the
-/// configuration runs meanwhile.
+/// How long to wait for a lock that other users cannot open. No command of the configuration runs while one
+/// is held, but that of the interface itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a start waits for a predecessor that is ending. Commands of PreDown and PostDown may take long.
 pub(super) const PATIENCE_WITH_ENDING: Duration = Duration::from_secs(30);
@@ -217,7 +217,7 @@ impl Record {
 
     /// Returns the records of other interfaces, one at a time: each may be large. A file that is not a valid
     /// record is skipped, so that it cannot prevent this interface from starting.
-    fn of_others(directory: &Path, interface: &InterfaceName) -> impl Iterator<Item = Self> {
+    pub(super) fn of_others(directory: &Path, interface: &InterfaceName) -> impl Iterator<Item = Self> {
         let entries = std::fs::read_dir(directory).into_iter().flatten();
         entries.filter_map(move |entry| {
             let name = entry.ok()?.file_name().to_str()?.parse().ok().filter(|name| name != interface)?;
@@ -262,8 +262,7 @@ pub struct Owner {
     _instance: Instance,
 }
 
-/// Locks a file. A process that keeps it locked delays this one, and does not stop it: another user may have
-/// opened the file.
+/// Locks a file.
 fn lock_within(file: &File, patience: Duration) -> Result<(), TryLockError> {
     let start = Instant::now();
     loop {
@@ -370,25 +369,6 @@ impl Owner {
         let lock = open_untrusted(&lock_path(directory, interface), Access::Read, MAX_LOCK_BYTES);
         let holder = lock.ok().flatten().and_then(|lock| signature_of(&lock));
         holder.is_some_and(|holder| holder.is_ending && holder.process.id == process)
-    }
-
-    /// Prevents other processes from choosing a mark and the priorities of rules until the returned file is
-    /// dropped. Every user who may read the directory can lock it: a user who keeps the lock delays a start,
-    /// but does not prevent it.
-    pub(super) fn choose_alone(&self) -> Result<File, HostError> {
-        let path = &self.directory;
-        let lock = runtime_dir::lock(path).map_err(|error| refused("open", path, error))?;
-        match lock_within(&lock, PATIENCE) {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => tracing::warn!(
-                "another process{} keeps {} locked: another interface that starts at this moment may choose the same \
-                 mark",
-                LockHolder::of(Held::Lock(path)),
-                path.display()
-            ),
-            Err(TryLockError::Error(error)) => return Err(refused("lock", path, error)),
-        }
-        Ok(lock)
     }
 
     /// Returns the runtime directory.

@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::stat::{Mode, fchmod};
@@ -22,8 +23,6 @@ const MODE: u32 = 0o600;
 const BACKLOG: i32 = 128;
 /// How long other daemons may hold the lock on the directory while they create their sockets.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// The same where other users can open the directory, and so hold its lock for as long as they want.
-const SHARED_LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_TICK: Duration = Duration::from_millis(5);
 
 /// Why the socket cannot be created.
@@ -225,25 +224,25 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 /// Locks the directory: two daemons that both find a dead daemon's socket must not replace each other's.
-/// Another user's lock is not waited for longer than daemons need: there is no lock then.
+/// Where other users can open it, they can hold its lock for as long as they want: it is not waited for, and
+/// the claim of the interface alone keeps two daemons apart (`host/src/record.rs`).
 fn lock(directory: &Path) -> Result<File, ListenError> {
     let failed = || ListenError::io("lock the directory", directory);
     let file = File::open(directory).map_err(failed())?;
     let is_shared = is_shared(&file.metadata().map_err(failed())?);
-    let patience = if is_shared { SHARED_LOCK_PATIENCE } else { LOCK_PATIENCE };
     let start = Instant::now();
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if start.elapsed() < patience => std::thread::sleep(LOCK_TICK),
             Err(TryLockError::WouldBlock) if is_shared => {
                 let holder = Holder::of(Held::Lock(directory));
-                tracing::warn!(
+                tracing::debug!(
                     "another process{holder} keeps {} locked: going on without",
                     directory.display()
                 );
                 return Ok(file);
             }
+            Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => thread::sleep(LOCK_TICK),
             Err(error) => return Err(failed()(error.into())),
         }
     }

@@ -27,6 +27,7 @@ mod dry_run;
 mod expiry;
 mod full_tunnel;
 mod hang_up;
+mod hanging;
 mod hooks;
 mod json;
 mod many_peers;

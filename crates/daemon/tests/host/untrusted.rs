@@ -90,3 +90,42 @@ fn root_uses_a_tun_device_that_is_another_users_and_closed_to_others() {
     daemon.wait_for_line(" is up: port ");
     daemon.stop();
 }
+
+/// Every user can open these, and so lock them.
+#[test]
+fn what_another_user_locks_holds_no_command_of_root_up() {
+    let Some(network) = Network::new() else { return };
+    if !here::installed(&["nft", "flock"]) {
+        return;
+    }
+    let text =
+        End::new(1).interface("ListenPort = 51820\n# weft: Endpoint = a.example:1\n# weft: KillSwitch = on");
+    let file = network.file("weft0.conf", &text);
+    std::fs::create_dir_all(network.records()).unwrap();
+    let [records, directory] =
+        [&network.records(), network.directory.path()].map(|path| File::open(path).unwrap());
+    let namespace = network.client.run(|| File::open("/proc/thread-self/ns/net").unwrap());
+    let strangers = [records, directory, namespace];
+    strangers.iter().for_each(|stranger| stranger.lock().unwrap());
+    let script = "mkdir -p /var/run/wireguard; chmod 755 /var/run/wireguard; exec 9</var/run/wireguard; flock 9; echo; \
+                  exec sleep 1000";
+    let mut sockets = network.command("sh").args(["-ec", script]).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Read::read_exact(sockets.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+
+    let start = std::time::Instant::now();
+    for arguments in [
+        &["up", "-d", file.to_str().unwrap()][..],
+        &["reload", NAME],
+        &["peer", "add", "n1", "--to", NAME],
+        &["peer", "remove", "n1"],
+        &["save", NAME],
+        &["down", NAME],
+    ] {
+        let ended = network.run(arguments);
+        assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
+    }
+    // Each of the locks was waited for, for 1 to 30 s each time, two minutes in all.
+    assert!(start.elapsed().as_secs() < 40, "{:?}", start.elapsed());
+    sockets.kill().unwrap();
+    sockets.wait().unwrap();
+}

@@ -131,6 +131,12 @@ pub enum DnsError {
         /// Its output on stderr, after a colon; empty if there was none.
         said: String,
     },
+    /// A program did not end in time.
+    #[error("`{command}` did not end in time; run it by hand to see what it waits for")]
+    Hangs {
+        /// The program and its arguments.
+        command: String,
+    },
     /// There was no answer in time.
     #[error("cannot {action}: there was no answer within {} s", after.as_secs())]
     Timeout {

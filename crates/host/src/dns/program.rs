@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::{DnsError, Places};
+use crate::programs;
 
 /// How long the program may run: it restarts daemons.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -61,20 +62,24 @@ fn wait_for<R: io::Read + AsFd>(
     take: impl FnOnce(&mut Child) -> Option<R>,
 ) -> Result<String, DnsError> {
     let spawn = |error| DnsError::Spawn { program: program.to_owned(), error };
-    let mut child = command.args(arguments).stdin(Stdio::piped()).spawn().map_err(spawn)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // The pipe has room for these few lines. A program that does not read them reports the reason itself.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = take(&mut child);
     let mut said = Vec::new();
-    let ended = wait(&mut child, output, &mut said);
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let ended = programs::call(&name, TIMEOUT, |time| {
+        let mut child = command.args(arguments).stdin(Stdio::piped()).spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // The pipe has room for these few lines. A program that does not read them reports the reason
+            // itself.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let output = take(&mut child);
+        wait(&mut child, output, &mut said, time)
+    });
     let said = String::from_utf8_lossy(&said).into_owned();
     match ended {
         Ok(status) if status.success() => Ok(said),
         Ok(status) => Err(failed(program, arguments, status.to_string(), &said)),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            Err(DnsError::Timeout { action: format!("run `{}`", line(program, arguments)), after: TIMEOUT })
+            Err(DnsError::Hangs { command: line(program, arguments) })
         }
         Err(error) => Err(spawn(error)),
     }
@@ -85,6 +90,7 @@ fn wait(
     child: &mut Child,
     mut output: Option<impl io::Read + AsFd>,
     said: &mut Vec<u8>,
+    time: Duration,
 ) -> io::Result<ExitStatus> {
     if let Some(output) = &output {
         fcntl(output.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -96,7 +102,7 @@ fn wait(
             said.truncate(MAX_SAID);
         }
     };
-    let end = Instant::now() + TIMEOUT;
+    let end = Instant::now() + time;
     loop {
         let status = child.try_wait()?;
         read(said);

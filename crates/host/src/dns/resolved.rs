@@ -1,6 +1,7 @@
 //! Sets DNS in systemd-resolved, over D-Bus (org.freedesktop.resolve1(5)).
 
 use std::future::Future;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use zbus::{Connection, OwnedVariant, fdo};
 
 use super::super::upstream::PORT;
 use super::super::{DnsError, Overruled, Places, Seen};
-use crate::netns;
+use crate::{netns, programs};
 
 const SERVICE: &str = "org.freedesktop.resolve1";
 const OBJECT: &str = "/org/freedesktop/resolve1";
@@ -312,9 +313,10 @@ fn within<T>(
     action: &str,
     work: impl Future<Output = T>,
 ) -> Result<T, DnsError> {
-    runtime
-        .block_on(async { tokio::time::timeout_at(end.into(), work).await })
-        .map_err(|_| DnsError::Timeout { action: action.to_owned(), after: TIMEOUT })
+    let time = end.saturating_duration_since(Instant::now());
+    let wait = |time| runtime.block_on(async { Ok(tokio::time::timeout(time, work).await?) });
+    programs::call("systemd-resolved", time, wait)
+        .map_err(|_: io::Error| DnsError::Timeout { action: action.to_owned(), after: TIMEOUT })
 }
 
 /// Returns the process id of systemd-resolved, which may be started; `None` if it does not run.

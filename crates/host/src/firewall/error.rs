@@ -1,7 +1,6 @@
 //! Why the packet filter could not be read or changed.
 
 use std::io;
-use std::time::Duration;
 
 use weft_config::exit;
 
@@ -28,7 +27,9 @@ pub enum FirewallError {
         error: io::Error,
     },
     /// The program did not end in time.
-    #[error("cannot {action}: {program} did not end within {} s", TIMEOUT.as_secs())]
+    #[error(
+        "cannot {action}: {program} did not end in time; run `{program}` by hand to see what it waits for"
+    )]
     Timeout {
         /// The action that failed.
         action: String,
@@ -155,10 +156,6 @@ pub enum FirewallError {
         action: String,
     },
 }
-
-/// How long a program may run. A change takes milliseconds, even with ten thousand endpoints, and seconds
-/// where other work keeps every core busy. A longer run means that something holds the kernel's lock.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl FirewallError {
     /// Reports whether this machine has no program or kernel that sets the rules.

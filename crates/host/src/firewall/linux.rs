@@ -27,8 +27,9 @@ const OWN_PREFIX: &str = "weft-";
 /// By what rules recognise the tunnel's own packets.
 pub(crate) const RECOGNISES: Recognises = Recognises::Marks;
 
-/// How long to wait for other processes that change rules, and how often to look.
+/// How long to wait for other processes that change rules, in all and without a change; how often to look.
 const PATIENCE: Duration = Duration::from_secs(10);
+const IDLE: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(5);
 
 /// The message of nft for an expression that the kernel does not know (ENOENT).
@@ -62,7 +63,14 @@ pub fn check(rules: &Rules) -> Result<(), FirewallError> {
 /// # Errors
 /// Those of [`FirewallError`].
 pub fn remove(interface: &InterfaceName) -> Result<(), FirewallError> {
-    apply(&Rules::none(interface.clone()))
+    let rules = Rules::none(interface.clone());
+    let found = existing(tables_of(interface), &reading(&rules))?;
+    let names: Vec<String> = found.iter().map(Table::to_string).collect();
+    transact(
+        &["-f", "-"],
+        &rules,
+        &format!("delete the tables of {interface} in nftables ({})", names.join(", ")),
+    )
 }
 
 /// Returns the tables in force for an interface.
@@ -199,15 +207,27 @@ pub(crate) fn removing_command(interface: &InterfaceName) -> String {
 }
 
 /// Keeps other processes of weft in this network namespace from changing rules until the returned file is
-/// dropped, or returns `None` after [`PATIENCE`]: a user who keeps the lock delays a change, but does not
-/// prevent it. When the rules change, every nft that reads or changes them begins again (1.0.6): 100 that
-/// each removed a table at the same time took 41 s.
+/// dropped. When the rules change, every nft that reads or changes them begins again (1.0.6): 100 that each
+/// removed a table at the same time took 41 s.
+///
+/// Every user can open and lock the namespace, and root and a service's user have no other file in common. So
+/// the lock is waited for only while the rules change, which takes a privilege: `None` when they have stayed
+/// the same for [`IDLE`].
 fn alone() -> Option<File> {
+    alone_while(|| TableSocket::open().and_then(|mut socket| socket.generation()).ok())
+}
+
+fn alone_while(mut generation: impl FnMut() -> Option<u64>) -> Option<File> {
     let namespace = File::open("/proc/thread-self/ns/net").ok()?;
     let start = Instant::now();
+    let mut seen: Option<(Instant, Option<u64>)> = None;
     while let Err(TryLockError::WouldBlock) = namespace.try_lock() {
-        if start.elapsed() > PATIENCE {
-            return None;
+        if seen.is_none_or(|(since, _)| since.elapsed() > IDLE) {
+            let now = generation();
+            if seen.is_some_and(|(_, last)| last == now) || start.elapsed() > PATIENCE {
+                return None;
+            }
+            seen = Some((Instant::now(), now));
         }
         std::thread::sleep(TICK);
     }

@@ -5,8 +5,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::error::{FirewallError, TIMEOUT};
+use super::error::FirewallError;
+use crate::programs;
 
+/// How long a program may run. A change takes milliseconds, even with ten thousand endpoints, and seconds
+/// where other work keeps every core busy. A longer run means that something holds the kernel's lock.
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest answer that is read, in bytes: much more than any expected answer. The rest is cut off.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 /// The number of lines of an error message that are shown; the rest repeats the input.
@@ -33,14 +37,9 @@ impl Program {
         action: &str,
     ) -> Result<Ended, FirewallError> {
         let (action, program) = (action.to_owned(), self.name);
-        let child = match self.spawn(arguments) {
-            Ok(child) => child,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(FirewallError::Missing { action, program, advice: self.advice });
-            }
-            Err(error) => return Err(FirewallError::Run { action, program, error }),
-        };
-        converse(child, input, TIMEOUT).map_err(|error| match error.kind() {
+        let run = |time| converse(self.spawn(arguments)?, input, time);
+        programs::call(program, TIMEOUT, run).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => FirewallError::Missing { action, program, advice: self.advice },
             io::ErrorKind::TimedOut => FirewallError::Timeout { action, program },
             _ => FirewallError::Run { action, program, error },
         })

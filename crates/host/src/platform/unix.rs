@@ -23,9 +23,16 @@ pub(crate) fn is_same_file(file: &File, path: &Path) -> bool {
     (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
-/// Opens what is locked while a file is edited: its directory, because each edit replaces the file.
-pub(crate) fn open_for_lock(file: &Path) -> io::Result<File> {
-    File::open(file.parent().unwrap_or(Path::new("/")))
+/// Opens a file to lock it, which no other user can open.
+pub(crate) fn open_for_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).mode(0o600);
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let found = file.metadata()?;
+    if found.uid() == nix::unistd::geteuid().as_raw() && found.is_file() && found.mode() & 0o077 == 0 {
+        return Ok(file);
+    }
+    Err(io::Error::other(format!("{} is not private to this user: remove it", path.display())))
 }
 
 /// Locks a file, unless another process has locked it.

@@ -63,12 +63,9 @@ fn identity(file: &File) -> Option<(u32, u32, u32)> {
     (known != 0).then_some((dwVolumeSerialNumber, nFileIndexHigh, nFileIndexLow))
 }
 
-/// Opens what is locked while a file is edited: a file beside it, because each edit replaces the file itself,
-/// and a directory cannot be locked.
-pub(crate) fn open_for_lock(file: &Path) -> io::Result<File> {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".lock");
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(name)
+/// Opens a file to lock it, beside one that other users cannot change.
+pub(crate) fn open_for_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
 /// Locks a file, unless another process has locked it.

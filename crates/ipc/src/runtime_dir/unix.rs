@@ -168,8 +168,7 @@ pub(crate) fn server_of(stream: &UnixStream) -> io::Result<u32> {
     Ok(user)
 }
 
-/// Opens the directory, which is locked while a daemon reads the records of other interfaces and writes its
-/// own.
+/// Opens a directory of this user alone, to lock it. What other users can open, they can lock for ever.
 pub fn lock(directory: &Path) -> io::Result<File> {
     open_directory(directory, 0)
 }

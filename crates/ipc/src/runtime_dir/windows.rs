@@ -125,7 +125,7 @@ pub fn users(instance: &Path) -> Result<Users, UntrustedError> {
     Ok(Users::of_process())
 }
 
-/// Opens the file that is locked while a daemon reads the records of other interfaces and writes its own.
+/// Opens the file that is locked in place of a directory.
 pub fn lock(directory: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).open(directory.join(LOCK))
 }

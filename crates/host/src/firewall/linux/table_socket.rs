@@ -19,12 +19,16 @@ const GET_CHAIN: u16 = 10 << 8 | 4;
 const CHAIN: u16 = 10 << 8 | 3;
 const GET_RULE: u16 = 10 << 8 | 7;
 const RULE: u16 = 10 << 8 | 6;
+const GET_GENERATION: u16 = 10 << 8 | 16;
+const GENERATION: u16 = 10 << 8 | 15;
 /// The attributes of a table (NFTA_TABLE_NAME, NFTA_TABLE_FLAGS), of a chain and a rule (NFTA_CHAIN_TABLE and
 /// NFTA_RULE_TABLE, and so on), and of an expression in a rule (NFTA_EXPR_NAME).
 const TABLE_NAME: u16 = 1;
 const TABLE_FLAGS: u16 = 2;
 /// The flag of a table that is not applied (NFT_TABLE_F_DORMANT).
 const DORMANT: u32 = 1;
+/// The attribute with the number of changes (NFTA_GEN_ID).
+const GENERATION_ID: u16 = 1;
 const PART_TABLE: u16 = 1;
 const CHAIN_HANDLE: u16 = 2;
 const CHAIN_NAME: u16 = 3;
@@ -109,6 +113,14 @@ impl TableSocket {
         };
         let answer = self.one(GET_TABLE, table.family, &[(TABLE_NAME, &table.name)])?;
         Ok(content(&answer, TABLE)?.map(flags))
+    }
+
+    /// Returns a number that is another one after each change of the rules.
+    pub(super) fn generation(&mut self) -> io::Result<u64> {
+        let answer = self.one(GET_GENERATION, Family::Inet, &[])?;
+        let attributes = content(&answer, GENERATION)?.ok_or_else(|| strange(()))?;
+        let id = attributes_of(attributes).find(|(kind, _)| *kind == GENERATION_ID);
+        id.map(|(_, value)| number(value)).ok_or_else(|| strange(()))
     }
 
     /// Returns a chain of a table, if it exists.

@@ -119,6 +119,22 @@ fn one_process_at_a_time_changes_the_rules_of_a_network_namespace() {
         let first = alone().unwrap();
         assert!(matches!(other().try_lock(), Err(TryLockError::WouldBlock)));
         drop(first);
-        other().try_lock().unwrap();
+        let stranger = other();
+        stranger.try_lock().unwrap();
+        // It is waited for while rules change, and not for longer.
+        for changes in [0, 3] {
+            let mut calls = 0;
+            let generation = || {
+                calls += 1;
+                Some(calls.min(changes + 1))
+            };
+            assert!(alone_while(generation).is_none());
+            assert_eq!(calls, changes + 2);
+        }
+        let generation = || TableSocket::open().unwrap().generation().unwrap();
+        let before = generation();
+        assert_eq!(generation(), before);
+        apply(&full()).unwrap();
+        assert_ne!(generation(), before);
     });
 }
