@@ -15,6 +15,7 @@ use weft_tunnel::{PeerSettings, PublicKey};
 
 use settings::{InterfaceSettings, ReportSettings};
 
+mod advice;
 pub mod device;
 mod dialect;
 mod domain;
@@ -53,6 +54,7 @@ mod wg_quick;
 #[cfg(not(unix))]
 use unsupported as permissions;
 
+pub use advice::as_root;
 pub use dialect::{Dialect, is_of_amnezia_wg};
 pub use domain::{Domain, InvalidDomain};
 pub use edit::{Saved, edit};

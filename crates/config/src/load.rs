@@ -9,7 +9,9 @@ use zeroize::Zeroizing;
 
 use super::problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning};
 use super::regular_file::{MAX_BYTES, is_descriptor, read_named};
-use super::{InterfaceName, InvalidInterfaceName, Parsed, key_file, parse, parse_to_start, permissions};
+use super::{
+    InterfaceName, InvalidInterfaceName, Parsed, as_root, key_file, parse, parse_to_start, permissions,
+};
 
 /// What a bare name stands for.
 const MEANING: &str =
@@ -61,7 +63,10 @@ fn advice(file: &Path, error: &io::Error) -> String {
             "the working directory was deleted: change to another one, or give a path from the root"
         }
         io::ErrorKind::PermissionDenied if cfg!(windows) => "run weft as an administrator",
-        io::ErrorKind::PermissionDenied => "run weft as root, or as a user who may read it",
+        io::ErrorKind::PermissionDenied => as_root(
+            "run weft as root, or as a user who may read it",
+            "the unit hands it over by LoadCredential= (docs/SYSTEMD.md)",
+        ),
         io::ErrorKind::NotFound => return format!("give the path of a file, or a NAME for {MEANING}"),
         io::ErrorKind::IsADirectory => "give the path of a file in it",
         io::ErrorKind::FileTooLarge => "a configuration has at most 16 MiB: is this the right file?",

@@ -11,7 +11,7 @@ use weft_tunnel::{InvalidKey, PublicKey};
 
 use super::dialect::{self, Dialect};
 use super::keys::{InterfaceSetting, PeerSetting};
-use super::{Endpoint, Expiry};
+use super::{Endpoint, Expiry, as_root};
 
 /// A place in a configuration file. Prints as `FILE:LINE: KEY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +132,14 @@ pub enum Problem {
     ZeroKey,
     #[error("{file}: there is no such file{}; put the key there", not_a_credential(credential.as_deref()))]
     NoKeyFile { file: String, credential: Option<String> },
-    #[error("{file}: cannot read the key: permission denied; run weft as root, or as a user who may read it")]
+    #[error(
+        "{file}: cannot read the key: permission denied; {}",
+        as_root(
+            "run weft as root, or as a user who may read it",
+            "give it to the unit: a drop-in key.conf with LoadCredential=NAME:FILE, and PrivateKeyFile = NAME \
+             (docs/SYSTEMD.md, Keys)"
+        )
+    )]
     KeyFileDenied { file: String },
     #[error("{file}: cannot read the key: {error}")]
     KeyFile { file: String, error: String },

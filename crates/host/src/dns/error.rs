@@ -4,9 +4,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use weft_config::exit;
+use weft_config::{as_root, exit};
 
 use super::Method;
+
+/// What a unit without root can do.
+const AS_CLIENT: &str = "start the unit weft-client@NAME in place of weft@NAME";
 
 /// Why the DNS settings could not be passed to the machine's resolver.
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +27,9 @@ pub enum DnsError {
     },
     /// This user does not have the permission.
     #[error(
-        "systemd-resolved does not let this user {action}: {reason}; run weft as root, or allow the actions \
-         org.freedesktop.resolve1.* by a polkit rule"
+        "systemd-resolved does not let this user {action}: {reason}; {}, or allow the actions \
+         org.freedesktop.resolve1.* by a polkit rule",
+        as_root("run weft as root", AS_CLIENT)
     )]
     Denied {
         /// The action that failed.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
-use weft_config::Dns;
+use weft_config::{Dns, as_root};
 use weft_ipc::holder::{Held, Holder};
 use weft_ipc::runtime_dir::{Access, open_untrusted};
 
@@ -283,15 +283,20 @@ fn put(path: &Path, state: &FileState) -> Result<(), DnsError> {
     state.put(path).map_err(|error| failure("write", path, error))
 }
 
+/// What a unit without root can do.
+const IN_UNIT: &str =
+    "; start the unit weft-client@NAME in place of weft@NAME: it may set name servers (or ReadWritePaths=)";
+
 fn failure(action: &'static str, path: &Path, error: io::Error) -> DnsError {
     let advice = match error.raw_os_error() {
-        Some(libc::EROFS) => {
+        Some(libc::EROFS) => as_root(
             "; make it writable (in a systemd unit with ReadWritePaths=, in a container with a writable mount), \
-             or leave DNS out of the configuration"
-        }
+             or leave DNS out of the configuration",
+            IN_UNIT,
+        ),
         Some(libc::EPERM) => "; it may be immutable: see `lsattr`, and unlock it with `chattr -i`",
         Some(libc::EISDIR) => "; a directory is in its place: remove it",
-        Some(libc::EACCES) => "; run weft as root",
+        Some(libc::EACCES) => as_root("; run weft as root", IN_UNIT),
         _ => "",
     };
     DnsError::File { action, path: path.to_owned(), error, advice }

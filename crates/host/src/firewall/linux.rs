@@ -184,7 +184,7 @@ fn wanted_tables(rules: &Rules) -> Vec<Table> {
 fn unreadable(action: &str, error: std::io::Error) -> FirewallError {
     let action = action.to_owned();
     match error.kind() {
-        ErrorKind::PermissionDenied => FirewallError::Permission { action, advice: nft::PRIVILEGE },
+        ErrorKind::PermissionDenied => FirewallError::Permission { action, advice: nft::privilege() },
         _ => FirewallError::Engine { action, call: "netlink", error },
     }
 }

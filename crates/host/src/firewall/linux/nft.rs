@@ -10,7 +10,12 @@ const NFT: Program = Program {
 };
 
 /// What is needed to read and change tables.
-pub(super) const PRIVILEGE: &str = "run weft as root or give it CAP_NET_ADMIN";
+pub(super) fn privilege() -> &'static str {
+    weft_config::as_root(
+        "run weft as root or give it CAP_NET_ADMIN",
+        "start the unit weft-client@NAME in place of weft@NAME, or give this one CAP_NET_ADMIN",
+    )
+}
 
 /// Runs nft with these arguments and returns its answer.
 pub(super) fn run(arguments: &[&str], input: Vec<u8>, action: &str) -> Result<String, FirewallError> {
@@ -27,7 +32,7 @@ fn refusal(ended: &Ended, action: &str) -> FirewallError {
     let (action, message) = (action.to_owned(), ended.message());
     let says = |text: &str| message.contains(text);
     if says("Operation not permitted") || says("Permission denied") {
-        FirewallError::Permission { action, advice: PRIVILEGE }
+        FirewallError::Permission { action, advice: privilege() }
     } else if says("not supported") || says("Unable to initialize Netlink socket") {
         FirewallError::Kernel { action, message }
     } else {
