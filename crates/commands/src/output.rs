@@ -2,12 +2,13 @@
 //! terminal do anything: names, answers and files of others are among them.
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal, Write as _};
 
 use ratatui::crossterm::terminal;
 use serde::Serialize;
 use weft_config::exit::{Code, Error};
 use weft_config::{Notation, printable, printable_bytes};
+use weft_report::finding::wrapped;
 
 /// The version of what `--json` prints: docs/JSON.md. New fields do not change it.
 pub const JSON_VERSION: u32 = 1;
@@ -52,23 +53,32 @@ pub fn print_drawing(text: &str) -> Result<(), Error> {
 
 /// Returns the columns and the rows of the terminal that standard output is, if it is one and has a size.
 pub(crate) fn terminal_size() -> Option<(usize, usize)> {
-    let (columns, rows) = io::stdout().is_terminal().then(|| terminal::size().ok())??;
+    size_of_terminal(&io::stdout())
+}
+
+/// Returns the columns of that terminal.
+pub(crate) fn columns() -> Option<usize> {
+    terminal_size().map(|(columns, _)| columns)
+}
+
+fn size_of_terminal(stream: &impl IsTerminal) -> Option<(usize, usize)> {
+    let (columns, rows) = stream.is_terminal().then(|| terminal::size().ok())??;
     (columns > 0 && rows > 0).then_some((columns.into(), rows.into()))
 }
 
 /// Prints each line of `error` to standard error, as `error: …`.
 pub fn error(error: &impl Display) {
-    labelled("\x1b[1;31merror:\x1b[0m", error);
+    labelled("1;31", "error", error);
 }
 
 /// Prints each line of `warning` to standard error, as `warning: …`.
 pub fn warning(warning: &impl Display) {
-    labelled("\x1b[1;33mwarning:\x1b[0m", warning);
+    labelled("1;33", "warning", warning);
 }
 
 /// Prints each line of `note` to standard error, as `note: …`.
 pub fn note(note: &impl Display) {
-    labelled("\x1b[36mnote:\x1b[0m", note);
+    labelled("36", "note", note);
 }
 
 /// Prints text with colours to standard error: what happens while the result goes to standard output.
@@ -78,11 +88,13 @@ pub fn progress(text: &str) {
 }
 
 /// anstream removes the colours if standard error is not a terminal, or if NO_COLOR is set.
-fn labelled(label: &str, text: &impl Display) {
+fn labelled(colour: &str, label: &str, text: &impl Display) {
+    let columns = size_of_terminal(&io::stderr()).map(|(columns, _)| columns);
     let mut stderr = anstream::stderr().lock();
     let text = text.to_string();
     for line in printable(&text, Notation::Text).lines() {
+        let line = wrapped(line, label.len() + 2, columns);
         // If this fails, there is no other place to report it.
-        let _ = writeln!(stderr, "{label} {line}");
+        let _ = writeln!(stderr, "\x1b[{colour}m{label}:\x1b[0m {line}");
     }
 }

@@ -8,7 +8,7 @@ use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
 use weft_report::control_socket::{Client, ClientError};
 use weft_report::finding::{self, Finding};
-use weft_report::{ExpiredPeerReport, PeerReport, StatusReport, add_recent, diagnose, of_expired};
+use weft_report::{ExpiredPeerReport, StatusReport, add_recent, diagnose, of_expired};
 
 use crate::args::StatusArgs;
 use crate::output;
@@ -56,7 +56,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
 /// Leaves the peer that a user names, and the findings about it, in a report.
 fn keep_alone(report: &mut StatusReport, wanted: &str) -> Result<(), Error> {
     let found = report.peer_or_expired(wanted).map_err(|error| Error::new(Code::Failure, error))?;
-    match found.map(PeerReport::clone).map_err(ExpiredPeerReport::clone) {
+    match found.cloned().map_err(ExpiredPeerReport::clone) {
         Ok(peer) => {
             report.findings.retain(|finding| finding.about.as_deref() == Some(&peer.label()));
             report.expired_peers.retain(|other| other.public_key == peer.public_key);
@@ -71,13 +71,14 @@ fn keep_alone(report: &mut StatusReport, wanted: &str) -> Result<(), Error> {
 }
 
 fn text(report: &StatusReport, args: &StatusArgs) -> String {
+    let width = output::columns();
     match &report.peers[..] {
         peers if args.peer.is_some() => {
             let peers = peers.iter().map(|peer| details::one_peer(peer, report));
-            peers.collect::<String>() + &finding::lines(&report.findings)
+            peers.collect::<String>() + &finding::lines(&report.findings, width)
         }
-        _ if args.verbose => details::render(report),
-        _ => glance::render(report, comfy_table::Table::new().width().map(usize::from)),
+        _ if args.verbose => details::render(report, width),
+        _ => glance::render(report, width),
     }
 }
 

@@ -82,20 +82,46 @@ pub fn worst(findings: &[Finding]) -> Level {
     findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
 }
 
-/// Formats the findings for people, one per line, the advice below each. The text has colours; print it with
-/// `anstream`, which removes them if the output is not a terminal.
-pub fn lines(findings: &[Finding]) -> String {
+/// Formats the findings for people, the advice below each, in lines of at most `width` columns; none: of any
+/// length. The text has colours; print it with `anstream`, which removes them if the output is no terminal.
+pub fn lines(findings: &[Finding], width: Option<usize>) -> String {
+    const INDENT: usize = 9;
     let mut text = String::new();
     for Finding { level, about, says, advice, .. } in findings {
         let about = about.as_ref().map(|about| format!("{about}: ")).unwrap_or_default();
         let (colour, label) = (level.colour(), level.label());
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{colour}{label:>7}\x1b[0m  {about}{says}");
+        let says = wrapped(&format!("{about}{says}"), INDENT, width);
+        let _ = writeln!(text, "{colour}{label:>7}\x1b[0m  {says}");
         if let Some(advice) = advice {
-            let _ = writeln!(text, "         → {advice}");
+            let _ = writeln!(text, "{:INDENT$}→ {}", "", wrapped(advice, INDENT + 2, width));
         }
     }
     text
+}
+
+/// Breaks a text that stands behind an indent between words, so that its lines fit `width` columns. Lines
+/// after the first get the indent. A longer word stays whole.
+pub fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String {
+    const LEAST: usize = 10;
+    let room = width.map(|width| width.saturating_sub(indent)).filter(|room| *room >= LEAST);
+    let Some(room) = room else { return text.to_owned() };
+    let mut wrapped = String::with_capacity(text.len() + 64);
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > room {
+            // Writing to a string cannot fail.
+            let _ = write!(wrapped, "\n{:indent$}", "");
+            column = 0;
+        } else if column > 0 {
+            wrapped.push(' ');
+            column += 1;
+        }
+        wrapped.push_str(word);
+        column += length;
+    }
+    wrapped
 }
 
 #[cfg(test)]
@@ -116,7 +142,20 @@ mod tests {
     fn a_line_says_how_bad_about_what_and_what_to_do() {
         let finding =
             Finding::new("no_route", Level::Problem, "there is no route").about("peer").advise("ip route");
-        let text = anstream::adapter::strip_str(&lines(&[finding])).to_string();
+        let text = anstream::adapter::strip_str(&lines(&[finding], None)).to_string();
         assert_eq!(text, "problem  peer: there is no route\n         → ip route\n");
+    }
+
+    #[test]
+    fn a_long_line_is_broken_between_words_and_a_long_word_is_not() {
+        let finding = Finding::new("x", Level::Warning, "each of these words is a short one, and they wrap")
+            .advise("see /a/path/that/is/longer/than/the/window first");
+        let text = anstream::adapter::strip_str(&lines(&[finding], Some(30))).to_string();
+        let expected = "warning  each of these words\n         is a short one, and\n         they wrap\n         \
+                        → see\n           /a/path/that/is/longer/than/the/window\n           first\n";
+        assert_eq!(text, expected);
+        for width in [None, Some(3)] {
+            assert_eq!(wrapped("a b", 9, width), "a b");
+        }
     }
 }

@@ -11,8 +11,8 @@ use super::glance;
 /// The maximum number of entries of a list that are shown; the rest are counted. `--json` has all of them.
 const SHOWN: usize = 6;
 
-/// Formats an interface with its peers, and the findings.
-pub(super) fn render(report: &StatusReport) -> String {
+/// Formats an interface with its peers, and the findings, for a terminal with this many columns.
+pub(super) fn render(report: &StatusReport, width: Option<usize>) -> String {
     let mut text = format!(
         "\x1b[1m{}\x1b[0m  up {}, weft {}, process {}\n",
         report.interface,
@@ -35,7 +35,7 @@ pub(super) fn render(report: &StatusReport) -> String {
     if !report.drops.is_empty() {
         let _ = writeln!(text, "{}", drops(report));
     }
-    text + &finding::lines(&report.findings)
+    text + &finding::lines(&report.findings, width)
 }
 
 /// Formats everything about a peer.

@@ -22,7 +22,7 @@ const WIDE: usize = 100;
 pub(super) fn render(report: &StatusReport, width: Option<usize>) -> String {
     let name = format!("\x1b[1m{}\x1b[0m  ", report.interface);
     let mut text = wrapped(name, report.interface.len() + 2, facts(report), width);
-    text += &finding::lines(&report.findings);
+    text += &finding::lines(&report.findings, width);
     text += &peers(report, width);
     text
 }

@@ -5,7 +5,7 @@ use weft_report::{DropReport, PacketThreadReport, Rates, Recent, ThreadReport, T
 use super::*;
 
 fn plain(report: &StatusReport) -> String {
-    let rendered = render(report);
+    let rendered = render(report, None);
     // The colours of the tables pass the writer that escapes what others sent.
     let printed = weft_config::printable(&rendered, weft_config::Notation::Coloured);
     assert_eq!(printed, rendered);
