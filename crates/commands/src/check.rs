@@ -102,6 +102,7 @@ fn obstacles(file: &Path, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>, Code)
         line: None,
         key: match &*problem.check {
             "port" => Some("ListenPort"),
+            "same_key" => Some("PrivateKey"),
             "metrics" => Some("Metrics"),
             "route" => Some("AllowedIPs"),
             "scope" => Some("Endpoint"),

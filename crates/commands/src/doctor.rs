@@ -34,6 +34,7 @@ pub fn run(args: &DoctorArgs, cipher: Result<CipherChoice, Error>) -> Result<(),
     let mut facts = probe::machine_state(&target);
     facts.cipher = Some(cipher.map_err(|error| error.to_string()));
     findings.extend(evaluate(&facts, &target));
+    findings.extend(target.config.as_ref().and_then(own_file::same_key));
     let problems = findings.iter().filter(|finding| finding.level == Level::Problem).count();
     if args.json {
         let report = Report {
@@ -44,7 +45,7 @@ pub fn run(args: &DoctorArgs, cipher: Result<CipherChoice, Error>) -> Result<(),
         };
         output::print_json(&report)?;
     } else {
-        output::print_styled(&finding::lines(&findings))?;
+        output::print_styled(&finding::lines(&findings, output::columns()))?;
     }
     match problems {
         0 => Ok(()),
@@ -59,11 +60,12 @@ pub(crate) fn findings_of_start(config: &Config) -> (Vec<Finding>, Code) {
     let target = DoctorTarget::of(config);
     let (facts, _) = probe::state_for_start(&target);
     let mut findings = evaluate(&facts, &target);
+    findings.extend(own_file::same_key(config));
     // The device and the sockets are there before PreUp; IPv6 may be switched on by it.
     let has_pre_up = config.interface.host.hooks_of(HookPhase::PreUp).next().is_some();
     let counts = |finding: &Finding| match finding.level {
         Level::Problem => !has_pre_up || finding.check != "ipv6",
-        Level::Warning => finding.check == "nft",
+        Level::Warning => matches!(&*finding.check, "nft" | "same_key"),
         _ => false,
     };
     findings.retain(counts);

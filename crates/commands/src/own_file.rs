@@ -1,10 +1,13 @@
 //! The file that a command reads when it is given the NAME of an interface.
 
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use weft_config::exit::{Code, Error};
-use weft_config::{self as config, InterfaceName, LoadError, path_of};
+use weft_config::{self as config, Config, InterfaceName, LoadError, path_of};
 use weft_report::control_socket::{self as socket, Client, ClientError};
+use weft_report::finding::{Finding, Level};
 
 /// Returns the path of the file that `target` names: a path as it is, and for the name of a running interface
 /// the file that it was brought up from. All other names stand for /etc/wireguard/NAME.conf, also those of
@@ -51,6 +54,35 @@ pub fn interface_of(target: &str) -> Result<InterfaceName, LoadError> {
         return usual;
     }
     socket::running().unwrap_or_default().into_iter().find(is_from_it).map_or(usual, Ok)
+}
+
+/// How long the other interfaces may take to tell their keys.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Returns what is wrong if another interface runs with the key of this configuration: peers know one end by
+/// it. One that does not answer is no reason to wait.
+pub fn same_key(config: &Config) -> Option<Finding> {
+    let key = config.interface.settings.private_key.as_ref()?.public_key().to_string();
+    let own = config.interface.name.clone();
+    let (told, found) = mpsc::channel();
+    let ask = move || {
+        let has_key = |name: &InterfaceName| {
+            let report = Client::connect(name).and_then(|mut client| client.status());
+            report.is_ok_and(|report| report.public_key.as_ref() == Some(&key))
+        };
+        let running = socket::running().unwrap_or_default();
+        let other = running.into_iter().filter(|name| *name != own).find(has_key);
+        // Fails if the time is over.
+        drop(told.send(other));
+    };
+    std::thread::Builder::new().name("weft-keys".to_owned()).spawn(ask).ok()?;
+    let other = found.recv_timeout(PATIENCE).ok()??;
+    let says =
+        format!("{other} runs with the same private key: a peer of both answers the one that it heard last");
+    Some(
+        Finding::new("same_key", Level::Warning, says)
+            .advise("take one of the two down, or give each its own key (`weft genkey`)"),
+    )
 }
 
 /// Returns a warning if an interface that was brought up from `own` shall take what is in `given`, another

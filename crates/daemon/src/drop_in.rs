@@ -108,6 +108,11 @@ impl From<RunError> for exit::Error {
             RunError::Start(error) => error.exit_code(),
             _ => Code::Failure,
         };
+        if code == Code::Permission && matches!(error, RunError::Socket(_)) {
+            const ADVICE: &str =
+                "run weft as root (sudo), or use `weft exec` or `weft proxy`, which do not need it";
+            return Self::new(code, format!("{error}; {ADVICE}"));
+        }
         Self::new(code, error)
     }
 }

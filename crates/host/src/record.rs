@@ -548,7 +548,7 @@ fn refused(action: &'static str, path: &Path, error: io::Error) -> HostError {
             "make room there, or name another directory in WEFT_RUNTIME_DIR"
         }
         io::ErrorKind::ReadOnlyFilesystem => "name a directory that can be written to in WEFT_RUNTIME_DIR",
-        _ => "run weft as root, or name a directory that it may write to in WEFT_RUNTIME_DIR",
+        _ => "run weft as root, or as the user who runs the interface",
     };
     HostError::State { action, file: path.to_owned(), error, advice }
 }

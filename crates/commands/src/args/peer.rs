@@ -16,7 +16,7 @@ use crate::complete;
 Examples:
   sudo weft peer add phone --qr             its file as a QR code
   sudo weft peer add laptop --out laptop.conf
-  sudo weft peer add guest --expires 30d    or later `weft peer extend guest 30d`
+  sudo weft peer add guest --expires 30d    later `weft peer extend guest 30d`
   sudo weft peer list
   sudo weft peer disable phone              until `weft peer enable phone`
   sudo weft peer remove phone

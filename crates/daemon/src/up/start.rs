@@ -160,6 +160,7 @@ fn start(
         supervisor.keep_for_the_next(kept, began);
     }
     supervisor.report(options);
+    supervisor.tell_of_same_key();
     if let Some(notifier) = notifier {
         notifier.ready(Output::Files)?;
     }

@@ -1,15 +1,23 @@
 //! Tells what another program has undone and weft does not restore.
 
+use weft_commands::own_file;
 use weft_config::{InterfaceName, KillSwitch};
 use weft_host::{Host, Step, Undone};
 use weft_report::finding::{Finding, Level};
 
 use super::Supervisor;
+use super::told::Told;
 
 /// The number of steps that are named; the rest are counted.
 const NAMED_STEPS: usize = 5;
 
 impl Supervisor {
+    /// Tells that another interface had the key at the start.
+    pub(in super::super) fn tell_of_same_key(&mut self) {
+        let found = own_file::same_key(&self.config);
+        Told::default().tell(found.into_iter().collect(), &self.managed);
+    }
+
     /// Tells what is undone now.
     pub(super) fn tell_of_undone(&mut self) {
         let Some(host) = self.daemon.host() else { return };
