@@ -158,7 +158,7 @@ fn a_rule_that_leads_a_part_past_the_tunnel_is_told_and_one_that_does_not_is_not
         "ip rule add pref 90 fwmark 1 lookup main; ip rule add pref 91 iif eth0 lookup main; \
          ip rule add pref 92 ipproto 17 unreachable; ip rule add pref 93 ipproto 17 lookup 99; \
          ip rule add pref 94 ipproto 17 lookup main suppress_prefixlength 0; ip rule add pref 32000 dport 9 \
-         lookup main",
+         lookup main; ip route add 1.0.0.0/8 via 192.0.2.2 table 98",
     );
     let daemon = machine.up(&machine.file("", ALL));
     machine.run("ip rule add pref 2 fwmark 1 lookup main; ip rule add pref 3 iif eth0 lookup main");
@@ -169,19 +169,33 @@ fn a_rule_that_leads_a_part_past_the_tunnel_is_told_and_one_that_does_not_is_not
             "pref 10 ipproto 6 dport 443 lookup main",
             "IPv4 past the tunnel: 10: from all dport 443 ipproto tcp lookup main",
         ),
-        ("pref 10 uidrange 1000-2000 lookup main", "10: from all uidrange 1000-2000 lookup main"),
+        ("pref 10 uidrange 1000-1000 lookup main", "10: from all uidrange 1000-1000 lookup main"),
         ("pref 10 sport 22 goto 32766", "10: from all sport 22 goto 32766"),
         ("pref 10 to 203.0.113.64/26 lookup main", "10: from all to 203.0.113.64/26 lookup main"),
         ("pref 10 from 192.0.2.1 lookup main", "10: from 192.0.2.1/32 lookup main"),
+        ("pref 10 not dport 443 lookup main", "10: not from all dport 443 lookup main"),
+        ("pref 10 iif lo ipproto 50 lookup main", "10: from all iif lo ipproto 50 lookup main"),
+        (
+            "pref 10 sport 22-23 lookup 98 suppress_prefixlength 0",
+            "10: from all sport 22-23 lookup 98 suppress_prefixlength 0",
+        ),
     ] {
-        machine.run(&format!("ip rule add {rule}"));
+        // Beside one that the advice does not name.
+        machine.run(&format!("ip rule add pref 10 fwmark 1 dport 9 lookup main; ip rule add {rule}"));
         let status = || machine.said(&["status", NAME]).stdout;
         until(told, || status().contains(told));
         assert_eq!(status().matches("past the tunnel").count(), 1, "{}", status());
-        assert!(machine.said(&["doctor", NAME]).stdout.contains(told));
-        machine.run("ip rule del pref 10");
+        let doctor = machine.said(&["doctor", NAME]).stdout;
+        let command = doctor.split('`').find(|words| words.starts_with("ip rule del ")).unwrap();
+        assert!(doctor.contains(told), "{doctor}");
+        // By the protocols' names, which are in /etc.
+        let deleted = machine.network.client.command("sh").args(["-c", command]).status().unwrap();
+        assert!(deleted.success(), "{command}");
         until("it is told no more", || !status().contains("past the tunnel"));
+        machine.run("ip rule del pref 10 fwmark 1 dport 9 lookup main");
     }
+    // Also beside a mark that the rules do not have.
+    assert_eq!(machine.said(&["set", NAME, "fwmark", "0x55"]).code, Some(0));
     machine.run("ip -6 rule add pref 10 ipproto 6 lookup main");
     daemon.wait_for_line("a rule leads a part of IPv6 past the tunnel: 10: from all ipproto tcp lookup main");
     daemon.stop();

@@ -62,9 +62,9 @@ impl Misrouted {
                 "another VPN may have taken it over: see `ip route get {example}` and `ip rule`, and take down one of \
                  the two"
             ),
-            Self::Exception { family, priority, .. } => {
+            Self::Exception { family, priority, rule, .. } => {
                 let option = if *family == Family::V6 { "-6 " } else { "" };
-                format!("if it is not meant, remove it (`ip {option}rule del pref {priority}`)")
+                format!("if it is not meant, remove it (`ip {option}rule del pref {priority} {rule}`)")
             }
             Self::Ipv6Past { .. } => {
                 "add ::/0 to AllowedIPs, or set `# weft: KillSwitch = on`, or switch IPv6 off".to_owned()

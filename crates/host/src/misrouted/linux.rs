@@ -161,7 +161,7 @@ impl Routes for InForce<'_> {
 
     fn exceptions(&self, family: Family) -> Vec<Misrouted> {
         let public: Vec<IpAddr> = public(family).collect();
-        let found = self.netlink.exceptions(self.own, family, self.mark, &public).unwrap_or_default();
+        let found = self.netlink.exceptions(self.own, family, &public).unwrap_or_default();
         let told = found.into_iter().map(|found| Misrouted::Exception {
             family,
             priority: found.priority,

@@ -1,5 +1,6 @@
 //! Rules of other programs that lead a part of the packets past a tunnel.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
@@ -16,6 +17,8 @@ use crate::routes::{Family, MAIN_TABLE};
 const DEFAULT_TABLE: u32 = 253;
 /// The name of the loopback in a rule: packets of programs on this machine.
 const FROM_HERE: &str = "lo";
+/// Protocols by the names that ip-rule(8) takes for them.
+const PROTOCOLS: [(u8, &str); 3] = [(1, "icmp"), (6, "tcp"), (17, "udp")];
 
 /// A rule that comes before the one of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +40,8 @@ struct Said {
     table: u32,
     goto: Option<u32>,
     suppressed: Option<u32>,
+    /// Whether it names the packets of programs on this machine.
+    is_from_here: bool,
     /// Whether it is for the packets of a device, or for what programs have marked.
     is_for_others: bool,
     /// What it selects beside addresses.
@@ -44,15 +49,14 @@ struct Said {
 }
 
 impl Netlink {
-    /// Returns the rules of a family that come before the one for packets without this mark, and lead a part
-    /// of the packets of programs elsewhere than through the device `own`. A rule for a device or a mark is
-    /// for what another program has chosen; one that selects nothing shows in where all packets go.
-    /// `addresses` stand for all that the tunnel carries.
+    /// Returns the rules of a family that come before the one for packets without a mark, whose table leads
+    /// through the device `own`, and that lead a part of the packets of programs elsewhere. A rule for a
+    /// device or a mark is for what another program has chosen; one that selects nothing shows in where all
+    /// packets go. `addresses` stand for all that the tunnel carries.
     pub(crate) fn exceptions(
         &self,
         own: u32,
         family: Family,
-        mark: u32,
         addresses: &[IpAddr],
     ) -> Result<Vec<Exception>, RouteError> {
         let (version, of) = match family {
@@ -65,22 +69,34 @@ impl Netlink {
             .map_err(|failure| failure.because(|| format!("list the rules of {family}")))?;
         let rules: Vec<(&RuleMessage, Said)> = rules.iter().map(|rule| (rule, Said::of(rule))).collect();
         let is_inverted = |rule: &RuleMessage| rule.header.flags.contains(RuleFlags::Invert);
-        let of_tunnel = rules.iter().find(|(rule, said)| is_inverted(rule) && said.mark == Some(mark));
-        let Some(tunnel) = of_tunnel.map(|(_, said)| said.priority) else { return Ok(Vec::new()) };
-        let is_before = |(_, said): &(&RuleMessage, Said)| said.priority < tunnel && said.is_selective();
-        let rules: Vec<_> = rules.into_iter().filter(is_before).collect();
+        let by_mark = |(rule, said): &&(&RuleMessage, Said)| is_inverted(rule) && said.mark.is_some();
+        let of_tunnels: Vec<(u32, u32)> =
+            rules.iter().filter(by_mark).map(|(_, said)| (said.table, said.priority)).collect();
+        let last = of_tunnels.iter().map(|(_, priority)| *priority).max();
+        let is_before = |(_, said): &(&RuleMessage, Said)| Some(said.priority) < last && said.is_selective();
+        let mut rules: Vec<_> = rules.into_iter().filter(is_before).collect();
         if rules.is_empty() {
             return Ok(Vec::new());
         }
+        let mut own_tables = HashSet::new();
         let add = |past: &mut Vec<(u32, IpNet)>, route: RouteMessage| {
-            let is_used = rules.iter().any(|(_, said)| said.table == table_of(&route));
-            let leaves = devices_of(&route).iter().any(|device| *device != own);
+            let (table, net) = (table_of(&route), net_of(&route));
+            let devices = devices_of(&route);
+            if net.prefix_len() == 0 && devices.contains(&own) {
+                own_tables.insert(table);
+            }
+            let is_used = rules.iter().any(|(_, said)| said.table == table);
+            let leaves = devices.iter().any(|device| *device != own);
             if is_used && leaves && route.header.kind == RouteType::Unicast {
-                past.push((table_of(&route), net_of(&route)));
+                past.push((table, net));
             }
         };
         let past = self.routes(of, None, add);
         let past = past.map_err(|failure| failure.because(|| "list the routes".to_owned()))?;
+        // Not by the mark that the tunnel's packets have now: wg(8) changes that alone.
+        let of_tunnel = of_tunnels.into_iter().find(|(table, _)| own_tables.contains(table));
+        let Some((_, tunnel)) = of_tunnel else { return Ok(Vec::new()) };
+        rules.retain(|(_, said)| said.priority < tunnel);
         let leads_past = |(rule, said): &(&RuleMessage, Said)| match rule.header.action {
             RuleAction::ToTable => past.iter().any(|(table, net)| {
                 *table == said.table
@@ -125,22 +141,26 @@ impl Said {
                     said.mark = Some(*mark);
                     said.is_for_others = true;
                 }
-                RuleAttribute::Iifname(name) if name != FROM_HERE => said.is_for_others = true,
+                RuleAttribute::Iifname(name) if name == FROM_HERE => said.is_from_here = true,
+                RuleAttribute::Iifname(_) => said.is_for_others = true,
                 RuleAttribute::Oifname(_) | RuleAttribute::L3MDev(_) => said.is_for_others = true,
                 attribute => {
                     let _ = match attribute {
                         RuleAttribute::UidRange(range) => {
-                            write!(said.selectors, " uidrange {}", span(range.start, range.end))
+                            write!(said.selectors, " uidrange {}-{}", range.start, range.end)
                         }
                         RuleAttribute::IpProtocol(protocol) => {
-                            let name = format!("{protocol:?}").to_lowercase();
-                            write!(said.selectors, " ipproto {name}")
+                            let number = u8::from(*protocol);
+                            match PROTOCOLS.iter().find(|(known, _)| *known == number) {
+                                Some((_, name)) => write!(said.selectors, " ipproto {name}"),
+                                None => write!(said.selectors, " ipproto {number}"),
+                            }
                         }
                         RuleAttribute::SourcePortRange(ports) => {
-                            write!(said.selectors, " sport {}", span(ports.start.into(), ports.end.into()))
+                            write!(said.selectors, " sport {}", span(ports.start, ports.end))
                         }
                         RuleAttribute::DestinationPortRange(ports) => {
-                            write!(said.selectors, " dport {}", span(ports.start.into(), ports.end.into()))
+                            write!(said.selectors, " dport {}", span(ports.start, ports.end))
                         }
                         _ => Ok(()),
                     };
@@ -161,16 +181,18 @@ impl Said {
         if self.destination.is_some() {
             text += &format!(" to {}", net(self.destination));
         }
+        text += if self.is_from_here { " iif lo" } else { "" };
         text += &self.selectors;
-        text + &match (self.goto, self.table) {
+        text += &match (self.goto, self.table) {
             (Some(target), _) => format!(" goto {target}"),
             (None, MAIN_TABLE) => " lookup main".to_owned(),
             (None, DEFAULT_TABLE) => " lookup default".to_owned(),
             (None, table) => format!(" lookup {table}"),
-        }
+        };
+        text + &self.suppressed.map_or(String::new(), |length| format!(" suppress_prefixlength {length}"))
     }
 }
 
-fn span(start: u32, end: u32) -> String {
+fn span(start: u16, end: u16) -> String {
     if start == end { start.to_string() } else { format!("{start}-{end}") }
 }
