@@ -263,6 +263,11 @@ impl System {
         platform::upstream(&self.places, interface, index, name)
     }
 
+    /// Returns a record of what resolvconf has of an interface, if it has something.
+    pub fn unrecorded(&self, interface: &InterfaceName) -> Option<Record> {
+        platform::unrecorded(&self.places, interface.as_str())
+    }
+
     /// Removes from /etc/resolv.conf, or from the registry of Windows, what daemons that have ended left
     /// there. Returns the names of their interfaces. To be called at every start, also of an interface
     /// without settings; without such leftovers it does nothing.

@@ -275,3 +275,42 @@ fn servers_of_other_interfaces_are_asked_past_the_tunnel() {
     let upstream = machine.system().upstream("wg0", None, "vpn.example");
     assert_eq!(upstream.servers, ["10.0.0.1:53".parse().unwrap()]);
 }
+
+#[test]
+fn what_a_resolvconf_wrote_that_was_removed_itself_is_taken_back_or_told() {
+    for kind in [Resolvconf::Openresolv, Resolvconf::Debian] {
+        for others in ["nameserver 192.0.2.1\nsearch home.example\n", ""] {
+            let machine = Machine::with_file();
+            let places = machine.places();
+            kind.install(&machine, &places.resolvconf, &places.resolv_conf);
+            fs::write(&places.interface_order, "lo.*\ntun*\n").unwrap();
+            if !others.is_empty() {
+                fs::create_dir_all(places.resolvconf.join("interface")).unwrap();
+                fs::write(places.resolvconf.join("interface/zz"), others).unwrap();
+            }
+            let system = machine.system();
+            let wanted = settings(&["10.0.0.1"], &[], &[]);
+            let applied = system.apply(Method::Resolvconf, &link("wg0", 7), &wanted).unwrap();
+            assert!(machine.servers().contains(&"10.0.0.1".to_owned()), "{kind:?}");
+            fs::remove_file(machine.path("bin/resolvconf")).unwrap();
+            // By the next start, or `weft down`.
+            let undo = || system.undo_recorded(&"wg0".parse().unwrap(), applied.record().unwrap());
+            let undone = undo().map_err(|error| error.to_string());
+            assert!(!places.resolvconf.join("interface/tun.wg0").exists());
+            if others.is_empty() {
+                let error = undone.unwrap_err();
+                let file = places.resolv_conf.display().to_string();
+                for part in [&*file, "resolvconf, which was removed", "10.0.0.1"] {
+                    assert!(error.contains(part), "{part} in {error}");
+                }
+            } else {
+                undone.unwrap();
+                assert_eq!(machine.text(), others, "{kind:?}");
+            }
+            // Another program has written the file.
+            fs::write(machine.resolv_conf(), BEFORE).unwrap();
+            undo().unwrap();
+            assert_eq!(machine.text(), BEFORE);
+        }
+    }
+}

@@ -163,14 +163,16 @@ pub enum DnsError {
     },
     /// What the file said before the tunnel is lost.
     #[error(
-        "cannot restore {}: what it said before the tunnel was removed from weft's directory; it names {servers} \
-         now: write the DNS servers of this machine to it", path.display()
+        "cannot restore {}: {why}; it names {servers} now: write the DNS servers of this machine to it",
+        path.display()
     )]
     Lost {
         /// The path of the file.
         path: PathBuf,
         /// The servers that stay, separated by commas.
         servers: String,
+        /// Where that was.
+        why: &'static str,
     },
     /// weft's state file has invalid content.
     #[error("{}: {reason}; remove the file once /etc/resolv.conf is as it should be", path.display())]

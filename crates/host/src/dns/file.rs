@@ -7,6 +7,7 @@
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::thread;
@@ -85,6 +86,28 @@ pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
         update(&other, places, |layers| layers.remove(interface))?;
     }
     Ok(())
+}
+
+/// Replaces a file that names these servers, which resolvconf wrote before it was removed itself, by lines of
+/// its other entries.
+pub(super) fn replace(places: &Places, servers: &[IpAddr], others: &str) -> Result<(), DnsError> {
+    let file = ResolvConf::find(places)?;
+    let present = file.read()?;
+    let text = String::from_utf8_lossy(present.content()).into_owned();
+    let is_theirs = |server: &IpAddr| super::names_a_server(&text, |named| named == *server);
+    if present.is_marked() || servers.is_empty() || !servers.iter().all(is_theirs) {
+        return Ok(());
+    }
+    refuse_elsewhere(&file)?;
+    if !super::names_a_server(others, |_| true) {
+        let why = "what it said before the tunnel was known to resolvconf, which was removed";
+        return Err(DnsError::Lost {
+            path: file.written().to_owned(),
+            servers: text::servers(&present),
+            why,
+        });
+    }
+    file.put(&present.with_content(others.as_bytes().to_vec()))
 }
 
 /// Finds out whether the file could be written, without a change. What only another user may do is not
@@ -245,6 +268,7 @@ fn update(
             return Err(DnsError::Lost {
                 path: places.resolv_conf.clone(),
                 servers: text::servers(&original),
+                why: "what it said before the tunnel was removed from weft's directory",
             });
         }
         return Ok(dropped);

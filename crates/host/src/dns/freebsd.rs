@@ -35,6 +35,10 @@ pub(super) fn look(places: &Places, interface: &str, record: &Record) -> Result<
     Ok(resolvconf::look(places, interface, &record.settings))
 }
 
+pub(super) fn unrecorded(places: &Places, interface: &str) -> Option<Record> {
+    resolvconf::unrecorded(places, interface)
+}
+
 /// Returns nothing: resolvconf keeps what it was given by interface, and the record undoes it.
 #[allow(clippy::unnecessary_wraps, reason = "on other systems it may fail")]
 pub(super) fn repair(_: &Places) -> Result<Vec<String>, DnsError> {

@@ -99,7 +99,12 @@ pub(super) fn undo(places: &Places, interface: &str, record: &Record) -> Result<
         // now.
         Method::Resolved if index_of(interface) != Some(record.index) => Ok(()),
         Method::Resolved => resolved::revert(places, interface, record.index),
-        Method::Resolvconf => resolvconf::remove(places, interface),
+        Method::Resolvconf => match resolvconf::remove(places, interface) {
+            Err(DnsError::NoResolvconf { .. }) => {
+                file::replace(places, &record.settings.servers, &resolvconf::forget(places, interface))
+            }
+            removed => removed,
+        },
         Method::File => file::remove(places, interface),
         Method::Scutil | Method::Registry => Err(DnsError::Unsupported),
     }
@@ -158,6 +163,10 @@ fn names_a_server(resolv_conf: &str, is_wanted: impl Fn(IpAddr) -> bool) -> bool
         words.next() == Some("nameserver")
             && words.next().and_then(|ip| ip.parse().ok()).is_some_and(&is_wanted)
     })
+}
+
+pub(super) fn unrecorded(places: &Places, interface: &str) -> Option<Record> {
+    resolvconf::unrecorded(places, interface)
 }
 
 pub(super) fn repair(places: &Places) -> Result<Vec<String>, DnsError> {

@@ -33,6 +33,11 @@ pub(super) fn look(_: &Places, _: &str, _: &Record) -> Result<Seen, DnsError> {
     Ok(Seen::InForce)
 }
 
+/// Returns nothing: there is no resolvconf.
+pub(super) fn unrecorded(_: &Places, _: &str) -> Option<Record> {
+    None
+}
+
 /// Returns nothing: the record undoes what a daemon left.
 #[allow(clippy::unnecessary_wraps, reason = "on other systems it may fail")]
 pub(super) fn repair(_: &Places) -> Result<Vec<String>, DnsError> {

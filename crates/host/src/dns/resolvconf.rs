@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use weft_config::Dns;
 
 use super::super::program::{self, run};
-use super::super::{DnsError, Method, Overruled, Places, Seen, list};
+use super::super::{DnsError, Method, Overruled, Places, Record, Seen, list};
 use crate::system_file;
 
 /// How many servers the C library asks (`MAXNS` in resolv.h).
@@ -91,6 +91,36 @@ pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<()
 pub(super) fn remove(places: &Places, interface: &str) -> Result<(), DnsError> {
     let arguments = ["-d".to_owned(), entry(places, interface), "-f".to_owned()];
     run(&find(places)?, &arguments, "")
+}
+
+/// Returns a record that removes what resolvconf has of an interface, if its directory shows that it has
+/// something.
+pub(super) fn unrecorded(places: &Places, interface: &str) -> Option<Record> {
+    let entry = entry(places, interface);
+    let mut directories = fs::read_dir(&places.resolvconf).ok()?.flatten();
+    let is_there = directories.any(|directory| directory.path().join(&entry).is_file());
+    is_there.then(|| Record { method: Method::Resolvconf, index: 0, settings: Dns::default() })
+}
+
+/// Removes the entry of an interface where resolvconf itself was removed. Returns the lines of the others.
+#[cfg(target_os = "linux")]
+pub(super) fn forget(places: &Places, interface: &str) -> String {
+    let own = entry(places, interface);
+    let files = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
+    let mut lines = Vec::new();
+    for file in files(places.resolvconf.clone()).flat_map(|directory| files(directory.path())) {
+        let name = file.file_name().into_string().unwrap_or_default();
+        // The entries that are exclusive have a number too.
+        if name == own || name.split_once(' ').is_some_and(|(_, name)| name == own) {
+            let _gone = fs::remove_file(file.path());
+            continue;
+        }
+        let is_told =
+            |line: &&str| ["nameserver ", "search ", "options "].iter().any(|key| line.starts_with(key));
+        lines.extend(read(&file.path()).lines().filter(is_told).map(|line| format!("{line}\n")));
+    }
+    lines.dedup();
+    lines.concat()
 }
 
 /// Returns the lines of all other interfaces; `None`: there is no resolvconf, or it has none.

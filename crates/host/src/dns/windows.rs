@@ -35,6 +35,11 @@ pub(super) fn look(_: &Places, _: &str, _: &Record) -> Result<Seen, DnsError> {
     Ok(Seen::InForce)
 }
 
+/// Returns nothing: there is no resolvconf.
+pub(super) fn unrecorded(_: &Places, _: &str) -> Option<Record> {
+    None
+}
+
 pub(super) fn repair(_: &Places) -> Result<Vec<String>, DnsError> {
     registry::repair(&System, |process| process.is_alive())
 }
