@@ -66,7 +66,10 @@ fn known() -> Vec<InterfaceName> {
 /// Returns a sentence if the daemon of an interface has ended without taking it down.
 pub(crate) fn left_behind(name: &InterfaceName) -> Option<String> {
     let left = Record::read(&runtime_dir(), name).ok().flatten();
-    let is_left = left.is_some_and(|left| !left.steps.is_empty() && left.handed_over.is_none());
+    let is_left = match left {
+        Some(left) => !left.steps.is_empty() && left.handed_over.is_none(),
+        None => weft_host::is_left_unrecorded(&runtime_dir(), name),
+    };
     (is_left && matches!(Client::connect(name), Err(ClientError::NotRunning { .. }))).then(|| {
         format!(
             "the daemon of {name} has ended, and what it had set up is still in force, such as routes, name servers or \

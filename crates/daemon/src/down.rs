@@ -179,8 +179,8 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     // in a power cut, while /etc/resolv.conf stays.
     let had_socket = !Record::is_of_another_namespace(directory, interface) && remove_sockets(interface);
     let had_dns = weft_host::repair_dns().iter().any(|name| name == interface.as_str());
-    let had_kill_switch = keep == Keep::Nothing && weft_host::remove_unrecorded_firewall(interface)?;
-    Ok(if had_socket || had_dns || had_kill_switch { Down::CleanedUp } else { Down::NotUp })
+    let had_rest = keep == Keep::Nothing && weft_host::clean_up_unrecorded(directory, interface)?;
+    Ok(if had_socket || had_dns || had_rest { Down::CleanedUp } else { Down::NotUp })
 }
 
 /// Returns the process that serves the control socket of an interface.

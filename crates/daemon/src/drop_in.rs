@@ -122,6 +122,8 @@ enum End {
     Signal(Signal),
     Device,
     SocketRemoved,
+    /// Another program has removed the control socket or the lock. Does not end the daemon.
+    Removed,
     /// The network changed. Does not end the daemon.
     Network(NetworkChange),
     /// Something happened to a peer, which may change the line for the service manager. Does not end the
@@ -214,7 +216,7 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let mtu = set_up_link(&name, is_new, options.tun_queues());
     interface.run(mtu, Vec::new())?;
     let control: Arc<dyn Control> = Arc::<Controller>::clone(interface.controller());
-    let asked = end.clone();
+    let (asked, removed) = (end.clone(), end.clone());
     let on_gone = move || drop(end.send(End::SocketRemoved));
     let server = Server::start(listener, control, on_gone).map_err(RunError::Server)?;
     let running = Running {
@@ -225,12 +227,13 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     };
     let stop = move |_| drop(asked.send(End::Asked));
     let managed = Managed::new(Arc::clone(interface.controller()), running, stop, None);
+    managed.when_removed(move || drop(removed.send(End::Removed)));
     if is_of_wg_quick {
         managed.leave_the_end_to_wg_quick();
     }
     // Dropped behind all that follows: a client that waits for the end of its connection then knows that
     // everything is undone.
-    let _socket = managed.serve(&name);
+    let mut socket = managed.serve(&name);
     let metrics = metrics.map(|listener| metrics::serve(listener, &watched.hosts, managed.clone()));
     let metrics = metrics.transpose()?;
     if let Some(path) = name_file {
@@ -244,7 +247,12 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let following = follow_network(&name, interface.controller(), &network);
     let work = Work::default();
     let watchdog = Watchdog::start(&interface, &work);
-    wait_for_end(&ended, following, &managed, &work);
+    wait_for_end(&ended, following, &managed, &work, || {
+        if let Some(Err(error)) = claim.as_ref().map(Owner::claim_again) {
+            tracing::warn!("{error}");
+        }
+        managed.keep_served(&mut socket);
+    });
     if let Some(claim) = &claim {
         claim.note_end();
     }
@@ -313,6 +321,7 @@ fn wait_for_end(
     mut following: Option<(Watch, NetworkKeeper, Netlink)>,
     managed: &Managed,
     work: &Work,
+    mut keep_files: impl FnMut(),
 ) {
     let mut status_line = StatusLine::new(Instant::now());
     status_line.ready(|| managed.status().ok());
@@ -323,6 +332,10 @@ fn wait_for_end(
         match next {
             Some(End::Peer) => {
                 status_line.touch(Instant::now());
+                continue;
+            }
+            Some(End::Removed) => {
+                keep_files();
                 continue;
             }
             Some(End::Network(change)) => {

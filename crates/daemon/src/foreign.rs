@@ -21,8 +21,10 @@ pub(crate) fn interface_of_wg_quick() -> Option<String> {
 pub(crate) fn runs(interface: &InterfaceName) -> Option<String> {
     let wg_quick = format!("`wg-quick down {interface}` ends it if wg-quick brought it up");
     let socket = Path::new(weft_uapi::SOCKET_DIRECTORY).join(format!("{interface}.sock"));
-    if let Holder::Process { id, program } = Holder::of(Held::Socket(&socket)) {
-        return Some(format!("{program} (process {id}) runs it; {wg_quick}, else end that process"));
+    for held in [Held::Socket(&socket), Held::Device(interface.as_str())] {
+        if let Holder::Process { id, program } = Holder::of(held) {
+            return Some(format!("{program} (process {id}) runs it; {wg_quick}, else `kill {id}`"));
+        }
     }
     let is_kernels = Netlink::open().is_ok_and(|netlink| netlink.is_of_kernel_wireguard(interface));
     is_kernels.then(|| {

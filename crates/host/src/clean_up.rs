@@ -1,18 +1,20 @@
 //! Undoes what a daemon that has ended left behind.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
+use ipnet::IpNet;
 use weft_config::{HookPhase, InterfaceName, KillSwitch};
 #[cfg(unix)]
 use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
+use super::plan::SRC_VALID_MARK;
 use super::programs::{self, Hung};
 use super::record::{Apart, Owner, Record, UNDERSTAND};
-use super::{Applied, HostError, Step, hooks, outside};
-use crate::routes::{Family, Link, Netlink, Rule, RuleKind};
+use super::{Applied, HostError, Step, hooks, outside, sysctl};
+use crate::routes::{Family, FoundRule, Link, Netlink, Rule, RuleKind};
 
 /// What is said of a record that cannot be understood, when the interface is taken back without it.
 const WITHOUT_RECORD: &str = "it is kept there; firewall rules, name servers in /etc/resolv.conf and rules (`ip rule`) that are weft's by \
@@ -50,53 +52,113 @@ pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Resu
     lack.map_or(Ok(()), Err)
 }
 
+/// Undoes what a daemon left behind of which there is no record, as far as it is recognisably weft's. Returns
+/// whether there was something.
+///
+/// # Errors
+/// Those of [`clean_up`].
+pub fn clean_up_unrecorded(directory: &Path, interface: &InterfaceName) -> Result<bool, HostError> {
+    Ok(is_left_unrecorded(directory, interface)
+        && clean_up(directory, interface, Keep::Nothing).map(|()| true)?)
+}
+
+/// Reports whether there is something of an interface that is recognisably weft's, and on no record.
+pub fn is_left_unrecorded(directory: &Path, interface: &InterfaceName) -> bool {
+    unrecorded(directory, interface, None, false).is_ok_and(|found| !found.steps.is_empty())
+}
+
 /// Returns the record that a daemon has left. In place of one that cannot be understood, which is kept under
-/// another name, returns what is there and is recognisably weft's, and what to say about it. `own` is the
-/// device, if it is weft's.
+/// another name, or is not there, returns what is there and is recognisably weft's, and what to say about the
+/// former. `own` is the device, if it is weft's.
 pub(super) fn left_behind(
     owner: &Owner,
     interface: &InterfaceName,
     own: Option<&Link>,
 ) -> Result<(Option<Record>, Option<HostError>), HostError> {
     let error = match owner.left_behind() {
-        Err(HostError::State { action, error, .. }) if action == UNDERSTAND => error,
-        Ok(None) if own.is_some() => return Ok((Some(unrecorded(owner, interface, own)?), None)),
+        Err(HostError::State { action, error, .. }) if action == UNDERSTAND => Some(error),
+        Ok(None) => None,
         left => return Ok((left?, None)),
     };
-    let file = owner.put_aside()?;
-    outside::repair_dns();
-    let lack = HostError::State { action: UNDERSTAND, file, error, advice: WITHOUT_RECORD };
-    Ok((Some(unrecorded(owner, interface, own)?), Some(lack)))
+    let file = error.is_some().then(|| owner.put_aside()).transpose()?;
+    if file.is_some() {
+        outside::repair_dns();
+    }
+    let lack = file.zip(error);
+    let lack = lack.map(|(file, error)| HostError::State {
+        action: UNDERSTAND,
+        file,
+        error,
+        advice: WITHOUT_RECORD,
+    });
+    let found = unrecorded(owner.directory(), interface, own, lack.is_some())?;
+    if found.steps.is_empty() && own.is_none() && lack.is_none() {
+        return Ok((None, None));
+    }
+    tell_of_sysctl(&found);
+    Ok((Some(found), lack))
 }
 
-/// Returns a record of what is there and is weft's by its name, its table or its device.
-fn unrecorded(owner: &Owner, interface: &InterfaceName, own: Option<&Link>) -> Result<Record, HostError> {
+/// Returns a record of what is there and is weft's by its name, its table or its device. Rules have no name:
+/// without the device, and tables of the packet filter, they count if `had_record`.
+fn unrecorded(
+    directory: &Path,
+    interface: &InterfaceName,
+    own: Option<&Link>,
+    had_record: bool,
+) -> Result<Record, HostError> {
+    let firewall = outside::unrecorded_firewall(interface, own.is_some())?;
+    let was_here = had_record || own.is_some() || firewall.is_some();
     let netlink = Netlink::open()?;
-    let of_others = Record::rules_of_others(owner.directory(), interface);
+    let of_others = Record::rules_of_others(directory, interface);
     let mut found = Record { index: own.map(|link| link.index), ..Record::new(interface) };
     if let Some(own) = own {
         found.steps.extend(netlink.addresses(own)?.into_iter().map(Step::Address));
     }
     let through = own.map_or_else(|| Ok(HashSet::default()), |link| netlink.routes_through(link))?;
-    let (rules, in_use) = (netlink.rules()?, netlink.tables_in_use()?);
-    // The pairs of a default route, with a table that leads to this device, or nowhere any more.
-    for at in &rules {
+    let rules = netlink.rules()?;
+    // The pairs of a default route.
+    let pairs = rules.iter().filter_map(|at| {
         let (family, mark) = (at.family, at.table);
         let rule = Rule { family, priority: at.priority, kind: RuleKind::Unmarked { mark, table: mark } };
         let priority = at.priority.saturating_sub(1);
         let before = Rule { family, priority, kind: RuleKind::MainWithoutDefault };
-        let is_pair = at.is(&rule) && rules.iter().any(|other| other.is(&before));
-        let routes = through.iter().filter(|(prefix, table)| *table == mark && Family::of(*prefix) == family);
+        let is_its = |other: &FoundRule, rule| other.is(rule) && other.is_unsigned;
+        let is_pair = is_its(at, &rule) && rules.iter().any(|other| is_its(other, &before));
+        (was_here && is_pair && !of_others.contains(&rule)).then_some((before, rule, mark))
+    });
+    let pairs: Vec<_> = pairs.collect();
+    let in_use = if pairs.is_empty() { BTreeSet::new() } else { netlink.tables_in_use()? };
+    // The table leads to this device, or nowhere any more.
+    for (before, rule, mark) in pairs {
+        let is_its = |(prefix, table): &&(IpNet, u32)| *table == mark && Family::of(*prefix) == rule.family;
+        let routes = through.iter().filter(is_its);
         let routes: Vec<_> =
             routes.map(|(prefix, table)| Step::Route { prefix: *prefix, table: *table }).collect();
-        if is_pair && (!routes.is_empty() || !in_use.contains(&mark)) && !of_others.contains(&rule) {
+        if !routes.is_empty() || !in_use.contains(&mark) {
             found.mark = mark;
             found.steps.extend(routes);
             found.steps.extend([before, rule].map(Step::Rule));
         }
     }
-    found.steps.extend(outside::unrecorded_firewall(interface, own.is_some())?.map(Step::Firewall));
+    if own.is_none() {
+        found.dns = outside::unrecorded_dns(interface);
+        found.steps.extend(found.dns.as_ref().map(|record| Step::Dns(record.settings.clone())));
+    }
+    found.steps.extend(firewall.map(Step::Firewall));
     Ok(found)
+}
+
+/// Says what is not taken back without a record.
+fn tell_of_sysctl(found: &Record) {
+    let is_v4 = |step: &Step| step.as_rule().is_some_and(|rule| rule.family == Family::V4);
+    if found.steps.iter().any(is_v4) && sysctl::read(SRC_VALID_MARK).is_some_and(|value| value == "1") {
+        tracing::warn!(
+            interface = %found.interface,
+            "what the sysctl {SRC_VALID_MARK} was before is on no record: it stays 1; if no other program needs it, \
+             `sysctl -w {SRC_VALID_MARK}=0`"
+        );
+    }
 }
 
 /// Undoes what a record says. `write` gets the record of what is left, if something is.
@@ -184,16 +246,20 @@ mod tests {
         ip("link set lo up");
         // The rules of another program, and what its table leads to.
         ip("route add default dev lo table 77");
-        for rule in ["not fwmark 77 table 77", "table main suppress_prefixlength 0", "not fwmark 9 table 9"] {
+        let main = "table main suppress_prefixlength 0";
+        for rule in
+            ["not fwmark 77 table 77", main, "not fwmark 9 table 9", "not fwmark 5 table 5 protocol 4"]
+        {
             ip(&format!("rule add {rule}"));
         }
+        ip(&format!("rule add {main} protocol 4"));
         let rules = ip("rule");
         namespace.run(|| {
             for text in ["", "{\"version\":1,\"interf", "{\"version\":99}"] {
                 for keep in [Keep::KillSwitch, Keep::Nothing] {
                     firewall::apply(&wanted).unwrap();
                     ip("rule add not fwmark 51820 table 51820");
-                    ip("rule add table main suppress_prefixlength 0");
+                    ip(&format!("rule add {main}"));
                     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
                     std::fs::write(&path, text).unwrap();
                     assert!(Record::exists(directory.path(), &name).unwrap(), "{text}");

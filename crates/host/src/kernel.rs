@@ -8,7 +8,7 @@ use weft_config::{Dns, InterfaceName};
 
 use super::execute::{Outcome, System};
 use super::plan::SRC_VALID_MARK;
-use super::step::{Firewall, Step};
+use super::step::{Firewall, Key, Step};
 use super::{HostError, hooks, outside, sysctl};
 use crate::dns;
 use crate::firewall::Contents;
@@ -34,6 +34,8 @@ pub(super) struct Kernel {
     firewall: Contents,
     /// Rules that could not be removed, and still have to be.
     rules_left: Vec<Rule>,
+    /// Steps that are not done since the system lacks something, each with a sentence about it.
+    pub(super) lacks: Vec<(Key, String)>,
 }
 
 impl Kernel {
@@ -48,6 +50,7 @@ impl Kernel {
             kept: None,
             firewall: Contents::default(),
             rules_left: Vec::new(),
+            lacks: Vec::new(),
         }
     }
 
@@ -153,6 +156,20 @@ impl Kernel {
         Ok(self.netlink.rules()?.iter().any(|rule| routes_by_mark(rule) && !is_own(rule)))
     }
 
+    /// Returns the outcome of a step that does what the system permits, and keeps what it lacks for it.
+    fn outcome(&mut self, step: &Step, lack: Option<String>) -> Outcome {
+        let _before = self.take_lack(step);
+        let Some(lack) = lack else { return Outcome::Done };
+        self.lacks.push((step.key(), lack));
+        Outcome::Left
+    }
+
+    /// Returns what the system lacked for a step, and forgets it.
+    pub(super) fn take_lack(&mut self, step: &Step) -> Option<String> {
+        let place = self.lacks.iter().position(|(key, _)| *key == step.key())?;
+        Some(self.lacks.swap_remove(place).1)
+    }
+
     fn remove_rule(&mut self, rule: &Rule) -> Result<(), RouteError> {
         self.rules_left.retain(|left| left != rule);
         self.netlink.remove_rule(rule).inspect_err(|_| self.rules_left.push(*rule))
@@ -191,16 +208,19 @@ impl System for Kernel {
                 return Ok(if is_new { Outcome::Done } else { Outcome::Left });
             }
             Step::Rule(rule) => self.netlink.add_rule(rule)?,
-            Step::Sysctl { name, value, .. } => return set_sysctl(name, value),
+            Step::Sysctl { name, value, .. } => {
+                let lack = set_sysctl(name, value)?;
+                return Ok(self.outcome(step, lack));
+            }
             Step::Firewall(firewall) => {
                 let lost = outside::rules_of_others(&self.firewall);
-                let is_in_force = outside::apply_firewall(&self.interface, firewall)?;
+                let lack = outside::apply_firewall(&self.interface, firewall)?;
                 if let Some(lost) = lost {
                     let interface = &self.interface;
                     tracing::warn!(%interface, "rules of another program went with the firewall rules: {lost}");
                 }
                 self.firewall = outside::firewall_contents(&self.interface, firewall);
-                return Ok(if is_in_force { Outcome::Done } else { Outcome::Left });
+                return Ok(self.outcome(step, lack));
             }
             Step::Hook(hook) => hooks::run(hook, &self.interface)?,
         }
@@ -234,18 +254,15 @@ impl System for Kernel {
 }
 
 /// Sets a value below /proc/sys. In a container /proc/sys is often read-only, and the host decides on its
-/// values: a failure there is a warning only.
-fn set_sysctl(name: &str, value: &str) -> Result<Outcome, HostError> {
+/// values: a failure there is returned as a sentence, and no error.
+fn set_sysctl(name: &str, value: &str) -> Result<Option<String>, HostError> {
     match sysctl::write(name, value) {
-        Ok(()) => Ok(Outcome::Done),
-        Err(error) if is_read_only(&error) => {
-            tracing::warn!(
-                "cannot set the sysctl {name} to {value}: {error}; where the reverse-path filter is strict \
-                 (net.ipv4.conf.*.rp_filter=1) it drops what the peers send over IPv4: set it where the container is \
-                 started (`--sysctl {name}={value}`) or rp_filter to 2"
-            );
-            Ok(Outcome::Left)
-        }
+        Ok(()) => Ok(None),
+        Err(error) if is_read_only(&error) => Ok(Some(format!(
+            "cannot set the sysctl {name} to {value}: {error}; where the reverse-path filter is strict \
+             (net.ipv4.conf.*.rp_filter=1) it drops what the peers send over IPv4: set it where the container is \
+             started (`--sysctl {name}={value}`) or rp_filter to 2"
+        ))),
         Err(error) => Err(HostError::Sysctl { name: name.to_owned(), value: value.to_owned(), error }),
     }
 }

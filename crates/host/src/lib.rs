@@ -88,7 +88,7 @@ mod unsaved;
 #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd", windows)))]
 compile_error!("weft sets up Linux, macOS, FreeBSD and Windows; apps of other systems embed crates/ffi");
 
-pub use clean_up::{Keep, clean_up, remembered};
+pub use clean_up::{Keep, clean_up, clean_up_unrecorded, is_left_unrecorded, remembered};
 pub use error::HostError;
 pub use execute::{Applied, Difference, Outcome, StepChange, System};
 pub use file_edit::{FileEdit, FileEditError};
@@ -101,7 +101,7 @@ pub use kill_switch::tell_what_is_left;
 pub use namespace::keep_what_counts_in_a_namespace;
 pub use netns::has_device;
 pub use obstacles::{Obstacle, obstacles};
-pub use outside::{remove_unrecorded_firewall, repair_dns, without_rules};
+pub use outside::{repair_dns, without_rules};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;
 pub use predecessor::{wait_for_predecessor, wait_for_release};
@@ -447,12 +447,14 @@ impl Host {
     /// Brings the system to another plan, of which the record has the steps already.
     fn carry_out(&mut self, plan: Plan) -> Result<usize, HostError> {
         let before = self.applied.steps().to_vec();
+        let lacks = std::mem::take(&mut self.kernel.lacks);
         let done = self.applied.change_to(&plan.steps, &mut self.kernel);
         let done = done.and_then(|changes| self.write_change_to(&plan.down, plan.mark).map(|()| changes));
         if done.is_ok() {
             self.plan = plan;
             return done;
         }
+        self.kernel.lacks = lacks;
         // The record that was written first covers what may be in force, whatever fails here.
         let restored = self.applied.change_to(&before, &mut self.kernel);
         let (down, mark) = (self.plan.down.clone(), self.plan.mark);

@@ -68,15 +68,17 @@ pub fn repair_dns() -> Vec<String> {
     repaired
 }
 
-/// Replaces the firewall rules of the interface. Returns whether they are in force: without nft(8), with one
-/// that cannot set them, or with a kernel without nftables, a tunnel works without its rules. A kill switch
-/// does not, and fails.
-pub(super) fn apply_firewall(interface: &InterfaceName, wanted: &Firewall) -> Result<bool, HostError> {
+/// Replaces the firewall rules of the interface. Without nft(8), with one that cannot set them, or with a
+/// kernel without nftables, a tunnel works without its rules: returns a sentence about what it lacks. A kill
+/// switch does not work without, and fails.
+pub(super) fn apply_firewall(
+    interface: &InterfaceName,
+    wanted: &Firewall,
+) -> Result<Option<String>, HostError> {
     match firewall::apply(&rules(interface, wanted, firewall::RECOGNISES)) {
-        Ok(()) => Ok(true),
+        Ok(()) => Ok(None),
         Err(error) if wanted.kill_switch == KillSwitch::Off && error.is_lack() => {
-            tracing::warn!("{error}; {}", without_rules(wanted.full_tunnel.is_some(), wanted.mss_clamp));
-            Ok(false)
+            Ok(Some(format!("{error}; {}", without_rules(wanted.full_tunnel.is_some(), wanted.mss_clamp))))
         }
         Err(error) => Err(failed(error)),
     }
@@ -128,13 +130,9 @@ pub(super) fn remove_firewall(interface: &InterfaceName) -> Result<(), HostError
     firewall::remove(interface).map_err(failed)
 }
 
-/// Removes a kill switch of which there is no record. Returns whether there was one.
-///
-/// # Errors
-/// The packet filter cannot be read or changed.
-pub fn remove_unrecorded_firewall(interface: &InterfaceName) -> Result<bool, HostError> {
-    let is_there = unrecorded_firewall(interface, false)?.is_some();
-    if is_there { remove_firewall(interface).map(|()| true) } else { Ok(false) }
+/// Returns a record of the name servers of an interface that does not exist, if resolvconf has some.
+pub(super) fn unrecorded_dns(interface: &InterfaceName) -> Option<dns::Record> {
+    if netns::has_device(interface.as_str()) { None } else { dns::System::default().unrecorded(interface) }
 }
 
 /// Returns what is known without a record of the firewall rules of an interface that does not exist or is

@@ -17,8 +17,14 @@ fn config(interface: &str, allowed_ips: &str) -> Config {
 
 /// The rules that the kernel makes.
 fn usual_rules() -> Vec<FoundRule> {
-    let rule =
-        |family, priority, table| FoundRule { family, priority, mark: None, is_inverted: false, table };
+    let rule = |family, priority, table| FoundRule {
+        family,
+        priority,
+        mark: None,
+        is_inverted: false,
+        table,
+        is_unsigned: true,
+    };
     Family::ALL
         .into_iter()
         .flat_map(|family| [rule(family, 0, 255), rule(family, 32_766, 254), rule(family, 32_767, 253)])
@@ -134,7 +140,14 @@ fn the_mark_is_the_configured_one_else_the_one_in_force_else_a_free_one() {
     let mark = |interface: &str, facts: &SystemState| plan(interface, "::/0", facts).mark;
     assert_eq!(mark("FwMark = 0x1234", &facts()), 0x1234);
     assert_eq!(mark("", &SystemState { mark_in_force: 77, ..facts() }), 77);
-    let rule = |mark, table| FoundRule { family: Family::V4, priority: 9, mark, is_inverted: false, table };
+    let rule = |mark, table| FoundRule {
+        family: Family::V4,
+        priority: 9,
+        mark,
+        is_inverted: false,
+        table,
+        is_unsigned: true,
+    };
     let mut busy = facts();
     busy.tables.insert(51_820);
     busy.marks.insert(51_821);
@@ -147,9 +160,17 @@ fn the_mark_is_the_configured_one_else_the_one_in_force_else_a_free_one() {
 #[test]
 fn the_rules_come_right_before_those_of_others() {
     let mut facts = facts();
-    facts
-        .rules
-        .insert(1, FoundRule { family: Family::V4, priority: 100, mark: None, is_inverted: false, table: 5 });
+    facts.rules.insert(
+        1,
+        FoundRule {
+            family: Family::V4,
+            priority: 100,
+            mark: None,
+            is_inverted: false,
+            table: 5,
+            is_unsigned: true,
+        },
+    );
     let text = plan("", "0.0.0.0/0, ::/0", &facts).to_string();
     assert!(text.contains("add ip rule not fwmark 0xca6c table 51820 priority 99\n"), "{text}");
     assert!(text.contains("add ip rule table main suppress_prefixlength 0 priority 98\n"), "{text}");
@@ -195,7 +216,14 @@ fn planning_again_for_what_is_in_force_changes_nothing() {
             RuleKind::MainWithoutDefault => (None, 254),
         };
         let (family, priority) = (rule.family, rule.priority);
-        now.rules.push(FoundRule { family, priority, mark, is_inverted: mark.is_some(), table });
+        now.rules.push(FoundRule {
+            family,
+            priority,
+            mark,
+            is_inverted: mark.is_some(),
+            table,
+            is_unsigned: true,
+        });
     }
     now.rules.sort_by_key(|rule| (rule.family, rule.priority));
     let again = Plan::new(&config, &[], &now.without(&first.steps)).keeping_places_of(&first.steps);

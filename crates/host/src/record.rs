@@ -13,6 +13,7 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -29,8 +30,10 @@ use crate::netns::{self, NetworkNamespace};
 use crate::routes::Rule;
 
 mod apart;
+mod removed;
 
 pub(super) use apart::Apart;
+use removed::replaced;
 
 const VERSION: u32 = 1;
 /// The record of 50,000 peers, each with two routes and an endpoint by name of some 70 bytes each, has 10 MB;
@@ -157,27 +160,39 @@ impl Record {
         if is_others { record.of_another_user() } else { record }
     }
 
-    /// Reads a record as it stands there. Also returns whether it belongs to another user.
+    /// Reads a record as it stands there. Also returns whether it belongs to another user. One that cannot be
+    /// understood, and names another network namespace, is a record without steps.
     fn read_file(file: &Path, interface: &InterfaceName) -> Result<Option<(Self, bool)>, HostError> {
         let advice =
             "see what it holds; if it is of no use, remove it, and the routes, rules and tables by hand";
-        let failed = |error| HostError::State { action: UNDERSTAND, file: file.to_owned(), error, advice };
         let Some((text, opened)) =
             read_untrusted(file, MAX_RECORD_BYTES).map_err(|error| untrusted("read", error))?
         else {
             return Ok(None);
         };
+        let record = Self::parse(&text, interface).or_else(|error| {
+            let elsewhere = Self { network: apart::network_of(&text), ..Self::new(interface) };
+            if elsewhere.is_elsewhere() {
+                tracing::debug!("{}, of another network namespace: {error}", file.display());
+                return Ok(elsewhere);
+            }
+            Err(HostError::State { action: UNDERSTAND, file: file.to_owned(), error, advice })
+        })?;
+        Ok(Some((record, platform::other_owner(&opened).is_some())))
+    }
+
+    fn parse(text: &[u8], interface: &InterfaceName) -> io::Result<Self> {
         // Another version need not have what this one has.
-        let Versioned { version } = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        let Versioned { version } = serde_json::from_slice(text)?;
         if version != VERSION {
             let of = if version > VERSION { ", of a newer weft" } else { "" };
-            return Err(failed(io::Error::other(format!("it is of version {version}{of}"))));
+            return Err(io::Error::other(format!("it is of version {version}{of}")));
         }
-        let record: Self = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        let record: Self = serde_json::from_slice(text)?;
         if record.interface != *interface {
-            return Err(failed(io::Error::other(format!("it is the record of {}", record.interface))));
+            return Err(io::Error::other(format!("it is the record of {}", record.interface)));
         }
-        Ok(Some((record, platform::other_owner(&opened).is_some())))
+        Ok(record)
     }
 
     /// Returns the trusted part of a record that another user, such as the one that a service runs as, could
@@ -257,7 +272,7 @@ pub fn record_path(directory: &Path, interface: &InterfaceName) -> PathBuf {
 pub struct Owner {
     directory: PathBuf,
     interface: InterfaceName,
-    lock: File,
+    lock: Mutex<File>,
     /// Dropped after the lock is closed: on some file systems of Windows a file is there until then.
     _instance: Instance,
 }
@@ -316,10 +331,11 @@ impl Owner {
                         let owner = Self {
                             directory: directory.to_owned(),
                             interface: interface.clone(),
-                            lock,
+                            lock: lock.into(),
                             _instance: Instance(instance),
                         };
-                        let signed = owner.lock.set_len(0).and_then(|()| owner.sign(false));
+                        let cleared = owner.lock().set_len(0);
+                        let signed = cleared.and_then(|()| owner.sign(false));
                         signed.map_err(|error| refused("write", &path, error))?;
                         return Ok(owner);
                     }
@@ -401,8 +417,7 @@ impl Owner {
     pub fn write(&self, record: &Record) -> Result<(), HostError> {
         let path = record_path(&self.directory, &self.interface);
         if self.is_replaced() {
-            let error = "its lock was removed, and another process has claimed the interface";
-            return Err(refused("write", &path, io::Error::other(error)));
+            return Err(replaced("write", &path));
         }
         record.write_file(&path)
     }
@@ -422,17 +437,14 @@ impl Owner {
     fn sign(&self, is_ending: bool) -> io::Result<()> {
         let Process { id, started } = Process::this();
         let mark = if is_ending { format!(" {ENDING}") } else { String::new() };
-        let mut lock = &self.lock;
+        let mut lock = self.lock();
         lock.rewind()?;
         // One write: a reader sees all of it or nothing.
         lock.write_all(format!("{id} {started}{mark}\n").as_bytes())
     }
 
-    /// Reports whether the lock's file was removed and another process made one: record and lock are not
-    /// those of this process any more.
-    fn is_replaced(&self) -> bool {
-        let path = lock_path(&self.directory, &self.interface);
-        path.exists() && !platform::is_same_file(&self.lock, &path)
+    fn lock(&self) -> MutexGuard<'_, File> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -441,7 +453,7 @@ impl Drop for Owner {
         // The file is still locked: a process that opened it before finds that it is no longer the file of
         // this name.
         let path = lock_path(&self.directory, &self.interface);
-        if platform::is_same_file(&self.lock, &path) {
+        if platform::is_same_file(&self.lock(), &path) {
             let _ = std::fs::remove_file(path);
         }
     }

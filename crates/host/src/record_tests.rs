@@ -288,6 +288,18 @@ fn what_a_crash_left_in_another_network_namespace_is_kept_for_that() {
         owner
     };
     let mark = || Record::read(at, &name()).unwrap().map(|record| record.mark);
+    // Also one that is not understood.
+    let path = made(at, &name()).join("record.json");
+    let ours = crate::netns::NetworkNamespace::ours;
+    let unread = first.run(|| serde_json::json!({ "version": 99, "network": ours() })).to_string();
+    std::fs::write(&path, &unread).unwrap();
+    second.run(|| {
+        assert!(!Record::exists(at, &name()).unwrap() && Record::is_of_another_namespace(at, &name()));
+        clean_up(at, &name(), Keep::Nothing).unwrap();
+        Owner::claim(at, &name()).unwrap().left_behind().unwrap();
+    });
+    first.run(|| clean_up(at, &name(), Keep::Nothing).unwrap_err());
+    assert_eq!(std::fs::read_to_string(path.with_extension("json.unread")).unwrap(), unread);
     first.run(|| drop(crash(1)));
     second.run(|| {
         assert_eq!(mark(), None, "it is not this namespace's");

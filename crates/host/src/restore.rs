@@ -31,6 +31,8 @@ pub enum Undone {
     Step(Step, Option<String>),
     /// So many rules were added to those of the packet filter. They may be meant.
     Added(usize),
+    /// A step that the system lacks something for, as a sentence.
+    Lacking(String),
 }
 
 mod dns;
@@ -75,9 +77,15 @@ impl Host {
         self.undone.iter().any(|undone| matches!(undone, Undone::Renamed(_)))
     }
 
-    /// Returns what another program has undone and weft does not restore.
-    pub fn undone(&self) -> impl Iterator<Item = &Undone> {
-        self.undone.iter().chain(&self.undone_firewall)
+    /// Returns what another program has undone and weft does not restore, and what was never done.
+    pub fn undone(&self) -> impl Iterator<Item = Undone> {
+        let lacks = self.lacks().map(|lack| Undone::Lacking(lack.to_owned()));
+        self.undone.iter().chain(&self.undone_firewall).cloned().chain(lacks)
+    }
+
+    /// Returns a sentence for each step that is not done since the system lacks something.
+    pub fn lacks(&self) -> impl Iterator<Item = &str> {
+        self.kernel.lacks.iter().map(|(_, lack)| lack.as_str())
     }
 
     /// Takes the steps that another program has undone on purpose for not done: a reload does them again.
@@ -282,10 +290,10 @@ impl Host {
                 step => self.kernel.apply(step),
             };
             match outcome {
-                // It cannot be done any more, which a warning has said, or another program has done it.
+                // It cannot be done any more, or another program has done it.
                 Ok(Outcome::Left) => {
-                    if matches!(step, Step::Firewall(_)) {
-                        failed.push((step.clone(), "the packet filter is not there any more".to_owned()));
+                    if let Some(why) = self.kernel.take_lack(step) {
+                        failed.push((step.clone(), why));
                     }
                 }
                 Ok(Outcome::Done) => {

@@ -252,12 +252,14 @@ pub struct FoundRule {
     pub is_inverted: bool,
     /// The table that it leads to; 0: none.
     pub table: u32,
+    /// Whether its maker has not told its name, as weft does not: ip(8) and the daemons of networks do.
+    pub is_unsigned: bool,
 }
 
 impl FoundRule {
     /// Reports whether it is this rule, at the same priority.
     pub fn is(&self, rule: &Rule) -> bool {
-        *self == Self::from(rule)
+        *self == Self { is_unsigned: self.is_unsigned, ..Self::from(rule) }
     }
 }
 
@@ -268,7 +270,7 @@ impl From<&Rule> for FoundRule {
             RuleKind::Unmarked { mark, table } => (Some(mark), true, table),
             RuleKind::MainWithoutDefault => (None, false, MAIN_TABLE),
         };
-        Self { family: rule.family, priority: rule.priority, mark, is_inverted, table }
+        Self { family: rule.family, priority: rule.priority, mark, is_inverted, table, is_unsigned: true }
     }
 }
 

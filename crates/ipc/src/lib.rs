@@ -5,7 +5,7 @@
 //! Windows for administrators. [`serve_each`] serves a bounded number of clients; slow or silent clients give
 //! way to new ones. [`holder`] tells which process has a port, a socket or a device, and [`proc_net`] lists
 //! sockets. [`ServerThread`] is the thread of a server, and [`Connection`] a client's end. [`OutputFile`] is
-//! what a command writes.
+//! what a command writes. `watch` tells that files are gone.
 
 mod clients;
 mod connection;
@@ -24,6 +24,8 @@ pub mod runtime_dir;
 #[cfg(windows)]
 pub mod security;
 mod server_thread;
+#[cfg(unix)]
+pub mod watch;
 
 pub use clients::{Place, Places, Source, Stream, serve_each};
 pub use connection::{Connection, MAY_CONNECT};

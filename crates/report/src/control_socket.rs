@@ -29,6 +29,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use weft_config::exit;
 use weft_ipc::MAY_CONNECT;
+use weft_ipc::holder::{Held, Holder};
 use weft_ipc::runtime_dir::{UntrustedError, Users};
 use zeroize::Zeroizing;
 
@@ -211,6 +212,19 @@ impl ClientError {
 
 impl From<ClientError> for exit::Error {
     fn from(error: ClientError) -> Self {
+        if let ClientError::NotRunning { name, path } = &error
+            && let Holder::Process { id, program } = Holder::of(Held::Device(name))
+            && program == "weft"
+        {
+            let path = path.display();
+            return Self::new(
+                error.exit_code(),
+                format!(
+                    "weft (process {id}) runs {name}, and its socket {path} is not there: if another program has removed \
+                     it and weft does not make it again, `kill {id}` takes the interface down"
+                ),
+            );
+        }
         Self::new(error.exit_code(), error)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft_config::InterfaceName;
 use weft_dataplane::Controller;
@@ -24,6 +24,8 @@ pub struct Managed {
     running: Mutex<Running>,
     stop: Box<dyn Fn(Phase) + Send + Sync>,
     reload: Option<Box<OnReload>>,
+    /// Called when another program has removed the socket or a file beside it.
+    on_removed: OnceLock<Box<dyn Fn() + Send + Sync>>,
     phase: Mutex<Phase>,
     /// Whether wg-quick has brought the interface up, and has set the host up for it.
     is_of_wg_quick: AtomicBool,
@@ -63,8 +65,22 @@ impl Managed {
         reload: Option<Box<OnReload>>,
     ) -> Arc<Self> {
         let (running, phase) = (Mutex::new(running), Mutex::new(Phase::Running));
-        let is_of_wg_quick = AtomicBool::new(false);
-        Arc::new(Self { controller, running, stop: Box::new(stop), reload, phase, is_of_wg_quick })
+        let (is_of_wg_quick, on_removed) = (AtomicBool::new(false), OnceLock::new());
+        Arc::new(Self {
+            controller,
+            running,
+            stop: Box::new(stop),
+            reload,
+            on_removed,
+            phase,
+            is_of_wg_quick,
+        })
+    }
+
+    /// Has this called, which must return at once, when another program has removed the socket or a file
+    /// beside it. To be set before the socket is served.
+    pub fn when_removed(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let _once = self.on_removed.set(Box::new(tell));
     }
 
     /// Refuses to end the interface: wg-quick undoes its routes, rules and name servers, and nothing else
@@ -102,6 +118,16 @@ impl Managed {
                 None
             }
         }
+    }
+
+    /// Opens a control socket again that another program has removed. Returns whether it is there.
+    pub fn keep_served(self: &Arc<Self>, socket: &mut Option<Server>) -> bool {
+        let path = socket.as_ref().map(|socket| socket.path().to_owned());
+        let Some(path) = path.filter(|path| !path.exists()) else { return true };
+        let Some(again) = self.serve_at(&path) else { return false };
+        tracing::warn!("another program had removed {}, which was made again", path.display());
+        *socket = Some(again);
+        true
     }
 }
 
@@ -206,6 +232,12 @@ impl Manage for Managed {
              ends the start, and PreDown and PostDown run at the end anyway",
             self.running().interface
         )))
+    }
+
+    fn tell_of_removed(&self) {
+        if let Some(tell) = self.on_removed.get() {
+            tell();
+        }
     }
 
     fn stop(&self) {

@@ -39,6 +39,9 @@ pub trait Manage: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Notes that another program has removed the socket, or another file of its directory. Returns at once.
+    fn tell_of_removed(&self) {}
+
     /// Asks the interface to end, and returns at once. [`Server::end`] tells the client what became of it;
     /// call that last, or drop the server.
     fn stop(&self);

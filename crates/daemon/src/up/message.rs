@@ -20,6 +20,8 @@ pub(super) enum Message {
     Stop,
     /// The file of the UAPI socket was removed, which is how scripts end an interface.
     SocketRemoved,
+    /// Another program has removed the control socket, the record, or the lock.
+    Removed,
     /// Packets have stopped.
     Ended,
     /// The network changed.

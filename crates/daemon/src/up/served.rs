@@ -72,6 +72,9 @@ impl Served {
             answered.recv().map_err(|_| ManageError::Ended)?
         };
         let managed = Managed::new(Arc::clone(interface.controller()), running, stop, Some(Box::new(reload)));
+        let removed = inbox.clone();
+        // Without room, the control thread is told by the next removal.
+        managed.when_removed(move || drop(removed.try_send(Message::Removed)));
         managed.enter(Phase::Starting);
         let hosts = &config.interface.host.metrics.hosts;
         let serve = |listener| metrics::serve(listener, hosts, Arc::<Managed>::clone(&managed));

@@ -45,6 +45,7 @@ use crate::wiping_allocator;
 
 mod end;
 mod expiry;
+mod files;
 mod hints;
 mod misrouted;
 mod names;
@@ -88,6 +89,10 @@ pub(super) struct Supervisor {
     dns_past: Told,
     /// What another program has undone, as last told.
     undone: Told,
+    /// When to look whether the files are there by which the interface is found.
+    files_due: Option<Instant>,
+    /// That they are not, as last told.
+    not_found: Told,
     /// When to write down addresses that names have now.
     memory_due: Option<Instant>,
     /// The text of the file as it was loaded last, if the state is saved into it.
@@ -137,6 +142,8 @@ impl Supervisor {
             misrouted: Told::default(),
             dns_past: Told::default(),
             undone: Told::default(),
+            files_due: None,
+            not_found: Told::default(),
             memory_due: None,
             text: None,
             on_loaded: None,
@@ -283,6 +290,7 @@ impl Supervisor {
                 self.look_after_dns(),
                 self.look_after_expiry(),
                 self.look_after_memory(),
+                self.look_after_files(),
                 self.hear_answers(),
             ];
             let due = due.into_iter().flatten().min();
@@ -339,6 +347,7 @@ impl Supervisor {
                     end = End::Failed;
                     break;
                 }
+                Message::Removed => self.files_due = Some(Instant::now()),
                 Message::Network(change) => self.network_changed(&change),
                 Message::Peer(event) => {
                     self.status_line.touch(Instant::now());
@@ -518,6 +527,7 @@ impl Supervisor {
                 leaving.loaded(self.base());
             }
             self.react(&NetworkChange { device_changed: true, ..NetworkChange::default() });
+            outcome.warnings.extend(self.daemon.host().into_iter().flat_map(Host::lacks).map(str::to_owned));
         }
         Ok(outcome)
     }

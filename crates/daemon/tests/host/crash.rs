@@ -174,12 +174,60 @@ fn a_kill_switch_holds_after_a_crash_and_after_a_start_that_fails_until_down() {
 
     network.down();
     network.assert_as(&before);
+}
 
-    // There is no record if /run was emptied.
-    killed(&network, "# weft: KillSwitch = on");
-    std::fs::remove_dir_all(network.records()).unwrap();
-    network.down();
-    assert_eq!(tables(&network), none);
+/// A record is lost where /run is emptied, or what is old in it.
+#[test]
+fn what_a_killed_daemon_left_without_a_record_is_taken_back_by_what_is_recognisably_wefts() {
+    let Some(network) = Network::new() else { return };
+    if !here::installed(&["nft"]) {
+        return;
+    }
+    let ip = |commands: &str| {
+        assert!(
+            network.client.command("sh").args(["-ec", commands]).status().unwrap().success(),
+            "{commands}"
+        );
+    };
+    // The rules of another program, which a start beside them leaves alone also without routes.
+    ip("ip -6 rule add not fwmark 9 table 9; ip -6 rule add table main suppress_prefixlength 0");
+    let before = network.picture();
+    network.up(&network.file("weft0.conf", &full_tunnel(""))).stop();
+    network.assert_as(&before);
+    ip("ip -6 route add default dev eth0 table 9; ip -6 rule add not fwmark 8 table 8");
+    let before = network.picture();
+    let sysctl = "net/ipv4/conf/all/src_valid_mark";
+    for switch in ["", "# weft: KillSwitch = on"] {
+        for lost in ["weft0/record.json", ""] {
+            for command in ["down", "up"] {
+                let file = killed(&network, switch);
+                let lost = network.records().join(lost);
+                if lost.is_dir() {
+                    std::fs::remove_dir_all(lost).unwrap();
+                } else {
+                    std::fs::remove_file(lost).unwrap();
+                }
+                let status = network.run(&["status", NAME]);
+                assert!(status.stderr.contains("`weft down weft0` takes it back"), "{status:?}");
+                let told = if command == "up" {
+                    let daemon = network.up(&file);
+                    let suppressing =
+                        network.picture().0.iter().filter(|rule| rule.contains("51820")).count();
+                    assert_eq!(suppressing, 4, "a rule and a route of each family: {:#?}", network.picture());
+                    let log = daemon.log();
+                    daemon.stop();
+                    log
+                } else {
+                    let down = network.run(&["down", NAME]);
+                    assert_eq!(down.code, Some(0), "{down:?}");
+                    down.stderr
+                };
+                assert!(told.contains("`sysctl -w net.ipv4.conf.all.src_valid_mark=0`"), "{told}");
+                network.client.set_sysctl(sysctl, "0").unwrap();
+                network.assert_as(&before);
+            }
+        }
+    }
 }
 
 /// The packet filter of the client.

@@ -199,7 +199,16 @@ fn without_an_nft_that_sets_the_rules_there_is_a_full_tunnel_but_no_kill_switch(
         };
         let daemon = Process::start(&network.client, weft(&[])).unwrap();
         daemon.wait_for_line(" is up: port ");
-        assert!(daemon.log().contains(said), "{}", daemon.log());
+        // The log of the start is all that `weft up -d` shows.
+        assert_eq!(daemon.log().matches(said).count(), 1, "{}", daemon.log());
+        for command in ["status", "doctor"] {
+            let told = network.weft(&[command, NAME]).env("PATH", &path).output().unwrap();
+            let told = String::from_utf8(told.stdout).unwrap();
+            assert!(told.contains(said) && told.contains("hosts of the local network can send"), "{told}");
+        }
+        let reload = network.weft(&["reload", file.to_str().unwrap()]).output().unwrap();
+        let told = String::from_utf8(reload.stderr).unwrap();
+        assert!(reload.status.success() && told.contains(said), "{told}");
         assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
         daemon.stop();
         network.assert_as(&before);

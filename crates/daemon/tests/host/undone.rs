@@ -6,7 +6,7 @@ use serde_json::Value;
 use weft_lab::{Namespace, Process, here, until};
 
 use crate::full_tunnel::{V4, with_tunnel};
-use crate::support::{End, NAME, Network, ip, ip_json, peer, seen_from};
+use crate::support::{End, NAME, Network, ip, ip_json, peer, seen_from, separate_mounts};
 
 const SAFE: &str = "# weft: KillSwitch = on\n# weft: MssClamp = on";
 
@@ -355,4 +355,68 @@ fn a_device_with_the_index_of_one_that_has_left_gets_no_routes() {
     let now = network.picture();
     assert!(!now.has("\"table\":\"51820\""), "{now:#?}");
     client.stop();
+}
+
+#[test]
+fn the_files_by_which_a_daemon_is_found_come_back() {
+    let Some(network) = Network::new() else { return };
+    if !here::installed(&["nsenter", "mount"]) {
+        return;
+    }
+    let before = network.picture();
+    let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0, ::/0");
+    let file = network.file("weft0.conf", &text);
+    let of_records = |script: &str| {
+        let status =
+            std::process::Command::new("sh").args(["-ec", script]).current_dir(network.records()).status();
+        assert!(status.unwrap().success(), "{script}");
+    };
+    let files = || {
+        let mut files = network.left();
+        files.sort();
+        files
+    };
+    for removal in [
+        "rm weft0/record.json",
+        "rm weft0/lock",
+        "rm weft0/control.sock",
+        "mv weft0/record.json .",
+        "rm -r weft0 || rm -r weft0",
+        "mv weft0 away",
+        "rm -r ../run-client || rm -r ../run-client",
+    ] {
+        println!("{removal}");
+        let client = network.up(&file);
+        let up = files();
+        of_records(removal);
+        until("they are there again", || {
+            let _gone = std::fs::remove_dir_all(network.records().join("away"));
+            let _gone = std::fs::remove_file(network.records().join("record.json"));
+            files() == up
+        });
+        until("it answers", || network.run(&["status", NAME]).code == Some(0));
+        let second = network.run(&["up", file.to_str().unwrap()]);
+        assert!(second.stderr.contains(&format!("weft runs as process {}", client.pid())), "{second:?}");
+        assert!(client.log().contains("another program had removed"), "{}", client.log());
+        network.down();
+        network.assert_as(&before);
+    }
+    // Where they cannot be made, the process is named.
+    let mut command = network.weft_up(&file);
+    separate_mounts(&mut command);
+    let mut client = network.start(command);
+    let seal = "mount --bind $0 $0 && mount -o remount,bind,ro $0";
+    let mut enter = std::process::Command::new("nsenter");
+    enter.args(["-m", "-t", &client.pid().to_string(), "sh", "-c", seal]).arg(network.records());
+    assert!(enter.status().unwrap().success());
+    of_records("rm -r weft0");
+    client.wait_for_line("may not find this interface");
+    let process = format!("`kill {}`", client.pid());
+    for command in [&["down", NAME][..], &["status", NAME], &["reload", file.to_str().unwrap()]] {
+        let told = network.run(command);
+        assert!(told.code == Some(1) && told.stderr.contains(&process), "{command:?}: {told:?}");
+    }
+    client.signal(nix::sys::signal::Signal::SIGTERM);
+    client.wait();
+    network.assert_as(&before);
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use weft_config::InterfaceName;
 use weft_ipc::runtime_dir;
 
@@ -58,6 +59,17 @@ impl Apart {
         };
         record.write_file(&self.path)
     }
+}
+
+/// What tells whom a record concerns that is not understood otherwise.
+#[derive(Deserialize)]
+struct InNetwork {
+    network: Option<NetworkNamespace>,
+}
+
+/// Returns the network namespace that a record names.
+pub(super) fn network_of(text: &[u8]) -> Option<NetworkNamespace> {
+    serde_json::from_slice(text).ok().and_then(|InNetwork { network }| network)
 }
 
 /// Returns the place of this network namespace's record, if it stands apart.

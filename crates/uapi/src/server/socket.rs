@@ -10,11 +10,9 @@ use weft_config::InterfaceName;
 use weft_config::exit;
 use weft_ipc::Source;
 use weft_ipc::listener::{self, ListenError, SocketFile};
+use weft_ipc::watch;
 
 use crate::SOCKET_DIRECTORY;
-
-#[path = "watch.rs"]
-mod watch;
 
 /// A descriptor that can be passed in.
 pub type Descriptor = OwnedFd;

@@ -2,7 +2,7 @@
 //! thread.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use weft_report::control_socket::{ManageError, Reload};
 use zeroize::Zeroizing;
 
 use super::lines::{Line, error_line, ok, parse};
-use super::platform::{ListenError, Listener};
+use super::platform::{ListenError, Listener, until_one_is_gone};
 use super::{Manage, capture};
 
 /// Maximum number of concurrent clients.
@@ -40,6 +40,7 @@ struct Waiting(Arc<Mutex<Vec<Box<dyn AsyncWrite + Send + Unpin>>>>);
 /// A control socket. Dropping it ends the connections and removes the socket.
 #[derive(Debug)]
 pub struct Server {
+    path: PathBuf,
     outcome: oneshot::Sender<Vec<String>>,
     thread: ServerThread,
 }
@@ -62,18 +63,32 @@ impl Server {
             listener.accept().map_err(failed("serve"))?
         };
         let (outcome, ended) = oneshot::channel();
+        let own = path.to_owned();
         let thread = ServerThread::start("weft-control", runtime, async move || {
             let waiting = Waiting::default();
             let serve = |stream, place| serve(stream, Arc::clone(&manage), place, waiting.clone());
+            let tell_of_removed = async || {
+                loop {
+                    until_one_is_gone(&own).await;
+                    manage.tell_of_removed();
+                }
+            };
             let failures = tokio::select! {
                 _ = serve_each(CLIENTS, async || acceptor.next().await, serve) => return,
+                () = tell_of_removed() => return,
                 ended = ended => ended.unwrap_or_default(),
             };
             // A client that sees the end of its connection finds no socket.
             drop(acceptor);
             waiting.tell(failures).await;
         });
-        Ok(Self { outcome, thread: thread.map_err(failed("start a thread for"))? })
+        let thread = thread.map_err(failed("start a thread for"))?;
+        Ok(Self { path: path.to_owned(), outcome, thread })
+    }
+
+    /// Returns the path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Tells the clients that have asked for the end of the interface what failed, ends the connections and

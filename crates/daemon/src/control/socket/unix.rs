@@ -10,6 +10,11 @@ use weft_ipc::listener::{self, SocketFile};
 pub use weft_ipc::listener::{ListenError, remove_dead};
 use weft_ipc::runtime_dir;
 
+/// Returns once a file is gone by which a daemon is found: its socket, or another one beside it.
+pub(super) async fn until_one_is_gone(socket: &Path) {
+    weft_ipc::watch::until_one_is_gone(socket.parent().unwrap_or(Path::new("."))).await;
+}
+
 /// A socket. Clients may connect, and wait until it is served.
 pub(super) struct Listener {
     // In the order of the clean-up.

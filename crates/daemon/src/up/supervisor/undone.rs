@@ -1,4 +1,4 @@
-//! Tells what another program has undone and weft does not restore.
+//! Tells what another program has undone and weft does not restore, and what the system lacks something for.
 
 use weft_commands::own_file;
 use weft_config::{InterfaceName, KillSwitch};
@@ -38,9 +38,8 @@ fn findings(host: &Host, interface: &InterfaceName) -> Vec<Finding> {
         (false, false) => ("nothing goes through the tunnel", Level::Warning),
     };
     let mut findings = Vec::new();
-    let undone: Vec<&Undone> = host.undone().collect();
     let mut more = 0;
-    for undone in undone {
+    for undone in host.undone() {
         let finding = match undone {
             Undone::Down => Finding::new(
                 "device_down",
@@ -75,6 +74,9 @@ fn findings(host: &Host, interface: &InterfaceName) -> Vec<Finding> {
                 ),
             )
             .advise("see `nft list ruleset`: they stay, since they may be meant, until `weft down`"),
+            Undone::Lacking(what) => {
+                Finding::new("lacking", Level::Warning, what).advise("`weft reload` tries it again")
+            }
             Undone::Step(..) if findings.len() >= NAMED_STEPS => {
                 more += 1;
                 continue;

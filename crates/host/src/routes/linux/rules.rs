@@ -1,7 +1,7 @@
 //! Rules of policy routing.
 
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::route::RouteHeader;
+use rtnetlink::packet_route::route::{RouteHeader, RouteProtocol};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, IpVersion};
 
@@ -80,12 +80,14 @@ fn found_rule(family: Family, message: &RuleMessage) -> FoundRule {
         mark: None,
         is_inverted: message.header.flags.contains(RuleFlags::Invert),
         table: message.header.table.into(),
+        is_unsigned: true,
     };
     for attribute in &message.attributes {
         match attribute {
             RuleAttribute::Priority(priority) => rule.priority = *priority,
             RuleAttribute::FwMark(mark) => rule.mark = Some(*mark),
             RuleAttribute::Table(table) => rule.table = *table,
+            RuleAttribute::Protocol(by) => rule.is_unsigned = *by == RouteProtocol::Unspec,
             _ => {}
         }
     }

@@ -1,5 +1,5 @@
-//! inotify(7). A bound socket keeps the inode of its file alive when the file is removed, so the removal is
-//! reported as a change of attributes (the number of links).
+//! inotify(7), of a file or a directory. A bound socket keeps the inode of its file alive when the file is
+//! removed, so the removal is reported as a change of attributes (the number of links).
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
@@ -12,14 +12,14 @@ use tokio::io::unix::AsyncFd;
 /// The polling interval without inotify.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Waits for changes of a file.
+/// Waits for changes of a file, or of the files that a directory has.
 pub(super) struct Changes(Option<AsyncFd<OwnedFd>>);
 
 impl Changes {
     pub(super) fn of(path: &Path) -> Self {
         let watch = watch(path).inspect_err(|error| {
             // The system's inotify instances may be used up.
-            tracing::debug!("looking at the UAPI socket's file every second instead: {error}");
+            tracing::debug!("looking at {} every second instead: {error}", path.display());
         });
         Self(watch.ok())
     }
@@ -39,6 +39,9 @@ fn watch(path: &Path) -> std::io::Result<AsyncFd<OwnedFd>> {
     let changes = AddWatchFlags::IN_ATTRIB
         | AddWatchFlags::IN_DELETE_SELF
         | AddWatchFlags::IN_MOVE_SELF
+        | AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_MOVE
         | AddWatchFlags::IN_DONT_FOLLOW;
     match inotify.add_watch(path, changes) {
         // The file is gone already; the caller notices at once.

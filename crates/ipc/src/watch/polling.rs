@@ -1,11 +1,11 @@
-//! Polls the file every second.
+//! Polls every second.
 
 use std::path::Path;
 use std::time::Duration;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Waits for changes of a file.
+/// Waits for changes of a file or a directory.
 pub(super) struct Changes;
 
 impl Changes {
