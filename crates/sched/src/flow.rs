@@ -103,6 +103,25 @@ struct Entry {
     writer: u16,
 }
 
+impl Entry {
+    /// Reports whether the flow may be written to another queue: it was last read from the queue that it is
+    /// written to, so that what is still there goes first, or it has no queue that it is written to.
+    #[cold]
+    fn may_move(&self) -> bool {
+        self.item == 0 || self.read_from == self.writer + 1
+    }
+
+    /// Records that the flow was read from `queue`, for the first time since it was read from another one.
+    #[cold]
+    fn moved_to(&mut self, queue: u16, completed: impl Fn(u16) -> u64) {
+        if self.read_from == self.writer + 1 && self.item <= completed(self.writer) {
+            // The kernel has forgotten the queue that the flow was written to.
+            self.item = 0;
+        }
+        self.read_from = queue + 1;
+    }
+}
+
 /// Remembers for each flow the queue that it was last read from, and the writer that may still hold packets
 /// of it. The size is fixed; an entry without packets in flight is evicted first.
 #[derive(Clone)]
@@ -151,15 +170,23 @@ impl FlowTable {
     #[inline]
     pub fn note_read(&mut self, flow: FlowHash, queue: u16, completed: impl Fn(u16) -> u64) {
         let clock = self.clock;
-        let (entry, _) = self.entry(flow, completed);
+        let (entry, _) = self.entry(flow, &completed);
         entry.used = clock;
-        entry.read_from = queue + 1;
+        if entry.read_from != queue + 1 {
+            entry.moved_to(queue, completed);
+        }
     }
 
     /// Returns the writer for the next packet of the flow: the previous writer while it holds packets of the
-    /// flow, otherwise `choose(queue)`. `queue` is the queue that the flow was last read from, or for a flow
-    /// that was never read a queue by its hash. `next_item(writer)` returns the number of the item that the
-    /// packet will be part of, `completed(writer)` the number of items that the writer has completed.
+    /// flow, and until the flow was read from its queue, otherwise `choose(queue)`. `queue` is the queue that
+    /// the flow was last read from, or for a flow that was never read a queue by its hash.
+    ///
+    /// The kernel delivers a flow to the queue that it is written to. So a flow that was written to another
+    /// queue than it was read from goes back or on only after it was read there: packets that the kernel
+    /// delivers later could be read before those in that queue.
+    ///
+    /// `next_item(writer)` returns the number of the item that the packet will be part of,
+    /// `completed(writer)` the number of items that the writer has completed.
     #[inline]
     pub fn stage(
         &mut self,
@@ -175,7 +202,10 @@ impl FlowTable {
         let wanted = entry.read_from.checked_sub(1).unwrap_or_else(by_hash);
         let in_flight = !evicted && entry.item > completed(entry.writer);
         if !in_flight {
-            entry.writer = choose(wanted);
+            let chosen = choose(wanted);
+            if chosen != entry.writer && entry.may_move() {
+                entry.writer = chosen;
+            }
         }
         entry.item = next_item(entry.writer);
         entry.writer
@@ -213,7 +243,7 @@ impl FlowTable {
             if let Some(victim) = victim.filter(|own| own.flow == 0 || own_age(own) > age)
                 && read_from != 0
             {
-                *victim = Entry { flow: theirs.flow, item: 0, used, read_from, writer: 0 };
+                *victim = Entry { flow: theirs.flow, used, read_from, ..Entry::default() };
             }
         }
     }
@@ -389,8 +419,6 @@ mod tests {
     #[test]
     fn a_flow_is_written_where_it_was_last_read() {
         let mut table = FlowTable::new(0..4);
-        let by_hash = table.stage(flow(6), stay, |_| 1, |_| 1);
-        assert_eq!(by_hash, 2);
         table.note_read(flow(6), 3, |_| 1);
         assert_eq!(table.read_queue(flow(6)), Some(3));
         assert_eq!(table.stage(flow(6), stay, |_| 1, |_| 1), 3);
@@ -402,18 +430,43 @@ mod tests {
         for value in 1..20 {
             assert_eq!(table.stage(flow(value), stay, |_| 1, |_| 1), 4 + (value % 2) as u16);
         }
-        table.note_read(flow(6), 1, |_| 1);
-        assert_eq!(table.stage(flow(6), stay, |_| 1, |_| 1), 1);
+        table.note_read(flow(20), 1, |_| 1);
+        assert_eq!(table.stage(flow(20), stay, |_| 1, |_| 1), 1);
     }
 
     #[test]
     fn a_flow_moves_only_when_its_old_writer_is_through() {
         let mut table = FlowTable::new(0..4);
-        assert_eq!(table.stage(flow(6), stay, |_| 5, |_| 4), 2);
+        table.note_read(flow(6), 2, |_| 4);
+        assert_eq!(table.stage(flow(6), |_| 3, |_| 5, |_| 4), 3);
         table.note_read(flow(6), 3, |_| 4);
-        assert_eq!(table.stage(flow(6), stay, |_| 6, |_| 4), 2);
-        assert_eq!(table.stage(flow(6), stay, |_| 7, |_| 5), 2);
-        assert_eq!(table.stage(flow(6), stay, |_| 8, |_| 7), 3);
+        assert_eq!(table.stage(flow(6), |_| 1, |_| 6, |_| 4), 3);
+        assert_eq!(table.stage(flow(6), |_| 1, |_| 7, |_| 5), 3);
+        assert_eq!(table.stage(flow(6), |_| 1, |_| 8, |_| 7), 1);
+    }
+
+    #[test]
+    fn a_flow_moves_on_only_when_it_was_read_where_it_is_written() {
+        let stage = |table: &mut FlowTable, choice: u16| table.stage(flow(6), |_| choice, |_| 1, |_| 1);
+        for read_before in [None, Some(0), Some(2)] {
+            let mut table = FlowTable::new(0..4);
+            read_before.into_iter().for_each(|queue| table.note_read(flow(6), queue, |_| 1));
+            assert_eq!(stage(&mut table, 1), 1);
+            for _ in 0..2 {
+                // The last of what was in another queue.
+                table.note_read(flow(6), 0, |_| 1);
+                assert_eq!(stage(&mut table, 3), 1, "after {read_before:?}: it would overtake what is in 1");
+            }
+            table.note_read(flow(6), 1, |_| 1);
+            assert_eq!(stage(&mut table, 3), 3, "after {read_before:?}");
+        }
+        let mut table = FlowTable::new(0..4);
+        table.note_read(flow(6), 2, |_| 1);
+        assert_eq!(stage(&mut table, 2), 2);
+        assert_eq!(stage(&mut table, 3), 3, "it was read where it was written");
+        table.note_read(flow(6), 3, |_| 1);
+        table.note_read(flow(6), 0, |_| 1);
+        assert_eq!(stage(&mut table, 0), 0, "the kernel moved it");
     }
 
     #[test]
@@ -426,8 +479,8 @@ mod tests {
         other.stage(flow(3), stay, |_| 1, |_| 1);
         other.note_read(flow(3), 2, |_| 1);
         // Written here, and only read there.
-        table.stage(flow(4), stay, |_| 1, |_| 1);
         table.note_read(flow(4), 1, |_| 1);
+        table.stage(flow(4), stay, |_| 1, |_| 1);
         other.note_read(flow(4), 3, |_| 1);
         // Only read, last by the other.
         table.note_read(flow(5), 0, |_| 1);

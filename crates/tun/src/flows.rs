@@ -91,8 +91,13 @@ impl Flows {
         next_item: impl Fn(u16) -> u64,
         completed: impl Fn(u16) -> u64,
     ) -> u16 {
-        let overload = &self.overload;
-        self.table.stage(flow, |wanted| overload.instead_of(wanted, flow), next_item, completed)
+        let Self { table, guard, overload } = self;
+        let choose = |wanted| match overload.instead_of(wanted, flow) {
+            // Where it was held back it stays until that is over: one move at a time.
+            other if other != wanted && guard.holds(flow) => wanted,
+            other => other,
+        };
+        table.stage(flow, choose, next_item, completed)
     }
 
     /// Returns the queues of the flows.
@@ -136,7 +141,7 @@ mod tests {
         }
 
         fn completed(&self, _: u16) -> u64 {
-            0
+            1
         }
     }
 
@@ -198,6 +203,22 @@ mod tests {
             assert!(!bench.flows.holds_any());
         }
         assert_eq!(bench.out.len(), 4);
+    }
+
+    #[test]
+    fn a_held_flow_stays_in_its_queue_though_another_flow_overloads_it() {
+        let mut bench = Bench::new();
+        assert_eq!((bench.read(0, 1), bench.answer(1)), (28, 0));
+        bench.queues.busy = Some(0);
+        assert_eq!(bench.read(1, 1), 0);
+        for dropped in [0, 1] {
+            bench.flows.overload.observe(1, bench.hash(2), 32 << 20);
+            bench.flows.poll_drops(1, || dropped);
+        }
+        assert_eq!(bench.answer(3), 0, "others avoid it");
+        assert_eq!(bench.answer(1), 1, "its next packets would pass those that are held");
+        bench.queues.busy = None;
+        assert_eq!((bench.release(), bench.answer(1)), (28, 0));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use weft_lab::numbered::{FlowCheck, Numbered, NumberedOptions, NumberedReport, Replies};
+use weft_lab::numbered::{FlowCheck, NumberedOptions, NumberedReport, Replies};
 use weft_lab::traffic::Amount;
 use weft_lab::{PATIENCE, Transfer, until};
 
@@ -39,18 +39,27 @@ impl BulkTransfers {
 
 /// Sends numbered flows beside a bulk, and asserts that their order is kept.
 fn keeps_the_order(family: Family, options: NumberedOptions) -> Vec<NumberedReport> {
-    keeps_the_order_for(family, |_| options)
+    keeps_the_order_for(family, |_| options, u64::MAX)
 }
 
-/// The same with options that know when the sending begins.
-fn keeps_the_order_for(family: Family, options: impl Fn(Instant) -> NumberedOptions) -> Vec<NumberedReport> {
+/// The same with options that know when the sending begins. It ends when this many have arrived, too.
+fn keeps_the_order_for(
+    family: Family,
+    options: impl Fn(Instant) -> NumberedOptions,
+    enough: u64,
+) -> Vec<NumberedReport> {
     let _alone = alone();
     let mut reports = Vec::new();
     for setting in four_queues() {
         let Some(bed) = Bed::new(setting) else { break };
         let bulk = BulkTransfers::start(&bed);
         let numbered = start_numbered(&bed, End::A, End::B, family, options(Instant::now()));
-        wait_until_sent(&numbered);
+        while !numbered.is_sent() {
+            if numbered.progress().1 >= enough {
+                numbered.stop();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
         // Without it the queues run empty, and what is on its way arrives.
         bulk.finish();
         reports.push(finish_in_order(&bed, numbered));
@@ -60,12 +69,6 @@ fn keeps_the_order_for(family: Family, options: impl Fn(Instant) -> NumberedOpti
         bed.stop();
     }
     reports
-}
-
-fn wait_until_sent(numbered: &Numbered) {
-    while !numbered.is_sent() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -109,7 +112,7 @@ fn flows_that_are_answered_every_four_seconds_keep_their_order() {
         replies: Replies::Every(Duration::from_millis(4_200)),
         ..NumberedOptions::default()
     };
-    let reports = keeps_the_order_for(Family::V4, options);
+    let reports = keeps_the_order_for(Family::V4, options, u64::MAX);
     assert!(reports.iter().all(|report| report.replies.received > 200), "{reports:?}");
 }
 
@@ -120,11 +123,12 @@ fn a_first_answer_in_mid_stream_keeps_the_order() {
         datagram_bytes: 300,
         datagrams_per_second: 15_000,
         burst: 3,
-        amount: Amount::Count(36_000),
+        amount: Amount::Count(3_600_000),
         replies: Replies::From(60),
         ..NumberedOptions::default()
     };
-    let reports = keeps_the_order(Family::V4, options);
+    // A busy machine may lose more than half of what is sent.
+    let reports = keeps_the_order_for(Family::V4, |_| options, 36_000);
     assert!(reports.iter().all(|report| report.replies.received > 0), "{reports:?}");
 }
 

@@ -57,9 +57,20 @@ struct Moved {
     /// The queue that it was last read from.
     queue: u16,
     /// The queues that it was read from before, or may have been put into before. Packets from these queues
-    /// are older, and are not held.
+    /// are older. They are not held, but those of a queue of which earlier packets are held.
     blockers: Vec<Blocker>,
     packets: Vec<(u16, Slab)>,
+}
+
+impl Moved {
+    /// Returns where the next packet from the queue belongs among those that are held, if it has to wait.
+    fn place_of(&self, queue: u16) -> Option<usize> {
+        if queue == self.queue {
+            return Some(self.packets.len());
+        }
+        // The flow moved to this queue and on to another: the packet is older than those from there.
+        self.packets.iter().rposition(|(from, _)| *from == queue).map(|last| last + 1)
+    }
 }
 
 /// Whether a queue was empty when it was checked during one batch.
@@ -97,6 +108,11 @@ impl ReorderGuard {
     /// Reports whether any packet is held.
     pub(super) fn holds_any(&self) -> bool {
         !self.moved.is_empty()
+    }
+
+    /// Reports whether packets of the flow are held.
+    pub(super) fn holds(&self, flow: FlowHash) -> bool {
+        self.moved.contains_key(&flow.value)
     }
 
     /// Reports whether packets are held that wait for queues in `own` only.
@@ -138,7 +154,8 @@ impl ReorderGuard {
             for (place, slab) in batch.take_out(&self.waits) {
                 self.held_bytes += slab.bytes();
                 if let Some(moved) = self.moved.get_mut(&self.flows[place].value) {
-                    moved.packets.push((queue, slab));
+                    let place = moved.place_of(queue).unwrap_or(moved.packets.len());
+                    moved.packets.insert(place, (queue, slab));
                 }
             }
             if self.held_bytes > MAX_HELD_BYTES {
@@ -167,7 +184,7 @@ impl ReorderGuard {
     ) -> bool {
         let blocker = |queue| Blocker { queue, packets: pipelines.packets_until_now(queue) };
         if let Some(moved) = self.moved.get_mut(&flow.value) {
-            if moved.queue == queue {
+            if moved.place_of(queue).is_some() {
                 return true;
             }
             if moved.blockers.iter().any(|blocker| blocker.queue == queue) {
@@ -456,6 +473,19 @@ mod tests {
         bench.queues.busy.clear();
         assert_eq!(bench.release(), 84);
         assert_eq!(bench.delivered(), [(0, 1), (1, 1), (2, 1), (0, 1)]);
+    }
+
+    #[test]
+    fn what_follows_in_a_queue_that_a_held_flow_has_left_stays_behind_what_is_held() {
+        let mut bench = Bench::new();
+        bench.offer(0, 1);
+        bench.queues.busy.extend([0, 1]);
+        assert_eq!((bench.offer(1, 1), bench.offer(2, 1)), (0, 0));
+        assert_eq!(bench.offer_packets(1, &[packet(1, 29), packet(2, 28)]), 28, "another flow goes on");
+        assert_eq!(bench.offer(0, 1), 28, "what is in the first queue is older than all");
+        bench.queues.busy.clear();
+        assert_eq!(bench.release(), 28 + 29 + 28);
+        assert_eq!(bench.delivered(), [(0, 1), (1, 2), (0, 1), (1, 1), (1, 1), (2, 1)]);
     }
 
     #[test]

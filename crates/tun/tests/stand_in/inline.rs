@@ -253,6 +253,11 @@ async fn a_flow_changes_its_queue_between_batches_and_not_in_one() {
     recv(&mut device, 1).await;
     stage(&mut device, 1);
     device.flush().unwrap();
+    // The kernel delivers it where it was written, until it forgets that.
+    for peer in &peers {
+        peer.send(&framed(&packet(1, 2))).unwrap();
+        recv(&mut device, 1).await;
+    }
     stage(&mut device, 2);
     device.flush().unwrap();
     let written = peers.iter().map(|peer| {

@@ -393,9 +393,15 @@ fn a_shard_that_sleeps_is_not_stalled() {
 fn a_flow_is_written_where_it_was_last_read_also_to_a_queue_of_another_shard() {
     let mut world = World::new(6, 3);
     let flows: Vec<u8> = (0..60).filter(|flow| flow % 3 == 1).collect();
-    for queue in world.write(1, &flows) {
+    for (queue, flow) in world.write(1, &flows).into_iter().zip(&flows) {
         assert!((2..4).contains(&queue), "a flow that was never read stays with its owner: {queue}");
+        assert!(world.deliver(queue, *flow, 0));
     }
+    let mut read = 0;
+    for _ in 0..10 {
+        read += contents(&world.poll(1, 1 << 20)).len();
+    }
+    assert_eq!(read, flows.len());
     for queue in [0, 5, 2, 4] {
         for flow in &flows {
             assert!(world.deliver(queue, *flow, 0));
