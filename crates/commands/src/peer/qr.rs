@@ -11,7 +11,7 @@ use crate::output;
 /// Draws the code, two rows in a line, with the margin that readers need.
 ///
 /// # Errors
-/// The text is longer than a code can hold (2,953 bytes), or the terminal is smaller than the code.
+/// The text is longer than a code can hold (2,953 bytes), or the terminal is narrower than the code.
 pub(super) fn draw(text: &str) -> Result<Zeroizing<String>, Error> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L).map_err(|error| {
         let reason = format!("the peer's file does not fit a QR code ({error}); write it with --out FILE");
@@ -21,14 +21,17 @@ pub(super) fn draw(text: &str) -> Result<Zeroizing<String>, Error> {
     let drawn = code.render().dark_color(Dense1x2::Light).light_color(Dense1x2::Dark).build();
     let drawn = Zeroizing::new(drawn);
     let (width, height) = (drawn.lines().next().unwrap_or_default().chars().count(), drawn.lines().count());
-    if let Some((columns, rows)) = output::terminal_size()
-        && (columns < width || rows < height)
-    {
+    let (columns, rows) = output::terminal_size().unwrap_or((width, height));
+    if columns < width {
         let reason = format!(
-            "the QR code needs {width} columns and {height} rows, and this terminal has {columns} and {rows}: make the \
-             window larger or its letters smaller, or write the peer's file with --out FILE; no peer was added"
+            "the QR code needs {width} columns, and this terminal has {columns}: make the window wider or its letters \
+             smaller, or write the peer's file with --out FILE; no peer was added"
         );
         return Err(Error::new(Code::Failure, reason));
+    }
+    // It can still be made higher, or scrolled.
+    if rows <= height {
+        output::note(&format!("the QR code has {height} rows: make the window higher to see all of it"));
     }
     // Bold is bright on many terminals.
     let line_bytes = drawn.len() / height.max(1) + 16;
