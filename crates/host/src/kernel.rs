@@ -1,6 +1,6 @@
 //! Applies steps to the system: over netlink, below /proc/sys, and through the modules beside this one.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 
 use ipnet::IpNet;
@@ -148,12 +148,15 @@ impl Kernel {
     }
 
     /// Reports whether other rules route packets by their mark, so that the reverse-path filter still has to
-    /// take the mark into account.
+    /// take the mark into account. A rule for a table without a route does not.
     fn others_route_by_mark(&self) -> Result<bool, RouteError> {
         let is_own = |rule: &FoundRule| self.rules_left.iter().any(|left| rule.is(left));
         let routes_by_mark =
             |rule: &FoundRule| rule.family == Family::V4 && rule.is_inverted && rule.mark.is_some();
-        Ok(self.netlink.rules()?.iter().any(|rule| routes_by_mark(rule) && !is_own(rule)))
+        let rules = self.netlink.rules()?;
+        let mut others = rules.iter().filter(|rule| routes_by_mark(rule) && !is_own(rule)).peekable();
+        let tables = if others.peek().is_some() { self.netlink.tables_in_use()? } else { BTreeSet::new() };
+        Ok(others.any(|rule| tables.contains(&rule.table)))
     }
 
     /// Returns the outcome of a step that does what the system permits, and keeps what it lacks for it.
@@ -176,7 +179,9 @@ impl Kernel {
     }
 
     fn restore_sysctl(&self, name: &str, before: &str) -> Result<(), HostError> {
-        if name == SRC_VALID_MARK && self.others_route_by_mark()? {
+        if sysctl::read(name).is_some_and(|now| now == before)
+            || (name == SRC_VALID_MARK && self.others_route_by_mark()?)
+        {
             return Ok(());
         }
         let failed = |error| HostError::Sysctl { name: name.to_owned(), value: before.to_owned(), error };
@@ -256,6 +261,9 @@ impl System for Kernel {
 /// Sets a value below /proc/sys. In a container /proc/sys is often read-only, and the host decides on its
 /// values: a failure there is returned as a sentence, and no error.
 fn set_sysctl(name: &str, value: &str) -> Result<Option<String>, HostError> {
+    if sysctl::read(name).is_some_and(|now| now == value) {
+        return Ok(None);
+    }
     match sysctl::write(name, value) {
         Ok(()) => Ok(None),
         Err(error) if is_read_only(&error) => Ok(Some(format!(

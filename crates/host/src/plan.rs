@@ -31,7 +31,7 @@ pub struct SystemState {
     pub rules: Vec<FoundRule>,
     /// How a default route is made, and what that depends on.
     pub routing: Routing,
-    /// The value of [`SRC_VALID_MARK`], if it can be read.
+    /// The value that [`SRC_VALID_MARK`] has without weft, if it can be read.
     pub src_valid_mark: Option<String>,
     /// The mark that the device has already; 0: none.
     pub mark_in_force: u32,
@@ -293,7 +293,7 @@ fn default_route(prefix: IpNet, mark: u32, facts: &SystemState) -> Vec<Step> {
     let priority = next_priority(family, &facts.rules);
     let mut steps = Vec::new();
     if family == Family::V4
-        && let Some(before) = facts.src_valid_mark.clone().filter(|value| value != "1")
+        && let Some(before) = facts.src_valid_mark.clone()
     {
         steps.push(Step::Sysctl { name: SRC_VALID_MARK.to_owned(), value: "1".to_owned(), before });
     }

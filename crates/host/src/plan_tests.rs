@@ -118,7 +118,10 @@ fn each_family_has_its_own_default_route() {
     let v4 = plan("Address = 10.9.0.1", "0.0.0.0/0", &facts()).to_string();
     assert!(v4.contains("ip rule") && !v4.contains("ip6 rule") && v4.contains("src_valid_mark"), "{v4}");
     let set = SystemState { src_valid_mark: Some("1".to_owned()), ..facts() };
-    assert!(!plan("", "0.0.0.0/0", &set).to_string().contains("src_valid_mark"), "it is set already");
+    let set = plan("", "0.0.0.0/0", &set);
+    assert!(set.to_string().contains("keep sysctl net.ipv4.conf.all.src_valid_mark=1"), "{set}");
+    let down = told_backwards(&set.interface, &set.steps, &set.down);
+    assert!(!down.contains("src_valid_mark"), "{down}");
 }
 
 #[test]

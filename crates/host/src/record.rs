@@ -8,7 +8,7 @@
 //! The directory `NAME` may belong to another user, as whom a service runs: what this process reads there is
 //! checked before it is trusted ([`runtime_dir`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::SocketAddr;
@@ -27,9 +27,9 @@ use super::platform::{self, Process};
 use super::step::Step;
 use crate::dns;
 use crate::netns::{self, NetworkNamespace};
-use crate::routes::Rule;
 
 mod apart;
+mod others;
 mod removed;
 
 pub(super) use apart::Apart;
@@ -216,31 +216,6 @@ impl Record {
         let usual = path_of(self.interface.as_str());
         self.file = self.file.filter(|file| *file == usual);
         self
-    }
-
-    /// Returns the marks of the other interfaces that have a record in this directory.
-    pub(super) fn marks_of_others(directory: &Path, interface: &InterfaceName) -> BTreeSet<u32> {
-        Self::of_others(directory, interface).map(|record| record.mark).filter(|mark| *mark != 0).collect()
-    }
-
-    /// Returns the policy routing rules that are on record in this directory for other interfaces, which have
-    /// added them or are about to.
-    pub(super) fn rules_of_others(directory: &Path, interface: &InterfaceName) -> Vec<Rule> {
-        let rules_of = |record: Self| record.steps.into_iter().filter_map(|step| step.as_rule().copied());
-        Self::of_others(directory, interface).flat_map(rules_of).collect()
-    }
-
-    /// Returns the records of other interfaces, one at a time: each may be large. A file that is not a valid
-    /// record is skipped, so that it cannot prevent this interface from starting.
-    pub(super) fn of_others(directory: &Path, interface: &InterfaceName) -> impl Iterator<Item = Self> {
-        let entries = std::fs::read_dir(directory).into_iter().flatten();
-        entries.filter_map(move |entry| {
-            let name = entry.ok()?.file_name().to_str()?.parse().ok().filter(|name| name != interface)?;
-            let looked = Self::read_file(&record_path(directory, &name), &name);
-            let (record, _) = looked.inspect_err(|error| tracing::debug!("{error}")).ok()??;
-            // Another network namespace has other rules.
-            Some(record).filter(|record| !record.is_elsewhere())
-        })
     }
 
     /// Writes it, whole or not at all.

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use weft_config::HookPhase;
 
 use super::*;

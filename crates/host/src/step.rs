@@ -44,7 +44,7 @@ pub enum Step {
         name: String,
         /// The value that is set.
         value: String,
-        /// The value before, which undoing the step restores.
+        /// The value before the first interface set it, which undoing the step restores.
         before: String,
     },
     /// The rules of the packet filter.
@@ -135,10 +135,14 @@ impl Step {
         }
     }
 
-    /// Reports whether the step can be undone. Settings of the device disappear with the device, and a
-    /// command cannot be undone.
+    /// Reports whether the step can be undone. Settings of the device disappear with the device, a value that
+    /// was there before stays, and a command cannot be undone.
     pub fn has_undo(&self) -> bool {
-        !matches!(self, Self::Mtu(_) | Self::LinkUp | Self::Hook(_))
+        match self {
+            Self::Mtu(_) | Self::LinkUp | Self::Hook(_) => false,
+            Self::Sysctl { value, before, .. } => value != before,
+            _ => true,
+        }
     }
 
     /// Formats the step as it is done for this interface.
@@ -176,6 +180,9 @@ impl fmt::Display for StepMessage<'_> {
             Step::Rule(rule) => {
                 let family = if rule.family == Family::V4 { "ip" } else { "ip6" };
                 write!(f, "{verb} {family} rule {} priority {}", rule.kind, rule.priority)
+            }
+            Step::Sysctl { name, value, before } if value == before => {
+                write!(f, "keep sysctl {name}={value}")
             }
             Step::Sysctl { name, value, before } => {
                 write!(f, "set sysctl {name}={}", if self.is_undo { before } else { value })
@@ -248,6 +255,7 @@ mod tests {
             (rule(RuleKind::MainWithoutDefault),
              "add ip6 rule table main suppress_prefixlength 0 priority 32765", "remove ip6 rule table main suppress_prefixlength 0 priority 32765"),
             (Step::Sysctl { name: "a.b".into(), value: "1".into(), before: "0".into() }, "set sysctl a.b=1", "set sysctl a.b=0"),
+            (Step::Sysctl { name: "a.b".into(), value: "1".into(), before: "1".into() }, "keep sysctl a.b=1", ""),
             (Step::Hook(hook), "run PostUp: echo wg0 …=", ""),
         ];
         for (step, doing, undoing) in cases {

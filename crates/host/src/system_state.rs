@@ -30,6 +30,7 @@ pub(super) fn gather(
     rules.extend(planned.iter().flatten().map(FoundRule::from));
     rules.sort_by_key(|rule| (rule.family, rule.priority));
     let routing = netlink.routing()?;
+    let before = || Record::sysctl_before_others(directory?, &interface.name, SRC_VALID_MARK);
     // A router with all routes of the Internet takes a second to list them.
     let has_to_choose = mark == 0 && needs_mark(config, &routing);
     Ok(SystemState {
@@ -37,7 +38,7 @@ pub(super) fn gather(
         marks: marks.unwrap_or_default(),
         rules,
         routing,
-        src_valid_mark: sysctl::read(SRC_VALID_MARK),
+        src_valid_mark: sysctl::read(SRC_VALID_MARK).map(|now| before().unwrap_or(now)),
         mark_in_force,
         default_mtu: if interface.mtu.is_some() { 0 } else { paths.default_mtu(config, endpoints, mark) },
     })

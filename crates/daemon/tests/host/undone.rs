@@ -2,6 +2,7 @@
 
 use std::os::fd::AsRawFd as _;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use weft_lab::{Namespace, Process, here, until};
 
@@ -13,6 +14,8 @@ const SAFE: &str = "# weft: KillSwitch = on\n# weft: MssClamp = on";
 /// Names the first rule of a chain that has a comment like this, as nft does it.
 const HANDLE: &str =
     r#"handle() { nft -a list chain $1 $2 $3 | grep 'comment "'"$4" | sed -n '1s/.*# //p'; }"#;
+
+const SRC_VALID_MARK: &str = "net/ipv4/conf/all/src_valid_mark";
 
 fn run(namespace: &Namespace, command: &str) {
     let script = format!("{HANDLE}\n{command}");
@@ -241,6 +244,53 @@ fn a_firewall_beside_the_kill_switch_is_left_alone() {
         until("weft has looked", || network.picture().has("src_valid_mark: 1"));
         assert!(network.picture().has("dport 9"));
     });
+}
+
+/// Without it a strict reverse-path filter drops what the peers send.
+#[test]
+fn src_valid_mark_that_was_set_before_the_start_is_kept() {
+    let Some(network) = Network::new() else { return };
+    network.client.set_sysctl(SRC_VALID_MARK, "1").unwrap();
+    let before = network.picture();
+    let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0");
+    let client = network.up(&network.file("weft0.conf", &text));
+    let up = network.picture();
+    network.client.set_sysctl(SRC_VALID_MARK, "0").unwrap();
+    up.assert_restored(&network.client);
+    client.stop();
+    network.assert_as(&before);
+}
+
+/// Whichever is the last, and however they end; also beside a rule by mark that leads nowhere.
+#[test]
+fn the_last_full_tunnel_to_end_restores_src_valid_mark() {
+    let Some(network) = Network::new() else { return };
+    run(&network.client, "ip rule add pref 900 not fwmark 9 table 77");
+    let before = network.picture();
+    let files = ["weft0", "weft1"].map(|name| {
+        let own = End::new(1).interface("").replace("Address = 10.77.0.1/24, fd77::1/64\n", "");
+        let text = own + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0");
+        network.file(&format!("{name}.conf"), &text)
+    });
+    for order in [[0, 1], [1, 0]] {
+        for is_crash in [false, true] {
+            let mut daemons = files.each_ref().map(|file| Some(network.up(file)));
+            for daemon in daemons.iter_mut().filter(|_| is_crash) {
+                let Some(mut daemon) = daemon.take() else { continue };
+                daemon.signal(Signal::SIGKILL);
+                daemon.wait();
+            }
+            for (place, last) in order.into_iter().zip([false, true]) {
+                match daemons[place].take() {
+                    Some(daemon) => drop(daemon.stop()),
+                    None => drop(network.run(&["down", files[place].to_str().unwrap()])),
+                }
+                let value = network.client.sysctl(SRC_VALID_MARK).unwrap();
+                assert!(is_crash || value == if last { "0" } else { "1" }, "{order:?} {last}: {value}");
+            }
+            network.assert_as(&before);
+        }
+    }
 }
 
 #[test]
