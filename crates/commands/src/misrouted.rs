@@ -2,15 +2,21 @@
 
 use weft_host::DnsPast;
 use weft_host::misrouted::Misrouted;
+use weft_host::routes::{Exception, Family};
 use weft_report::finding::{Finding, Level};
 
 /// Returns the finding about packets that do not go where they are meant to go.
 pub fn finding(misrouted: &Misrouted) -> Finding {
     let level = match misrouted {
-        Misrouted::Loop { .. } | Misrouted::NoDns { .. } | Misrouted::Dns(DnsPast::Lost(_)) => Level::Problem,
+        Misrouted::Loop { .. }
+        | Misrouted::NoMain { .. }
+        | Misrouted::NoDns { .. }
+        | Misrouted::Dns(DnsPast::Lost(_)) => Level::Problem,
         Misrouted::NameServer { is_minor: true, .. }
         | Misrouted::Captured { is_within: true, .. }
-        | Misrouted::Exception { is_minor: true, .. } => Level::Note,
+        // A tunnel for IPv6 alone is usual where the provider has none.
+        | Misrouted::FamilyPast { family: Family::V4, .. }
+        | Misrouted::Exception { rule: Exception { names_addresses: true, .. }, .. } => Level::Note,
         _ => Level::Warning,
     };
     Finding::new(misrouted.check(), level, misrouted.to_string()).advise(misrouted.advice())

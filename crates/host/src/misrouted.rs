@@ -9,13 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use ipnet::IpNet;
-use weft_config::{Config, Interface, InterfaceName, KillSwitch, Table};
+use weft_config::{Config, Endpoint, Interface, InterfaceName, KillSwitch, Table};
 
 use crate::dns::System;
 use crate::firewall;
 use crate::record::Record;
 use crate::restore::{DnsPast, dns_past};
-use crate::routes::{Family, MAIN_TABLE, link_of};
+use crate::routes::{Exception, Family, MAIN_TABLE, link_of};
 
 mod describe;
 #[cfg(target_os = "linux")]
@@ -30,7 +30,7 @@ use linux as platform;
 use unsupported as platform;
 
 pub(crate) use platform::in_the_way;
-pub use platform::{dns_predicted, in_force, local_resolver, predicted};
+pub use platform::{dns_predicted, in_force, leads_back, local_resolver, predicted};
 
 /// Public addresses all over the address space. A family whose AllowedIPs have all of them is meant to be in
 /// the tunnel as a whole, also if private networks are left out.
@@ -74,9 +74,14 @@ pub(crate) trait Routes {
     /// rule leads all packets into it but those with its mark.
     fn hop_of_outer(&self, destination: IpAddr, is_own: bool) -> Option<Hop>;
 
-    /// Returns the rules that lead a part of a family past the tunnel, such as the packets of a protocol.
-    fn exceptions(&self, _: Family) -> Vec<Misrouted> {
+    /// Returns the rules of others that come before the tunnel's, and lead packets past it or block them.
+    fn exceptions(&self, _: Family) -> Vec<Exception> {
         Vec::new()
+    }
+
+    /// Reports whether no rule leads to the main table, and the tunnel's own packets have no way.
+    fn lacks_main(&self, _: Family) -> bool {
+        false
     }
 }
 
@@ -113,22 +118,20 @@ pub enum Misrouted {
         via: String,
         /// Whether that is another tunnel that sends its own packets through this one.
         is_within: bool,
+        /// The rule that leads them there, if it is for all packets.
+        rule: Option<Exception>,
     },
-    /// A rule of another program comes before those of the tunnel, and leads a part of a family past it.
-    Exception {
-        family: Family,
-        priority: u32,
-        /// As ip-rule(8) writes it.
-        rule: String,
-        /// Whether it is likely to be meant: it names addresses.
-        is_minor: bool,
-    },
-    /// IPv6 goes past a tunnel that carries all of IPv4.
-    Ipv6Past { via: String },
+    /// A rule of another program comes before those of the tunnel, and leads a part of a family past it, or
+    /// blocks it.
+    Exception { family: Family, rule: Exception },
+    /// No rule leads to the main table, which has the way to this endpoint.
+    NoMain { endpoint: SocketAddr },
+    /// This family goes past a tunnel that carries all of the other one.
+    FamilyPast { family: Family, via: String },
     /// Prefixes of AllowedIPs that other routes lead elsewhere as a whole.
     Prefixes { prefixes: Vec<IpNet>, via: String },
     /// The tunnel's packets to an endpoint go into the tunnel.
-    Loop { endpoint: SocketAddr },
+    Loop { endpoint: SocketAddr, cause: LoopCause },
     /// Names are not looked up at the name servers of the tunnel.
     Dns(DnsPast),
     /// DNS cannot be set on this machine.
@@ -146,6 +149,17 @@ pub enum Misrouted {
         /// The mark that leads past the tunnel.
         mark: u32,
     },
+}
+
+/// Why the tunnel's packets go into the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoopCause {
+    /// By routes or rules.
+    Routes,
+    /// They have another mark than that of the rules: wg(8) changes the former alone.
+    Mark { now: u32, of_rules: u32, interface: InterfaceName },
+    /// A packet came from there, and the configuration has another endpoint.
+    Roamed { interface: InterfaceName },
 }
 
 /// What helps a name server.
@@ -177,6 +191,10 @@ pub(crate) fn find(
         found.extend(meant.families());
         found.extend(meant.prefixes());
     }
+    let has_endpoint = |family: &Family| endpoints.iter().find(|to| Family::of(to.ip().into()) == *family);
+    let lacking = Family::ALL.into_iter().filter(|family| routes.lacks_main(*family));
+    let endpoint = |family| has_endpoint(&family).map(|endpoint| Misrouted::NoMain { endpoint: *endpoint });
+    found.extend(lacking.filter_map(endpoint));
     found.extend(meant.loops());
     found
 }
@@ -207,9 +225,10 @@ pub fn dns_in_force(directory: &Path, interface: &InterfaceName) -> Option<Misro
     dns_past(&System::default(), interface, &record).map(Misrouted::Dns)
 }
 
-/// Returns the index of the device of a tunnel that is up, as its daemon wrote it down in the directory.
-pub fn recorded_index(directory: &Path, interface: &InterfaceName) -> Option<u32> {
-    Record::read(directory, interface).ok().flatten()?.index
+/// Returns the index of the device of a tunnel that is up, and the mark of its rules, as its daemon wrote
+/// them down in the directory.
+pub fn recorded(directory: &Path, interface: &InterfaceName) -> Option<(Option<u32>, u32)> {
+    Record::read(directory, interface).ok().flatten().map(|record| (record.index, record.mark))
 }
 
 struct Meant<'a, R> {
@@ -340,20 +359,30 @@ impl<R: Routes> Meant<'_, R> {
         let mut found = Vec::new();
         for family in Family::ALL.into_iter().filter(|family| self.means_all(*family)) {
             let elsewhere = public(family).find_map(|address| Some((address, self.elsewhere(address)?)));
+            let leads_all = |rule: &Exception| rule.is_for_all && !rule.blocks;
+            let (of_all, of_parts): (Vec<_>, Vec<_>) =
+                self.routes.exceptions(family).into_iter().partition(leads_all);
             if let Some((example, via)) = elsewhere {
                 let is_within = self.goes_within(example, false);
-                found.push(Misrouted::Captured { family, example, via, is_within });
-            } else {
-                found.extend(self.routes.exceptions(family));
+                let rule = of_all.into_iter().next();
+                let is_explained = is_within || rule.is_some();
+                found.push(Misrouted::Captured { family, example, via, is_within, rule });
+                if is_explained {
+                    continue;
+                }
             }
+            found.extend(of_parts.into_iter().map(|rule| Misrouted::Exception { family, rule }));
         }
         // The kill switch blocks what is not in the tunnel.
-        if self.config.interface.host.kill_switch == KillSwitch::Off
-            && self.means_all(Family::V4)
-            && !self.allowed_ips().any(|net| public(Family::V6).any(|address| net.contains(&address)))
-            && let Some(via) = public(Family::V6).find_map(|address| self.elsewhere(address))
-        {
-            found.push(Misrouted::Ipv6Past { via });
+        let has_kill_switch = self.config.interface.host.kill_switch != KillSwitch::Off;
+        for (family, other) in [(Family::V6, Family::V4), (Family::V4, Family::V6)] {
+            if !has_kill_switch
+                && self.means_all(other)
+                && !self.allowed_ips().any(|net| public(family).any(|address| net.contains(&address)))
+                && let Some(via) = public(family).find_map(|address| self.elsewhere(address))
+            {
+                found.push(Misrouted::FamilyPast { family, via });
+            }
         }
         found
     }
@@ -394,7 +423,25 @@ impl<R: Routes> Meant<'_, R> {
             self.is_own_device(&self.routes.hop(address, true)) || self.goes_within(address, true)
         };
         let endpoints = self.endpoints.iter().filter(may_be_inside).take(ENDPOINTS).filter(is_inside);
-        endpoints.map(|endpoint| Misrouted::Loop { endpoint: *endpoint })
+        let interface = &self.config.interface.name;
+        let cause = |endpoint| {
+            if self.is_of_configuration(endpoint) {
+                LoopCause::Routes
+            } else {
+                LoopCause::Roamed { interface: interface.clone() }
+            }
+        };
+        endpoints.map(move |endpoint| Misrouted::Loop { endpoint: *endpoint, cause: cause(endpoint) })
+    }
+
+    /// Reports whether an endpoint may be from the configuration. What its names stand for is not known.
+    fn is_of_configuration(&self, endpoint: &SocketAddr) -> bool {
+        let mut configured = self.config.peers.iter().filter_map(|peer| peer.endpoint.as_ref()).peekable();
+        configured.peek().is_none()
+            || configured.any(|of_file| match of_file {
+                Endpoint::Address(address) => address == endpoint,
+                Endpoint::Name { .. } => true,
+            })
     }
 }
 

@@ -24,6 +24,7 @@ fn usual_rules() -> Vec<FoundRule> {
         is_inverted: false,
         table,
         is_unsigned: true,
+        suppressed: None,
     };
     Family::ALL
         .into_iter()
@@ -150,6 +151,7 @@ fn the_mark_is_the_configured_one_else_the_one_in_force_else_a_free_one() {
         is_inverted: false,
         table,
         is_unsigned: true,
+        suppressed: None,
     };
     let mut busy = facts();
     busy.tables.insert(51_820);
@@ -172,6 +174,7 @@ fn the_rules_come_right_before_those_of_others() {
             is_inverted: false,
             table: 5,
             is_unsigned: true,
+            suppressed: None,
         },
     );
     let text = plan("", "0.0.0.0/0, ::/0", &facts).to_string();
@@ -226,6 +229,7 @@ fn planning_again_for_what_is_in_force_changes_nothing() {
             is_inverted: mark.is_some(),
             table,
             is_unsigned: true,
+            suppressed: None,
         });
     }
     now.rules.sort_by_key(|rule| (rule.family, rule.priority));

@@ -254,6 +254,22 @@ pub struct FoundRule {
     pub table: u32,
     /// Whether its maker has not told its name, as weft does not: ip(8) and the daemons of networks do.
     pub is_unsigned: bool,
+    /// Routes with this prefix length or a shorter one do not count, if given.
+    pub suppressed: Option<u32>,
+}
+
+/// A rule of another program that comes before the one of a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exception {
+    pub priority: u32,
+    /// As ip-rule(8) writes it.
+    pub text: String,
+    /// Whether it blocks packets, instead of leading them past the tunnel.
+    pub blocks: bool,
+    /// Whether it is for all packets of programs that have no mark.
+    pub is_for_all: bool,
+    /// Whether it is for some addresses.
+    pub names_addresses: bool,
 }
 
 impl FoundRule {
@@ -266,11 +282,12 @@ impl FoundRule {
 impl From<&Rule> for FoundRule {
     /// Returns the rule as it is found when it is in force.
     fn from(rule: &Rule) -> Self {
-        let (mark, is_inverted, table) = match rule.kind {
-            RuleKind::Unmarked { mark, table } => (Some(mark), true, table),
-            RuleKind::MainWithoutDefault => (None, false, MAIN_TABLE),
+        let Rule { family, priority, kind } = *rule;
+        let (mark, is_inverted, table, suppressed) = match kind {
+            RuleKind::Unmarked { mark, table } => (Some(mark), true, table, None),
+            RuleKind::MainWithoutDefault => (None, false, MAIN_TABLE, Some(0)),
         };
-        Self { family: rule.family, priority: rule.priority, mark, is_inverted, table, is_unsigned: true }
+        Self { family, priority, mark, is_inverted, table, is_unsigned: true, suppressed }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A declarative reload: a running interface becomes what a file says, and only differences are applied.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use weft_config::device::{DeviceChange, DeviceState};
@@ -8,6 +8,7 @@ use weft_config::exit::Code;
 use weft_config::settings::{PeerSettingsChange, ReportSettingsChange};
 use weft_config::{self as config, Config, Endpoint, Hook, HookPhase, Peer};
 use weft_dataplane::Controller;
+use weft_host::misrouted::leads_back;
 use weft_host::resolve::LookUp;
 use weft_host::{Difference, Host, HostError, StepChange};
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
@@ -40,7 +41,8 @@ pub(super) fn reload(
     };
     let state = controller.get().map_err(control_failed)?;
     let look_up = LookUp::past(daemon.host().and_then(Host::tunnel));
-    let addresses = addresses(config, &wanted, &state);
+    let strays = strays(daemon, config, &state);
+    let addresses = addresses(config, &wanted, &state, &strays);
     let Found { endpoints, in_vain } = Found::of(&wanted, &addresses, PATIENCE, &look_up);
     let warnings = in_vain.iter().map(|name| format!("{}; it is tried again in the background", name.error));
     report.warnings.extend(warnings);
@@ -52,7 +54,7 @@ pub(super) fn reload(
     let plan = host.plan_for(&wanted, &known(&endpoints)).map_err(host_failed)?;
     let steps = Difference::between(host.in_force(), &plan.steps);
     let own = &wanted.interface.name;
-    report.steps = told(config, &wanted, &state);
+    report.steps = told(config, &wanted, &state, &strays);
     if plan.mark != state.settings.fw_mark {
         report.steps.push(format!("set mark {:#x}", plan.mark));
     }
@@ -82,16 +84,36 @@ pub(super) fn reload(
     Ok((report, in_vain))
 }
 
+/// Returns the peers that were last heard from elsewhere than at the endpoint of the file, at an address that
+/// the tunnel's own packets reach through the tunnel only: they would go round in circles.
+fn strays(daemon: &Daemon, config: &Config, state: &DeviceState) -> HashSet<PublicKey> {
+    let Some((host, own)) = daemon.host().and_then(|host| Some((host, host.link_here()?))) else {
+        return HashSet::new();
+    };
+    let heard: HashMap<PublicKey, SocketAddr> =
+        state.peers.iter().filter_map(|peer| Some((peer.public_key, peer.endpoint?))).collect();
+    let is_astray = |peer: &&Peer| {
+        let (Some(of_file), Some(here)) = (&peer.endpoint, heard.get(&peer.public_key)) else { return false };
+        *of_file != Endpoint::Address(*here) && leads_back(host.netlink(), &own.name, *here, host.mark())
+    };
+    config.peers.iter().filter(is_astray).map(|peer| peer.public_key).collect()
+}
+
 /// Returns where the peers are: a peer with the same endpoint in the file stays where it was last heard
-/// from.
-fn addresses(old: &Config, new: &Config, state: &DeviceState) -> Vec<PeerAddress> {
+/// from, unless it is a stray.
+fn addresses(
+    old: &Config,
+    new: &Config,
+    state: &DeviceState,
+    strays: &HashSet<PublicKey>,
+) -> Vec<PeerAddress> {
     let configured: HashMap<PublicKey, Option<&Endpoint>> =
         old.peers.iter().map(|peer| (peer.public_key, peer.endpoint.as_ref())).collect();
     let heard: HashMap<PublicKey, SocketAddr> =
         state.peers.iter().filter_map(|peer| Some((peer.public_key, peer.endpoint?))).collect();
     let place = |peer: &Peer| {
         let endpoint = peer.endpoint.as_ref();
-        let last = heard.get(&peer.public_key).copied();
+        let last = heard.get(&peer.public_key).copied().filter(|_| !strays.contains(&peer.public_key));
         match last {
             Some(here) if configured.get(&peer.public_key) == Some(&endpoint) => PeerAddress::Known(here),
             _ if endpoint.is_some() => PeerAddress::LookUp { last },
@@ -131,7 +153,7 @@ fn difference(
 
 /// Returns a sentence for each change of keys, port, metrics, speed tests and peers. Contains no keys except
 /// public ones.
-fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
+fn told(old: &Config, new: &Config, state: &DeviceState, strays: &HashSet<PublicKey>) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(key) = &new.interface.settings.private_key
         && state.settings.private_key.as_ref() != Some(key)
@@ -179,7 +201,8 @@ fn told(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
             nets
         };
         let was = configured.get(&peer.public_key);
-        let endpoint = was.map(|peer| &peer.endpoint) != Some(&peer.endpoint);
+        let is_other = was.map(|peer| &peer.endpoint) != Some(&peer.endpoint);
+        let endpoint = is_other || strays.contains(&peer.public_key);
         let parts = [
             ("endpoint", endpoint && peer.endpoint.is_some()),
             ("allowed IPs", sorted(&is.allowed_ips) != sorted(&peer.allowed_ips)),

@@ -104,6 +104,7 @@ fn packets_that_go_past_the_tunnel_are_told_before_and_while_it_is_up() {
         ("", "DNS = 2001:db8::2", ALL, "2001:db8::2 is reached through eth0, not through the tunnel"),
         ("", "DNS = 10.99.0.53", "10.88.0.0/16", "10.99.0.53 is reached through eth0, not through the tunnel"),
         ("", "", "0.0.0.0/0", "all of IPv6 goes past it through eth0"),
+        ("", "", "::/0", "all of IPv4 goes past it through eth0"),
         ("", "Table = off;DNS = 192.0.2.2", ALL, ""),
         ("", "Table = 77;DNS = 192.0.2.2", ALL, ""),
         ("", "", "203.0.113.0/24", "goes round in circles"),
@@ -151,9 +152,9 @@ fn the_log_warns_at_the_start_and_the_advice_helps() {
 }
 
 #[test]
-fn a_rule_that_leads_a_part_past_the_tunnel_is_told_and_one_that_does_not_is_not() {
+fn a_rule_that_leads_packets_past_the_tunnel_or_blocks_them_is_told_and_one_that_does_not_is_not() {
     let Some(machine) = Machine::new("127.0.0.1") else { return };
-    // Rules for a device or a mark, what drops packets, a table without such a route, and specific routes.
+    // Rules for a device or a mark, what comes later, a table without such a route, and specific routes.
     machine.run(
         "ip rule add pref 90 fwmark 1 lookup main; ip rule add pref 91 iif eth0 lookup main; \
          ip rule add pref 92 ipproto 17 unreachable; ip rule add pref 93 ipproto 17 lookup 99; \
@@ -162,7 +163,7 @@ fn a_rule_that_leads_a_part_past_the_tunnel_is_told_and_one_that_does_not_is_not
     );
     let daemon = machine.up(&machine.file("", ALL));
     machine.run("ip rule add pref 2 fwmark 1 lookup main; ip rule add pref 3 iif eth0 lookup main");
-    machine.run("ip rule add pref 4 ipproto 17 unreachable; ip rule add pref 5 ipproto 17 lookup 99");
+    machine.run("ip rule add pref 4 iif eth0 prohibit; ip rule add pref 5 ipproto 17 lookup 99");
     machine.run("ip rule add pref 6 ipproto 17 lookup main suppress_prefixlength 0");
     for (rule, told) in [
         (
@@ -179,25 +180,86 @@ fn a_rule_that_leads_a_part_past_the_tunnel_is_told_and_one_that_does_not_is_not
             "pref 10 sport 22-23 lookup 98 suppress_prefixlength 0",
             "10: from all sport 22-23 lookup 98 suppress_prefixlength 0",
         ),
+        ("pref 10 ipproto 6 prohibit", "a rule blocks a part of IPv4: 10: from all ipproto tcp prohibit"),
+        ("pref 10 unreachable", "a rule blocks all of IPv4: 10: from all unreachable"),
+        ("pref 10 not iif eth0 blackhole", "a rule blocks all of IPv4: 10: not from all iif eth0 blackhole"),
+        (
+            "pref 10 not fwmark 0x55 lookup main",
+            "goes through eth0, not through the tunnel, by a rule of another program: 10: not from all fwmark 0x55 \
+             lookup main",
+        ),
+        ("pref 10 fwmark 0/0x55 lookup main", "program: 10: from all fwmark 0x0/0x55 lookup main"),
+        ("pref 10 goto 32766", "program: 10: from all goto 32766"),
     ] {
         // Beside one that the advice does not name.
         machine.run(&format!("ip rule add pref 10 fwmark 1 dport 9 lookup main; ip rule add {rule}"));
         let status = || machine.said(&["status", NAME]).stdout;
         until(told, || status().contains(told));
-        assert_eq!(status().matches("past the tunnel").count(), 1, "{}", status());
+        assert_eq!(status().matches("ip rule del").count(), 1, "{}", status());
+        for wrong in ["within this tunnel", "round in circles"] {
+            assert!(!status().contains(wrong), "{rule}: {}", status());
+        }
         let doctor = machine.said(&["doctor", NAME]).stdout;
         let command = doctor.split('`').find(|words| words.starts_with("ip rule del ")).unwrap();
         assert!(doctor.contains(told), "{doctor}");
         // By the protocols' names, which are in /etc.
         let deleted = machine.network.client.command("sh").args(["-c", command]).status().unwrap();
         assert!(deleted.success(), "{command}");
-        until("it is told no more", || !status().contains("past the tunnel"));
+        until("it is told no more", || !status().contains("ip rule del"));
         machine.run("ip rule del pref 10 fwmark 1 dport 9 lookup main");
     }
     // Also beside a mark that the rules do not have.
     assert_eq!(machine.said(&["set", NAME, "fwmark", "0x55"]).code, Some(0));
     machine.run("ip -6 rule add pref 10 ipproto 6 lookup main");
     daemon.wait_for_line("a rule leads a part of IPv6 past the tunnel: 10: from all ipproto tcp lookup main");
+    daemon.stop();
+}
+
+/// `ip rule flush` leaves that of the table local only.
+#[test]
+fn a_missing_rule_for_the_main_table_is_told() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    for (allowed_ips, lines) in [(ALL, ""), ("10.88.0.0/16", ""), (ALL, "# weft: KillSwitch = on")] {
+        let daemon = machine.up(&machine.file(lines, allowed_ips));
+        let status = || machine.said(&["status", NAME]).stdout;
+        machine.run("ip rule flush");
+        let told = "no rule leads IPv4 to the table main, which has the way to 203.0.113.1:51820";
+        until(told, || status().contains(told));
+        let doctor = machine.said(&["doctor", NAME]).stdout;
+        assert!(doctor.contains(told), "{doctor}");
+        machine.run(doctor.split('`').find(|words| words.starts_with("ip rule add ")).unwrap());
+        until("it is told no more", || !status().contains(told));
+        daemon.stop();
+    }
+}
+
+/// While the mark is another one, the peer may answer at an address within the tunnel.
+#[test]
+fn a_reload_sets_the_endpoint_of_the_file_where_the_present_one_is_within_the_tunnel() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    let file = machine.file("", ALL);
+    let daemon = machine.up(&file);
+    let status = || machine.said(&["status", NAME]).stdout;
+    let advice = "`weft reload weft0` sets the endpoint of the file again";
+    let text = std::fs::read_to_string(&file).unwrap();
+    let key = text.lines().find_map(|line| line.strip_prefix("PublicKey = ")).unwrap();
+    for (endpoint, is_within) in
+        [("10.77.0.9:51820", true), ("192.0.2.9:51820", false), ("[fd77::9]:1", true)]
+    {
+        let set = machine.said(&["set", NAME, "peer", key, "endpoint", endpoint]);
+        assert_eq!(set.code, Some(0), "{set:?}");
+        until("it is set", || status().contains(endpoint));
+        if is_within {
+            until(advice, || status().contains(advice));
+            let doctor = machine.said(&["doctor", NAME]).stdout;
+            assert!(doctor.contains(advice), "{doctor}");
+        }
+        let reload = machine.said(&["reload", file.to_str().unwrap()]);
+        let changes = format!("change endpoint of peer {key}");
+        assert_eq!((reload.code, reload.stdout.contains(&changes)), (Some(0), is_within), "{reload:?}");
+        let now = if is_within { "203.0.113.1:51820" } else { endpoint };
+        until("the endpoint is right", || status().contains(now) && !status().contains(advice));
+    }
     daemon.stop();
 }
 
@@ -303,6 +365,8 @@ fn a_mark_that_the_rules_do_not_have_is_told() {
     assert_eq!(set.code, Some(0), "{set:?}");
     let is_told = || machine.said(&["status", NAME]).stdout.contains("the rules are for 0xca6c");
     until("the mark is told", is_told);
+    let doctor = machine.said(&["doctor", NAME]).stdout;
+    assert!(doctor.contains("the rules are for 0xca6c"), "{doctor}");
     let reloaded = machine.said(&["reload", file.to_str().unwrap()]);
     assert_eq!(reloaded.code, Some(0), "{reloaded:?}");
     until("it is told no more", || !is_told());

@@ -5,19 +5,31 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Misrouted, ServerAdvice, probes};
+use super::{LoopCause, Misrouted, ServerAdvice, probes};
 use crate::restore::DnsPast;
-use crate::routes::Family;
+use crate::routes::{Exception, Family};
+
+/// Returns how to remove a rule, unless it is meant.
+fn removal(family: Family, Exception { priority, text, .. }: &Exception) -> String {
+    format!("if it is not meant, remove it (`ip {}rule del pref {priority} {text}`)", option(family))
+}
+
+/// Returns the option of ip(8) for a family.
+fn option(family: Family) -> &'static str {
+    if family == Family::V6 { "-6 " } else { "" }
+}
 
 impl Misrouted {
     /// Returns the name of the check; it is stable across releases.
     pub fn check(&self) -> &'static str {
         match self {
             Self::NameServer { .. } | Self::NoNames { .. } => "dns_past_tunnel",
+            Self::Exception { rule: Exception { blocks: true, .. }, .. } => "traffic_blocked",
             Self::Captured { .. }
             | Self::Exception { .. }
-            | Self::Ipv6Past { .. }
+            | Self::FamilyPast { .. }
             | Self::Prefixes { .. } => "traffic_past_tunnel",
+            Self::NoMain { .. } => "traffic_blocked",
             Self::Loop { .. } => "endpoint_in_tunnel",
             Self::NoDns { .. } => "dns_refused",
             Self::NotForwarded { .. } => "forwarding",
@@ -33,10 +45,10 @@ impl Misrouted {
             Self::NameServer { .. } | Self::NoNames { .. } | Self::Dns(_) | Self::NoDns { .. } => "DNS",
             Self::Captured { .. }
             | Self::Exception { .. }
-            | Self::Ipv6Past { .. }
+            | Self::FamilyPast { .. }
             | Self::Prefixes { .. } => "AllowedIPs",
             Self::NotForwarded { .. } => "PeerAllowedIPs",
-            Self::Loop { .. } | Self::LocalResolver { .. } => "Endpoint",
+            Self::Loop { .. } | Self::NoMain { .. } | Self::LocalResolver { .. } => "Endpoint",
         }
     }
 
@@ -58,15 +70,22 @@ impl Misrouted {
             Self::Captured { via, is_within: true, .. } => {
                 format!("take {via} down if it is not meant to be within this tunnel")
             }
+            Self::Captured { family, rule: Some(rule), .. } => {
+                format!("{}, or take down the VPN that made it", removal(*family, rule))
+            }
             Self::Captured { example, .. } => format!(
                 "another VPN may have taken it over: see `ip route get {example}` and `ip rule`, and take down one of \
                  the two"
             ),
-            Self::Exception { family, priority, rule, .. } => {
-                let option = if *family == Family::V6 { "-6 " } else { "" };
-                format!("if it is not meant, remove it (`ip {option}rule del pref {priority} {rule}`)")
+            Self::Exception { family, rule } => removal(*family, rule),
+            Self::NoMain { endpoint } => {
+                let option = option(Family::of(endpoint.ip().into()));
+                format!("add it: `ip {option}rule add pref 32766 lookup main`")
             }
-            Self::Ipv6Past { .. } => {
+            Self::FamilyPast { family: Family::V4, .. } => {
+                "if it is not meant, add 0.0.0.0/0 to AllowedIPs, or set `# weft: KillSwitch = on`".to_owned()
+            }
+            Self::FamilyPast { .. } => {
                 "add ::/0 to AllowedIPs, or set `# weft: KillSwitch = on`, or switch IPv6 off".to_owned()
             }
             Self::Prefixes { prefixes, .. } => {
@@ -74,7 +93,13 @@ impl Misrouted {
                 let example = example.map(|address| address.to_string()).unwrap_or_default();
                 format!("another route or rule comes first: see `ip route get {example}` and `ip rule`")
             }
-            Self::Loop { endpoint } => format!(
+            Self::Loop { cause: LoopCause::Mark { now, of_rules, interface }, .. } => format!(
+                "the mark is {now:#x}, and the rules are for {of_rules:#x}: `weft reload {interface}` sets it again"
+            ),
+            Self::Loop { cause: LoopCause::Roamed { interface }, .. } => format!(
+                "the peer was last heard from there: `weft reload {interface}` sets the endpoint of the file again"
+            ),
+            Self::Loop { endpoint, .. } => format!(
                 "list AllowedIPs without {}, or add a route to it past the tunnel (ip route add {} via GATEWAY)",
                 endpoint.ip(),
                 IpNet::from(endpoint.ip())
@@ -122,21 +147,34 @@ impl fmt::Display for Misrouted {
                     None => write!(f, " {verb} not reached at all"),
                 }
             }
-            Self::Exception { family, priority, rule, .. } => {
-                write!(f, "a rule leads a part of {family} past the tunnel: {priority}: {rule}")
+            Self::Exception { family, rule: Exception { priority, text, blocks, is_for_all, .. } } => {
+                let part = if *is_for_all { "all" } else { "a part" };
+                let (verb, where_to) = if *blocks { ("blocks", "") } else { ("leads", " past the tunnel") };
+                write!(f, "a rule {verb} {part} of {family}{where_to}: {priority}: {text}")
             }
-            Self::Captured { family, example, via, is_within: true } => write!(
+            Self::NoMain { endpoint } => {
+                let family = Family::of(endpoint.ip().into());
+                write!(f, "no rule leads {family} to the table main, which has the way to {endpoint}")
+            }
+            Self::Captured { family, example, via, is_within: true, .. } => write!(
                 f,
                 "traffic of {family}, such as that to {example}, goes through {via}, which is within this tunnel"
             ),
-            Self::Captured { family, example, via, .. } => {
+            Self::Captured { family, example, via, rule, .. } => {
                 write!(
                     f,
                     "traffic of {family}, such as that to {example}, goes through {via}, not through the tunnel"
-                )
+                )?;
+                match rule {
+                    Some(Exception { priority, text, .. }) => {
+                        write!(f, ", by a rule of another program: {priority}: {text}")
+                    }
+                    None => Ok(()),
+                }
             }
-            Self::Ipv6Past { via } => {
-                write!(f, "the tunnel carries IPv4 only, and all of IPv6 goes past it through {via}")
+            Self::FamilyPast { family, via } => {
+                let carried = if *family == Family::V4 { Family::V6 } else { Family::V4 };
+                write!(f, "the tunnel carries {carried} only, and all of {family} goes past it through {via}")
             }
             Self::Prefixes { prefixes, via } => {
                 let more = match prefixes.len() {
@@ -147,7 +185,7 @@ impl fmt::Display for Misrouted {
                 let verb = if more.is_empty() { "goes" } else { "go" };
                 write!(f, "traffic to {first}{more} {verb} through {via}, not through the tunnel")
             }
-            Self::Loop { endpoint } => {
+            Self::Loop { endpoint, .. } => {
                 write!(
                     f,
                     "{endpoint} is reached through the tunnel itself: what is sent to it goes round in circles"

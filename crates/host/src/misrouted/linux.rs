@@ -8,7 +8,7 @@ use weft_config::exit::Code;
 use weft_config::{Config, Endpoint, InterfaceName};
 use weft_ipc::runtime_dir::runtime_dir;
 
-use super::{Hop, Misrouted, Routes, find, public, servers};
+use super::{Hop, LoopCause, Misrouted, Routes, find, public, servers};
 use crate::HostError;
 use crate::clean_up::has_kill_switch;
 use crate::dns::System;
@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use crate::record::Record;
 use crate::restore::DnsPast;
 use crate::routes::{
-    DeviceState, Family, FoundRule, Link, MAIN_TABLE, MainRoute, Netlink, RouteAnswer, RouteError,
+    DeviceState, Exception, Family, FoundRule, Link, MAIN_TABLE, MainRoute, Netlink, RouteAnswer, RouteError,
 };
 use crate::step::Step;
 
@@ -26,14 +26,15 @@ const LOCAL_TABLE: u32 = 255;
 const EXCEPTIONS: usize = 8;
 
 /// Returns what does not go where the configuration of a tunnel that is up means it to go. `mark` is that of
-/// the tunnel's own packets; `endpoints` are the addresses of the peers; `index` is that of the device, if it
-/// is known: another program may give it another name.
+/// the tunnel's own packets, `of_rules` the one for which the rules are; `endpoints` are the addresses of the
+/// peers; `index` is that of the device, if it is known: another program may give it another name.
 pub fn in_force(
     netlink: &Netlink,
     index: Option<u32>,
     config: &Config,
     endpoints: &[SocketAddr],
     mark: u32,
+    of_rules: u32,
 ) -> Vec<Misrouted> {
     let name = &config.interface.name;
     let link = match index {
@@ -46,7 +47,18 @@ pub fn in_force(
         return Vec::new();
     };
     let routes = InForce { netlink, own: link.index, mark, rules: OnceCell::new() };
-    find(config, &device.name, endpoints, servers::of_the_system, &routes)
+    let mut found = find(config, &device.name, endpoints, servers::of_the_system, &routes);
+    for misrouted in found.iter_mut().filter(|_| mark != of_rules) {
+        if let Misrouted::Loop { cause, .. } = misrouted {
+            *cause = LoopCause::Mark { now: mark, of_rules, interface: name.clone() };
+        }
+    }
+    found
+}
+
+/// Reports whether packets with a mark to an endpoint leave through the device of the tunnel itself.
+pub fn leads_back(netlink: &Netlink, device: &str, endpoint: SocketAddr, mark: u32) -> bool {
+    netlink.goes_through(device, endpoint, mark)
 }
 
 /// Returns what will not go where the configuration of a tunnel means it to go, when it is brought up with
@@ -140,6 +152,10 @@ impl InForce<'_> {
         }
     }
 
+    fn rules(&self) -> &[FoundRule] {
+        self.rules.get_or_init(|| self.netlink.rules().unwrap_or_default())
+    }
+
     fn mark(&self, is_own: bool) -> u32 {
         if is_own { self.mark } else { 0 }
     }
@@ -151,24 +167,32 @@ impl Routes for InForce<'_> {
     }
 
     fn hop_of_outer(&self, destination: IpAddr, is_own: bool) -> Option<Hop> {
-        let table = self.netlink.route_to(SocketAddr::new(destination, 0), self.mark(is_own)).ok()?.table;
+        let to = SocketAddr::new(destination, 0);
+        let RouteAnswer { device, table, .. } = self.netlink.route_to(to, self.mark(is_own)).ok()?;
         let family = Family::of(destination.into());
-        let rules = self.rules.get_or_init(|| self.netlink.rules().unwrap_or_default());
         let is_its = |rule: &&FoundRule| rule.family == family && rule.is_inverted && rule.table == table;
-        let mark = rules.iter().find(is_its)?.mark.filter(|mark| *mark != self.mark)?;
+        let mark = self.rules().iter().find(is_its)?.mark.filter(|mark| *mark != self.mark)?;
+        // Such a rule may also lead to the uplink.
+        device.filter(|device| self.netlink.is_tunnel(device))?;
         Some(self.hop_with(destination, mark))
     }
 
-    fn exceptions(&self, family: Family) -> Vec<Misrouted> {
+    fn exceptions(&self, family: Family) -> Vec<Exception> {
         let public: Vec<IpAddr> = public(family).collect();
-        let found = self.netlink.exceptions(self.own, family, &public).unwrap_or_default();
-        let told = found.into_iter().map(|found| Misrouted::Exception {
-            family,
-            priority: found.priority,
-            rule: found.text,
-            is_minor: found.names_addresses,
-        });
-        told.take(EXCEPTIONS).collect()
+        let mut found = self.netlink.exceptions(self.own, family, &public).unwrap_or_default();
+        found.truncate(EXCEPTIONS);
+        found
+    }
+
+    fn lacks_main(&self, family: Family) -> bool {
+        let mut of_family = self.rules().iter().filter(|rule| rule.family == family).peekable();
+        let leads_to_main = |rule: &FoundRule| {
+            rule.table == MAIN_TABLE && rule.suppressed.is_none() && rule.mark.is_none() && !rule.is_inverted
+        };
+        // Without rules there is no such family.
+        of_family.peek().is_some()
+            && !of_family.any(leads_to_main)
+            && public(family).next().is_some_and(|address| self.hop(address, true) == Hop::Nowhere)
     }
 }
 

@@ -135,8 +135,9 @@ fn traffic_that_goes_past_a_tunnel_is_told() {
         ("# weft: KillSwitch = on", "0.0.0.0/0", [&tunnel, &wan], &[], ""),
         ("Table = off", "0.0.0.0/0", [&wan, &wan], &[], ""),
         ("Table = 77", "0.0.0.0/0", [&wan, &wan], &[], ""),
-        // A tunnel for IPv6 alone is usual where the provider has none.
-        ("", "::/0", [&wan, &tunnel], &[], ""),
+        ("", "::/0", [&wan, &tunnel], &[], "the tunnel carries IPv6 only, and all of IPv4 goes past it through eth0; if it is not meant, add 0.0.0.0/0"),
+        ("", "::/0", [&Hop::Nowhere, &tunnel], &[], ""),
+        ("# weft: KillSwitch = on", "::/0", [&wan, &tunnel], &[], ""),
         ("", "10.8.0.0/16, fd00::/8", [&wan, &wan], &[("10.8.0.1", tunnel.clone()), ("fd00::1", tunnel.clone())], ""),
         // Another VPN.
         ("", ALL, [&vpn, &tunnel], &[], "traffic of IPv4, such as that to 1.1.1.1, goes through tun9, not"),

@@ -8,8 +8,13 @@ use super::Misrouted;
 use crate::routes::{Netlink, RouteError};
 
 /// Finds nothing.
-pub fn in_force(_: &Netlink, _: Option<u32>, _: &Config, _: &[SocketAddr], _: u32) -> Vec<Misrouted> {
+pub fn in_force(_: &Netlink, _: Option<u32>, _: &Config, _: &[SocketAddr], _: u32, _: u32) -> Vec<Misrouted> {
     Vec::new()
+}
+
+/// Finds none.
+pub fn leads_back(_: &Netlink, _: &str, _: SocketAddr, _: u32) -> bool {
+    false
 }
 
 /// Finds nothing.

@@ -372,7 +372,10 @@ fn an_endpoint_on_this_machine_needs_an_mtu_in_the_file() {
 
 #[test]
 fn what_goes_past_the_tunnel_is_told_with_its_advice() {
-    let past = weft_host::misrouted::Misrouted::Ipv6Past { via: "eth0".to_owned() };
+    let past = weft_host::misrouted::Misrouted::FamilyPast {
+        family: weft_host::routes::Family::V6,
+        via: "eth0".to_owned(),
+    };
     let finding = only(|facts, _| facts.misrouted = vec![past], "traffic_past_tunnel", Level::Warning);
     assert!(finding.says.contains("eth0") && finding.advice.unwrap().contains("::/0"), "{}", finding.says);
 }

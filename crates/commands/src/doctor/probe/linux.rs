@@ -56,6 +56,7 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
     facts.confinement = Some(weft_confine::support());
     facts.clock.is_synchronised = is_clock_synchronised();
     let mark = running.as_ref().map(|report| report.fw_mark);
+    let of_peers: Vec<SocketAddr> = running.iter().flat_map(endpoints_of).collect();
     facts.cipher_in_use = running.map(|report| report.cipher).filter(|cipher| !cipher.is_empty());
     ways(facts, mark.unwrap_or(target.fw_mark));
     if let Some(config) = &target.config {
@@ -64,8 +65,8 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
         facts.misrouted = match (mark, Netlink::open()) {
             (Some(mark), Ok(netlink)) => {
                 let name = &config.interface.name;
-                let index = misrouted::recorded_index(&runtime_dir(), name);
-                let mut found = misrouted::in_force(&netlink, index, config, &endpoints, mark);
+                let (index, of_rules) = misrouted::recorded(&runtime_dir(), name).unwrap_or((None, mark));
+                let mut found = misrouted::in_force(&netlink, index, config, &of_peers, mark, of_rules);
                 found.extend(misrouted::dns_in_force(&runtime_dir(), name));
                 found
             }
@@ -78,6 +79,11 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
         facts.misrouted.extend(misrouted::local_resolver(config));
         facts.misrouted.extend(misrouted::not_forwarded_of_file(config));
     }
+}
+
+/// Returns where the peers are now.
+fn endpoints_of(report: &StatusReport) -> impl Iterator<Item = SocketAddr> {
+    report.peers.iter().filter_map(|peer| peer.endpoint.as_ref()?.parse().ok())
 }
 
 /// Observes the TUN driver, the devices of this name, whether they have IPv6, and whether the program is

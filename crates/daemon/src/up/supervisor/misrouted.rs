@@ -23,15 +23,7 @@ impl Supervisor {
         // wg(8) may have changed it: the rules have that of the plan.
         let mark = state.settings.fw_mark;
         let index = host.link_here().map(|link| link.index);
-        let found = misrouted::in_force(host.netlink(), index, &self.config, &endpoints, mark);
-        let finding = |found| match found {
-            &Misrouted::Loop { .. } if mark != host.mark() => finding(found).advise(format!(
-                "the mark is {mark:#x}, and the rules are for {:#x}: `weft reload {}` sets it again",
-                host.mark(),
-                self.config.interface.name
-            )),
-            found => finding(found),
-        };
+        let found = misrouted::in_force(host.netlink(), index, &self.config, &endpoints, mark, host.mark());
         self.misrouted.tell(found.iter().map(finding).collect(), &self.managed);
     }
 

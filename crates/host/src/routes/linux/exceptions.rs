@@ -1,4 +1,4 @@
-//! Rules of other programs that lead a part of the packets past a tunnel.
+//! Rules of other programs that lead packets past a tunnel, or block them.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -10,49 +10,45 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMe
 use rtnetlink::{Handle, IpVersion};
 
 use super::mtu::devices_of;
+use super::rules::suppressed;
 use super::{Netlink, RouteError, net_of, table_of};
-use crate::routes::{Family, MAIN_TABLE};
+use crate::routes::{Exception, Family, MAIN_TABLE};
 
 /// The kernel's table for what no other has, and usually empty (rt_tables: RT_TABLE_DEFAULT).
 const DEFAULT_TABLE: u32 = 253;
+/// The kernel's table of the addresses of this machine (rt_tables: RT_TABLE_LOCAL).
+const LOCAL_TABLE: u32 = 255;
 /// The name of the loopback in a rule: packets of programs on this machine.
 const FROM_HERE: &str = "lo";
 /// Protocols by the names that ip-rule(8) takes for them.
 const PROTOCOLS: [(u8, &str); 3] = [(1, "icmp"), (6, "tcp"), (17, "udp")];
 
-/// A rule that comes before the one of a tunnel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Exception {
-    pub(crate) priority: u32,
-    /// As ip-rule(8) writes it.
-    pub(crate) text: String,
-    /// Whether it is for some addresses.
-    pub(crate) names_addresses: bool,
-}
-
 /// What a rule says.
 #[derive(Default)]
 struct Said {
     priority: u32,
+    is_inverted: bool,
     mark: Option<u32>,
+    mask: Option<u32>,
     source: Option<IpNet>,
     destination: Option<IpNet>,
     table: u32,
     goto: Option<u32>,
     suppressed: Option<u32>,
-    /// Whether it names the packets of programs on this machine.
-    is_from_here: bool,
-    /// Whether it is for the packets of a device, or for what programs have marked.
-    is_for_others: bool,
+    /// What it does with packets, if it drops them.
+    blocks: Option<&'static str>,
+    from: Option<String>,
+    out: Option<String>,
+    is_of_vrf: bool,
     /// What it selects beside addresses.
     selectors: String,
 }
 
 impl Netlink {
     /// Returns the rules of a family that come before the one for packets without a mark, whose table leads
-    /// through the device `own`, and that lead a part of the packets of programs elsewhere. A rule for a
-    /// device or a mark is for what another program has chosen; one that selects nothing shows in where all
-    /// packets go. `addresses` stand for all that the tunnel carries.
+    /// through the device `own`, and that block packets of programs or lead them elsewhere. A rule for a
+    /// device or a mark is for what another program has chosen. `addresses` stand for all that the tunnel
+    /// carries.
     pub(crate) fn exceptions(
         &self,
         own: u32,
@@ -68,12 +64,11 @@ impl Netlink {
             .read(request, Vec::push)
             .map_err(|failure| failure.because(|| format!("list the rules of {family}")))?;
         let rules: Vec<(&RuleMessage, Said)> = rules.iter().map(|rule| (rule, Said::of(rule))).collect();
-        let is_inverted = |rule: &RuleMessage| rule.header.flags.contains(RuleFlags::Invert);
-        let by_mark = |(rule, said): &&(&RuleMessage, Said)| is_inverted(rule) && said.mark.is_some();
+        let by_mark = |(_, said): &&(&RuleMessage, Said)| said.is_inverted && said.mark.is_some();
         let of_tunnels: Vec<(u32, u32)> =
             rules.iter().filter(by_mark).map(|(_, said)| (said.table, said.priority)).collect();
         let last = of_tunnels.iter().map(|(_, priority)| *priority).max();
-        let is_before = |(_, said): &(&RuleMessage, Said)| Some(said.priority) < last && said.is_selective();
+        let is_before = |(_, said): &(&RuleMessage, Said)| Some(said.priority) < last && said.counts();
         let mut rules: Vec<_> = rules.into_iter().filter(is_before).collect();
         if rules.is_empty() {
             return Ok(Vec::new());
@@ -107,12 +102,14 @@ impl Netlink {
                     }
             }),
             RuleAction::Goto => said.goto.is_some_and(|target| target > tunnel),
-            _ => false,
+            _ => said.blocks.is_some(),
         };
-        let exception = |(rule, said): (&RuleMessage, Said)| Exception {
+        let exception = |(_, said): (&RuleMessage, Said)| Exception {
             priority: said.priority,
-            text: said.text(is_inverted(rule)),
-            names_addresses: said.source.is_some() || said.destination.is_some(),
+            text: said.text(),
+            blocks: said.blocks.is_some(),
+            is_for_all: said.is_for_all(),
+            names_addresses: said.has_addresses(),
         };
         Ok(rules.into_iter().filter(leads_past).map(exception).collect())
     }
@@ -121,7 +118,17 @@ impl Netlink {
 impl Said {
     fn of(rule: &RuleMessage) -> Self {
         let header = &rule.header;
-        let mut said = Self { table: header.table.into(), ..Self::default() };
+        let mut said = Self {
+            table: header.table.into(),
+            is_inverted: header.flags.contains(RuleFlags::Invert),
+            blocks: match header.action {
+                RuleAction::Blackhole => Some("blackhole"),
+                RuleAction::Unreachable => Some("unreachable"),
+                RuleAction::Prohibit => Some("prohibit"),
+                _ => None,
+            },
+            ..Self::default()
+        };
         let net = |address: &IpAddr, length| IpNet::new(*address, length).ok();
         if header.tos != 0 {
             let _ = write!(said.selectors, " tos {:#x}", header.tos);
@@ -131,19 +138,14 @@ impl Said {
                 RuleAttribute::Priority(priority) => said.priority = *priority,
                 RuleAttribute::Table(table) => said.table = *table,
                 RuleAttribute::Goto(target) => said.goto = Some(*target),
-                // A rule that suppresses nothing has -1.
-                RuleAttribute::SuppressPrefixLen(length) => {
-                    said.suppressed = Some(*length).filter(|length| *length <= 128);
-                }
+                RuleAttribute::SuppressPrefixLen(length) => said.suppressed = suppressed(*length),
                 RuleAttribute::Source(address) => said.source = net(address, header.src_len),
                 RuleAttribute::Destination(address) => said.destination = net(address, header.dst_len),
-                RuleAttribute::FwMark(mark) => {
-                    said.mark = Some(*mark);
-                    said.is_for_others = true;
-                }
-                RuleAttribute::Iifname(name) if name == FROM_HERE => said.is_from_here = true,
-                RuleAttribute::Iifname(_) => said.is_for_others = true,
-                RuleAttribute::Oifname(_) | RuleAttribute::L3MDev(_) => said.is_for_others = true,
+                RuleAttribute::FwMark(mark) => said.mark = Some(*mark),
+                RuleAttribute::FwMask(mask) => said.mask = Some(*mask),
+                RuleAttribute::Iifname(name) => said.from = Some(name.clone()),
+                RuleAttribute::Oifname(name) => said.out = Some(name.clone()),
+                RuleAttribute::L3MDev(_) => said.is_of_vrf = true,
                 attribute => {
                     let _ = match attribute {
                         RuleAttribute::UidRange(range) => {
@@ -170,24 +172,60 @@ impl Said {
         said
     }
 
-    fn is_selective(&self) -> bool {
-        let has_addresses = self.source.is_some() || self.destination.is_some();
-        !self.is_for_others && (has_addresses || !self.selectors.is_empty())
+    fn has_addresses(&self) -> bool {
+        self.source.is_some() || self.destination.is_some()
     }
 
-    fn text(&self, is_inverted: bool) -> String {
+    /// Reports whether it selects the packets of a device, or what programs have marked.
+    fn selects_others(&self) -> bool {
+        let is_marked = self.mark.unwrap_or(0) & self.mask.unwrap_or(u32::MAX) != 0;
+        let has_device = self.from.as_deref().is_some_and(|name| name != FROM_HERE) || self.out.is_some();
+        is_marked || has_device || self.is_of_vrf
+    }
+
+    fn selects_a_part(&self) -> bool {
+        self.has_addresses() || !self.selectors.is_empty()
+    }
+
+    /// Reports whether it is for all packets of programs that have no mark.
+    fn is_for_all(&self) -> bool {
+        if self.is_inverted {
+            self.selects_others()
+        } else {
+            !self.selects_others() && !self.selects_a_part()
+        }
+    }
+
+    /// Reports whether it may matter to packets of programs: not the rules that the kernel makes, and those
+    /// of full tunnels for specific routes, which show in where the packets go.
+    fn counts(&self) -> bool {
+        let is_usual = self.table == LOCAL_TABLE || self.suppressed.is_some();
+        let is_for_a_part = self.selects_a_part() && !self.selects_others();
+        is_for_a_part || (self.is_for_all() && !is_usual)
+    }
+
+    fn text(&self) -> String {
         let net = |net: Option<IpNet>| net.map_or("all".to_owned(), |net| net.to_string());
-        let mut text = format!("{}from {}", if is_inverted { "not " } else { "" }, net(self.source));
+        let mut text = format!("{}from {}", if self.is_inverted { "not " } else { "" }, net(self.source));
         if self.destination.is_some() {
             text += &format!(" to {}", net(self.destination));
         }
-        text += if self.is_from_here { " iif lo" } else { "" };
+        let mark = self.mark.unwrap_or(0);
+        match self.mask {
+            Some(u32::MAX) if mark != 0 => text += &format!(" fwmark {mark:#x}"),
+            Some(mask) => text += &format!(" fwmark {mark:#x}/{mask:#x}"),
+            None => {}
+        }
+        for (word, device) in [("iif", &self.from), ("oif", &self.out)] {
+            text += &device.as_ref().map_or(String::new(), |device| format!(" {word} {device}"));
+        }
         text += &self.selectors;
-        text += &match (self.goto, self.table) {
-            (Some(target), _) => format!(" goto {target}"),
-            (None, MAIN_TABLE) => " lookup main".to_owned(),
-            (None, DEFAULT_TABLE) => " lookup default".to_owned(),
-            (None, table) => format!(" lookup {table}"),
+        text += &match (self.blocks, self.goto, self.table) {
+            (Some(word), ..) => format!(" {word}"),
+            (_, Some(target), _) => format!(" goto {target}"),
+            (.., MAIN_TABLE) => " lookup main".to_owned(),
+            (.., DEFAULT_TABLE) => " lookup default".to_owned(),
+            (.., table) => format!(" lookup {table}"),
         };
         text + &self.suppressed.map_or(String::new(), |length| format!(" suppress_prefixlength {length}"))
     }

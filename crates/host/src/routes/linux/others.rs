@@ -78,14 +78,23 @@ impl Netlink {
 
     /// Reports whether a device is one of the kernel's WireGuard.
     pub fn is_of_kernel_wireguard(&self, name: &InterfaceName) -> bool {
-        let links = self.list(self.handle().link().get().match_name(name.to_string()).execute());
+        self.is_of_kind(name.as_str(), &[InfoKind::Wireguard])
+    }
+
+    /// Reports whether what a device gets leaves the machine in the packets of a VPN.
+    pub(crate) fn is_tunnel(&self, name: &str) -> bool {
+        self.is_of_kind(name, &[InfoKind::Tun, InfoKind::Wireguard, InfoKind::Other("amneziawg".to_owned())])
+    }
+
+    fn is_of_kind(&self, name: &str, kinds: &[InfoKind]) -> bool {
+        let links = self.list(self.handle().link().get().match_name(name.to_owned()).execute());
         let infos = links.into_iter().flatten().flat_map(|link| link.attributes).filter_map(|attribute| {
             match attribute {
                 LinkAttribute::LinkInfo(infos) => Some(infos),
                 _ => None,
             }
         });
-        infos.flatten().any(|info| matches!(info, LinkInfo::Kind(InfoKind::Wireguard)))
+        infos.flatten().any(|info| matches!(info, LinkInfo::Kind(kind) if kinds.contains(&kind)))
     }
 }
 

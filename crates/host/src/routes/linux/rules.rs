@@ -81,15 +81,22 @@ fn found_rule(family: Family, message: &RuleMessage) -> FoundRule {
         is_inverted: message.header.flags.contains(RuleFlags::Invert),
         table: message.header.table.into(),
         is_unsigned: true,
+        suppressed: None,
     };
     for attribute in &message.attributes {
         match attribute {
             RuleAttribute::Priority(priority) => rule.priority = *priority,
             RuleAttribute::FwMark(mark) => rule.mark = Some(*mark),
             RuleAttribute::Table(table) => rule.table = *table,
+            RuleAttribute::SuppressPrefixLen(length) => rule.suppressed = suppressed(*length),
             RuleAttribute::Protocol(by) => rule.is_unsigned = *by == RouteProtocol::Unspec,
             _ => {}
         }
     }
     rule
+}
+
+/// Returns the prefix length that a rule suppresses; the kernel writes -1 for none.
+pub(super) fn suppressed(length: u32) -> Option<u32> {
+    Some(length).filter(|length| *length <= 128)
 }
