@@ -7,7 +7,7 @@ pub(super) use weft_ipc::pipe::Pipe as Listener;
 
 /// Never returns: no other program removes a pipe.
 pub(super) async fn until_one_is_gone(_: &Path) {
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Returns false: a dead daemon leaves no pipe behind.
