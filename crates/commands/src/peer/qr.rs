@@ -21,7 +21,7 @@ pub(super) fn draw(text: &str) -> Result<Zeroizing<String>, Error> {
     let drawn = code.render().dark_color(Dense1x2::Light).light_color(Dense1x2::Dark).build();
     let drawn = Zeroizing::new(drawn);
     let (width, height) = (drawn.lines().next().unwrap_or_default().chars().count(), drawn.lines().count());
-    let (columns, rows) = output::terminal_size().unwrap_or((width, height));
+    let (columns, rows) = output::terminal_size().unwrap_or((usize::MAX, usize::MAX));
     if columns < width {
         let reason = format!(
             "the QR code needs {width} columns, and this terminal has {columns}: make the window wider or its letters \
