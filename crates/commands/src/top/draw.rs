@@ -43,7 +43,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let keys = u16::from(height >= KEYS_FROM);
     let rest = height.saturating_sub(1 + rates + numbers + said + keys);
     // No further than the last one, with the header: what is below stands close to it.
-    let peers = u16::try_from(app.order.len() + 1).unwrap_or(u16::MAX).min(rest);
+    let peers = u16::try_from(app.order.len() + 1).unwrap_or(u16::MAX);
+    // Several packet threads keep a line.
+    let peers = peers.min(rest.saturating_sub(u16::from(numbers > 0 && app.threads.len() > 1)));
     let peers = if is_of_interface { peers } else { rest };
     let [threads, queues] = if numbers > 0 { share_tables::heights(app, rest - peers) } else { [0; 2] };
     let [
