@@ -62,7 +62,7 @@ fn a_browser_shows_peers_and_rates() {
         page.split("<table id=\"peers\"").nth(1).and_then(|rest| rest.split("</table>").next()).unwrap();
     assert_eq!(rows.matches("<tr").count(), 1 + 100, "{rows}");
     let numbers: Vec<&str> =
-        rows.split("<td class=\"n\">").map(|cell| cell.split("</td>").next().unwrap()).collect();
+        rows.split("<td class=\"n\" ").map(|cell| cell.split("</td>").next().unwrap()).collect();
     let limited = numbers.iter().position(|cell| cell.contains("limit ")).expect("a limit");
     for (cell, part) in numbers[limited..].iter().zip([
         "<small>limit 2.5 Gbit/s</small>",
