@@ -38,7 +38,9 @@ struct Choice {
 
 impl Choice {
     fn of(plan: &Plan, given_mark: u32, in_force: &[Step]) -> Self {
-        let rules = plan.steps.iter().filter(|step| !in_force.contains(step)).filter_map(Step::as_rule);
+        // A plan may have many thousands of routes.
+        let own: Vec<&Rule> = in_force.iter().filter_map(Step::as_rule).collect();
+        let rules = plan.steps.iter().filter_map(Step::as_rule).filter(|rule| !own.contains(rule));
         Self { mark: if plan.mark == given_mark { 0 } else { plan.mark }, rules: rules.copied().collect() }
     }
 
