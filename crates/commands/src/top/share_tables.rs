@@ -21,8 +21,8 @@ const BUSY: u16 = 5;
 /// The minimum width of a history. A narrower history is left out.
 const SHORTEST: u16 = 6;
 
-/// Returns the heights of the tables of threads and queues in the lines that the peers leave. A single line is
-/// the threads'.
+/// Returns the heights of the tables of threads and queues in the lines that the peers leave. A single line
+/// goes to the threads.
 pub(super) fn heights(app: &App, room: u16) -> [u16; 2] {
     let without_queues = room.saturating_sub(u16::from(app.queues.len() > 1)).max(room.min(1));
     let threads = height(app.threads.len(), without_queues);

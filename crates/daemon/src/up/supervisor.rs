@@ -52,8 +52,10 @@ mod names;
 mod told;
 mod undone;
 
-/// The pause between two looks at the tables of the packet filter, and after one that could not restore them.
+/// The pause between two looks at the tables of the packet filter. After one that could not restore them it is
+/// twice as long each time: a kill switch is missing.
 const FIREWALL_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause after a failure.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(60);
 /// How long addresses of names are collected before they are written down: the record of all peers is written
 /// for them, and after a change of the network each name may have another address.
@@ -83,6 +85,7 @@ pub(super) struct Supervisor {
     silent: HashSet<PublicKey>,
     /// When to look next whether the packet filter has its tables.
     firewall_due: Instant,
+    firewall_pause: Duration,
     /// What does not go where the configuration means it to go, as last found.
     misrouted: Told,
     /// That names are looked up past the tunnel, as last told.
@@ -139,6 +142,7 @@ impl Supervisor {
             hints: Hints::default(),
             silent: HashSet::new(),
             firewall_due: Instant::now(),
+            firewall_pause: FIREWALL_PAUSE,
             misrouted: Told::default(),
             dns_past: Told::default(),
             undone: Told::default(),
@@ -309,8 +313,9 @@ impl Supervisor {
     fn look_after_firewall(&mut self) -> Option<Instant> {
         let host = self.daemon.host_mut().filter(|host| host.has_firewall())?;
         if self.firewall_due <= Instant::now() {
-            let pause = if host.restore_firewall() { FIREWALL_PAUSE } else { PAUSE_AFTER_FAILURE };
-            self.firewall_due = Instant::now() + pause;
+            let after_failure = (self.firewall_pause * 2).min(PAUSE_AFTER_FAILURE);
+            self.firewall_pause = if host.restore_firewall() { FIREWALL_PAUSE } else { after_failure };
+            self.firewall_due = Instant::now() + self.firewall_pause;
             self.tell_of_undone();
         }
         Some(self.firewall_due)
@@ -497,6 +502,8 @@ impl Supervisor {
         }
         service_manager::reloading();
         let outcome = self.load(reload);
+        // Also where nothing differs from the file.
+        self.firewall_due = Instant::now();
         // A failed reload changed nothing, and the interface continues.
         self.ready();
         outcome
