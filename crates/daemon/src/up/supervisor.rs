@@ -52,8 +52,8 @@ mod names;
 mod told;
 mod undone;
 
-/// The pause between two looks at the tables of the packet filter. After one that could not restore them it is
-/// twice as long each time: a kill switch is missing.
+/// The pause between two looks at the tables of the packet filter. It doubles with each look that could not
+/// restore them: a kill switch is missing.
 const FIREWALL_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause after a failure.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(60);
