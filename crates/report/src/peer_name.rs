@@ -16,7 +16,7 @@ pub enum PeerNameError {
     /// No peer has the name.
     #[error("{interface}: no peer has the key or the name {wanted}; {advice}")]
     Unknown {
-        /// The interface whose peers were looked at.
+        /// The interface that was looked at.
         interface: String,
         /// What the user wrote.
         wanted: String,
@@ -26,7 +26,7 @@ pub enum PeerNameError {
     /// The peer has ended.
     #[error("{interface}: {wanted} has ended; `weft peer extend {wanted} 30d` lets it in again")]
     Ended {
-        /// The interface whose peers were looked at.
+        /// The interface that was looked at.
         interface: String,
         /// What the user wrote.
         wanted: String,
@@ -34,7 +34,7 @@ pub enum PeerNameError {
     /// Several peers have it.
     #[error("{interface}: several peers are called {wanted}; give the public key of one: {}", keys.join(", "))]
     Ambiguous {
-        /// The interface whose peers were looked at.
+        /// The interface that was looked at.
         interface: String,
         /// What the user wrote.
         wanted: String,

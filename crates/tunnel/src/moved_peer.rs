@@ -5,8 +5,8 @@
 //!
 //! The receiver indices of its sessions still name the shard that drew them, so the kernel delivers their
 //! messages there. That shard keeps the routes of these indices, which lead to a foreign peer from now on,
-//! and hands the messages over. The shard that has the peer knows the sessions by indices of its own, which
-//! it writes into what is handed over, and asks for a handshake: the next session needs no detour. Once a
+//! and hands the messages over. The shard that has the peer draws indices for the sessions, which it writes
+//! into what is handed over, and asks for a handshake: the next session needs no detour. Once a
 //! message of that session was opened, those of the earlier ones are dropped: they would be out of order.
 
 use std::fmt;
