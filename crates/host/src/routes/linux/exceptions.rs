@@ -45,10 +45,10 @@ struct Said {
 }
 
 impl Netlink {
-    /// Returns the rules of a family that come before the tunnel's rule, and that block packets of programs or
-    /// lead them elsewhere. The tunnel's rule is for packets without a mark, and its table leads through the
-    /// device `own`. A rule for a device or a mark is for what another program has chosen. `addresses` stand
-    /// for all that the tunnel carries.
+    /// Returns the rules of a family that come before the tunnel's rule, and that block packets of programs
+    /// or lead them elsewhere. The tunnel's rule is for packets without a mark, and its table leads through
+    /// the device `own`. A rule for a device or a mark is for what another program has chosen.
+    /// `addresses` stand for all that the tunnel carries.
     pub(crate) fn exceptions(
         &self,
         own: u32,
