@@ -13,9 +13,10 @@ use weft_host::memory;
 use weft_ipc::ServerThread;
 use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
+use weft_network::{Kernel, MakeSocket, Network, Resolver};
 use weft_proxy::{
-    DESCRIPTORS, Destination, Elsewhere, Kernel, LocalAddress, MakeSocket, Network, Options, Reach, Resolver,
-    Server, StartError, Transport, Users, UsersError, connect_stdio,
+    DESCRIPTORS, Destination, Elsewhere, LocalAddress, Options, Reach, Server, StartError, Transport, Users,
+    UsersError, connect_stdio,
 };
 use weft_rootless::{Names, News, Sockets, TunnelState};
 

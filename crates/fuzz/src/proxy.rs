@@ -13,10 +13,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt as _;
-use weft_proxy::{
-    Connection, Datagrams, Later, Listener, LocalAddress, LookUpError, Network, Options, Reach, Server,
-    Stats, Users,
-};
+use weft_network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Stats};
+use weft_proxy::{LocalAddress, Options, Reach, Server, Users};
 
 /// Longer requests do not fit the buffer of a socket beside their answers.
 const MOST: usize = 8 << 10;

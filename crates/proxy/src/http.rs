@@ -22,13 +22,13 @@ use weft_ipc::Place;
 
 use crate::access::Users;
 use crate::destination::Destination;
-use crate::network::{Connection, LookUpError};
 use crate::proxy::Proxy;
 use crate::reach::ReachError;
 use crate::relay::relay;
 use buffers::{Buffers, SMALL, charge_fields};
 use first::First;
 use upstream::{MAX_INFORMATIONAL, Upstream};
+use weft_network::{Connection, LookUpError};
 
 mod buffers;
 mod first;

@@ -1,8 +1,8 @@
 //! Proxies into a network that needs no interface on the host: SOCKS5, HTTP, and forwards in both directions.
 //!
-//! [`Network`] makes every connection and every socket of the tunnel. [`Reach`] chooses between the tunnel
-//! and the host's own network for each destination. [`Server`] makes the listening sockets of the host, and
-//! passes each client to `socks5.rs`, `http.rs` or a forward. `relay.rs` carries the bytes.
+//! [`weft_network::Network`] makes every connection and every socket of the tunnel. [`Reach`] chooses between
+//! the tunnel and the host's own network for each destination. [`Server`] makes the listening sockets of the
+//! host, and passes each client to `socks5.rs`, `http.rs` or a forward. `relay.rs` carries the bytes.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -10,22 +10,18 @@
 mod access;
 mod address;
 mod budget;
-mod datagram;
 mod descriptors;
 mod destination;
 mod guesses;
 mod http;
-mod kernel;
 mod machine;
 mod mapping;
-mod network;
 mod owner;
 #[cfg(test)]
 mod pipe;
 mod proxy;
 mod reach;
 mod relay;
-mod resolver;
 mod server;
 mod socks5;
 mod stdio;
@@ -46,10 +42,7 @@ pub use address::{
 };
 pub use descriptors::DESCRIPTORS;
 pub use destination::{Destination, Host, InvalidDestination};
-pub use kernel::{Kernel, MakeSocket};
 pub use machine::Near;
-pub use network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Stats};
 pub use reach::{CONNECT_TIMEOUT, Elsewhere, Reach, ReachError};
-pub use resolver::Resolver;
 pub use server::{Options, Server, StartError};
 pub use stdio::connect_stdio;

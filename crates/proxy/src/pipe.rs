@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
-
-use crate::network::Connection;
+use weft_network::Connection;
 
 /// One end of a pipe, with what was read from it and whether it was aborted.
 pub(crate) struct End {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weft_ipc::Refusals;
+use weft_network::Network;
 
 use crate::access::Users;
 use crate::budget::{Account, Budget};
 use crate::guesses::Guesses;
-use crate::network::Network;
 use crate::owner::Senders;
 use crate::reach::Reach;
 

@@ -10,10 +10,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
+use weft_network::{Connection, LookUpError, Network};
 
 use crate::destination::{Destination, Host};
 use crate::machine::{Machine, Near};
-use crate::network::{Connection, LookUpError, Network};
 
 /// How long a destination has to accept a connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);

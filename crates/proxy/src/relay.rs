@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::ReadBuf;
+use weft_network::Connection;
 
 use crate::budget::{Account, Charge};
-use crate::network::Connection;
 
 /// Bytes read at once. Reads of 64 KiB take a fifth more processor time, and splice(2) as much.
 pub(crate) const BUFFER: usize = 256 * 1024;

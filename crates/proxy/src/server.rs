@@ -13,12 +13,12 @@ use std::time::Duration;
 use tokio::time::sleep;
 use weft_ipc::holder::{Held, Holder};
 use weft_ipc::{Place, Source, serve_each};
+use weft_network::{Connection, Datagrams, Listener, Network};
 
 use crate::access::Users;
 use crate::address::{Forward, LocalAddress, Reverse, Transport, TunnelAddress};
 use crate::budget::Budget;
 use crate::destination::Destination;
-use crate::network::{Connection, Datagrams, Listener, Network};
 use crate::proxy::Proxy;
 use crate::reach::{Reach, ReachError};
 use crate::relay::relay;

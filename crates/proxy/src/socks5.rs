@@ -7,11 +7,11 @@ use tokio::time::timeout;
 use weft_ipc::Place;
 
 use crate::destination::Destination;
-use crate::network::{Connection, LookUpError};
 use crate::proxy::Proxy;
 use crate::reach::ReachError;
 use crate::relay::relay;
 use message::{Command, HandshakeError, Reply};
+use weft_network::{Connection, LookUpError};
 
 mod associate;
 mod message;

@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, Stdin, Stdout};
+use weft_network::Connection;
 
 use crate::budget::Budget;
 use crate::destination::Destination;
-use crate::network::Connection;
 use crate::reach::{Reach, ReachError};
 use crate::relay::{BUFFER, relay};
 

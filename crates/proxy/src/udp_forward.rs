@@ -12,12 +12,11 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weft_ipc::Refusals;
+use weft_network::{Datagrams, Network, datagram};
 
 use crate::budget::{Account, Charge};
-use crate::datagram;
 use crate::destination::Destination;
 use crate::mapping::Sources;
-use crate::network::{Datagrams, Network};
 use crate::reach::{Reach, ReachError};
 
 /// Datagrams of a source that wait until its mapping is ready, if the budget of the proxy has room for them.

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use tokio::net::{UnixListener, UnixStream};
 use weft_ipc::listener::{self, ListenError, SocketFile};
-
-use crate::network::{Connection, Later, Listener};
+use weft_network::{Connection, Later, Listener};
 
 /// A directory that is made for the socket is for its owner alone.
 const DIRECTORY_MODE: u32 = 0o700;
@@ -44,17 +43,4 @@ impl Listener for UnixAcceptor {
     fn local_addr(&self) -> Option<SocketAddr> {
         None
     }
-}
-
-impl Connection for UnixStream {
-    fn local_addr(&self) -> Option<SocketAddr> {
-        None
-    }
-
-    fn peer_addr(&self) -> Option<SocketAddr> {
-        None
-    }
-
-    /// A Unix socket resets its peer if data is left unread, and else cannot.
-    fn abort(&self) {}
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::network::{Connection, Listener};
+use weft_network::{Connection, Listener};
 
 fn unsupported() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "weft has no Unix sockets on this system")

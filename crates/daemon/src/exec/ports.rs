@@ -9,10 +9,8 @@ use weft_config::exit::{Code, Error};
 use weft_ipc::ServerThread;
 use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
-use weft_proxy::{
-    Connection, Datagrams, Kernel, Later, Listener, LocalAddress, LookUpError, Network, Options, Reach,
-    Reverse, Server, Stats, Transport, TunnelAddress,
-};
+use weft_network::{Connection, Datagrams, Kernel, Later, Listener, LookUpError, Network, Stats};
+use weft_proxy::{LocalAddress, Options, Reach, Reverse, Server, Transport, TunnelAddress};
 use weft_rootless::Sockets;
 
 use crate::cli::ExecArgs;
@@ -55,7 +53,7 @@ pub(super) fn serve(
     let host: Arc<dyn Network> = Arc::new(EitherLoopback(Kernel::of_this_thread()));
     let make = proxy::maker(sockets.clone(), None);
     let inside: Arc<dyn Network> =
-        Arc::new(EitherLoopback(Kernel::new(make, weft_proxy::Resolver::without_servers())));
+        Arc::new(EitherLoopback(Kernel::new(make, weft_network::Resolver::without_servers())));
     let published =
         args.publish.iter().map(|publish| carry(Transport::Tcp, publish.at, (LOOPBACK, publish.port)));
     let loopbacks = if has_ipv6(sockets) { &[LOOPBACK, LOOPBACK_V6][..] } else { &[LOOPBACK] };

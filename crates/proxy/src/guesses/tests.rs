@@ -8,11 +8,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::{advance, sleep, timeout};
 use weft_ipc::Places;
+use weft_network::{Kernel, Network};
 
 use super::*;
 use crate::access::Users;
-use crate::kernel::Kernel;
-use crate::network::Network;
 use crate::pipe::end;
 use crate::proxy::Proxy;
 use crate::reach::Reach;

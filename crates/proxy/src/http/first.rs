@@ -11,10 +11,10 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use hyper::header::HeaderName;
+use weft_network::Connection;
 
 use super::buffers::SMALL;
 use crate::budget::{Account, Charge};
-use crate::network::Connection;
 
 /// The least that is kept for a head.
 const LEAST: usize = 512;

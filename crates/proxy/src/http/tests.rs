@@ -7,11 +7,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use weft_ipc::{Places, Source};
+use weft_network::{Kernel, Network};
 
 use super::buffers::FIELD;
 use super::*;
-use crate::kernel::Kernel;
-use crate::network::Network;
 use crate::pipe::{Seen, end};
 use crate::reach::Reach;
 use crate::udp_forward::tests::Slow;

@@ -12,11 +12,11 @@ use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::ext::on_informational;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use weft_network::Connection;
 
 use super::Refusal;
 use super::buffers::Buffers;
 use crate::destination::Destination;
-use crate::network::Connection;
 
 /// Informational answers to one request. A server has a reason for two: 100 to a request that expects it, and
 /// 103. They are not passed on, so without a bound one server keeps the thread busy while no client sees any

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::time::sleep;
+use weft_network::{Datagrams, Later, Listener, Stats};
 
 use super::*;
-use crate::network::{Datagrams, Later, Listener, Stats};
 
 /// Addresses that end in 1 accept at once, in 2 refuse at once, in 3 accept after a second, and others are
 /// silent. The name `all` has all of `addresses`.

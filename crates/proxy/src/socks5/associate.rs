@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
+use weft_network::{Connection, Datagrams, Network, datagram};
 
 use super::message::{DATAGRAM_HEADER, Reply, parse_datagram, prepend_header};
 use crate::budget::{Account, Charge};
-use crate::datagram;
 use crate::destination::{Destination, Host};
 use crate::mapping::Peers;
-use crate::network::{Connection, Datagrams, Network};
 use crate::owner::{self, Owner, Senders};
 use crate::proxy::Proxy;
 

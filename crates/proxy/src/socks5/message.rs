@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use weft_ipc::Place;
+use weft_network::Connection;
 use zeroize::Zeroizing;
 
 use crate::access::Users;
 use crate::destination::Host;
-use crate::network::Connection;
 use crate::proxy::Proxy;
 
 const VERSION: u8 = 5;

@@ -6,10 +6,10 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::ReadBuf;
 use tokio::sync::Notify;
+use weft_network::{Connection, Later, Listener, LookUpError, Stats};
 
 use super::*;
 use crate::budget::Budget;
-use crate::network::{Connection, Later, Listener, LookUpError, Stats};
 
 /// What arrives at a socket, and who waits for it.
 #[derive(Default)]

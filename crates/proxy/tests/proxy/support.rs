@@ -20,7 +20,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use weft_lab::link::{self, LinkOptions};
 use weft_lab::{Namespace, content::Content};
-use weft_proxy::{Elsewhere, Kernel, Network, Options, Reach, Resolver, Server, StartError};
+use weft_network::{Kernel, MakeSocket, Network, Resolver};
+use weft_proxy::{Elsewhere, Options, Reach, Server, StartError};
 
 pub(crate) const FAR_V4: &str = "10.9.0.1";
 pub(crate) const FAR_V6: &str = "fd09::1";
@@ -158,7 +159,7 @@ impl Lab {
 }
 
 /// Makes sockets in a namespace by asking a thread in it, as the rootless tunnel asks a process.
-fn maker(namespace: &Namespace) -> weft_proxy::MakeSocket {
+fn maker(namespace: &Namespace) -> MakeSocket {
     type Asked = (Domain, Type, mpsc::Sender<std::io::Result<Socket>>);
     let (ask, asked) = mpsc::channel::<Asked>();
     let answer = move || {

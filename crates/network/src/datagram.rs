@@ -19,7 +19,7 @@ thread_local! {
 }
 
 /// Receives a datagram, with `headroom` bytes in front of it, and its source.
-pub(crate) async fn receive(socket: &dyn Datagrams, headroom: usize) -> io::Result<(Vec<u8>, SocketAddr)> {
+pub async fn receive(socket: &dyn Datagrams, headroom: usize) -> io::Result<(Vec<u8>, SocketAddr)> {
     poll_fn(|cx| {
         SHARED.with_borrow_mut(|shared| {
             let mut buffer = ReadBuf::new(shared);
@@ -34,6 +34,6 @@ pub(crate) async fn receive(socket: &dyn Datagrams, headroom: usize) -> io::Resu
 }
 
 /// Sends a datagram, once there is room for it.
-pub(crate) async fn send(socket: &dyn Datagrams, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+pub async fn send(socket: &dyn Datagrams, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
     poll_fn(|cx| socket.poll_send(cx, datagram, to)).await
 }
