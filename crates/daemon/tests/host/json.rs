@@ -27,8 +27,16 @@ fn add(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 fn documented(command: &str) -> Vec<(String, bool)> {
     let section =
         PAGE.split("\n## ").find(|section| section.starts_with(&format!("weft {command} --json\n")));
-    let lines = section.unwrap().lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    let fields = lines.map(|path| (path.replace("[]", ""), path.ends_with('?')));
+    let cells = section.unwrap().lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    // The first field of a row has its whole path, the others are beside it.
+    let fields = cells.flat_map(|(cell, _)| {
+        let parent = cell.split('`').next().and_then(|first| Some(first.rsplit_once('.')?.0));
+        cell.split("`, `").enumerate().map(move |(at, path)| match parent {
+            Some(parent) if at > 0 => format!("{parent}.{path}"),
+            _ => path.to_owned(),
+        })
+    });
+    let fields = fields.map(|path| (path.replace("[]", ""), path.ends_with('?')));
     fields.map(|(path, is_optional)| (format!(".{}", path.trim_matches(['?', '.'])), is_optional)).collect()
 }
 
