@@ -113,9 +113,9 @@ fn shown() -> Rules {
     Rules {
         full_tunnel: Some(FullTunnel {
             mark,
-            addresses: vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            addresses: vec!["10.0.0.2".parse().unwrap()],
             ipv4: true,
-            ipv6: true,
+            ipv6: false,
         }),
         kill_switch: Some(firewall::KillSwitch {
             own: OwnPackets::Marked(mark),
