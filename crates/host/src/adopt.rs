@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use weft_config::{Config, Hook, HookPhase};
 
 use super::execute::System as _;
 use super::kernel::Kernel;
-use super::programs::Hung;
 use super::record::{Owner, Record};
 use super::restore::DnsWatch;
 use super::step::Step;
@@ -102,7 +102,7 @@ impl Host {
             undone: Vec::new(),
             undone_firewall: Vec::new(),
             device_has_left: false,
-            hung: Hung::default(),
+            event: Instant::now(),
             is_told: false,
         };
         host.reserve((config, endpoints), mark_in_force, Some(plan))?;

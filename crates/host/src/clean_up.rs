@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Instant;
 
 use ipnet::IpNet;
 use weft_config::{HookPhase, InterfaceName, KillSwitch};
@@ -11,7 +12,7 @@ use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
 use super::plan::SRC_VALID_MARK;
-use super::programs::{self, Hung};
+use super::programs;
 use super::record::{Apart, Owner, Record, UNDERSTAND};
 use super::{Applied, HostError, Step, hooks, outside, sysctl};
 use crate::routes::{Family, FoundRule, Link, Netlink, Rule, RuleKind};
@@ -169,7 +170,7 @@ fn undo(
 ) -> Result<(), HostError> {
     let mut kernel = Kernel::new(Netlink::open()?, record.interface.clone());
     let work = || take_back(&record, &mut kernel, keep);
-    let (mut failures, kept, stuck) = programs::within(programs::OF_AN_END, &mut Hung::default(), work);
+    let (mut failures, kept, stuck) = programs::event(programs::OF_AN_EVENT, Instant::now(), work);
     match kept {
         None if stuck.is_empty() => write(None)?,
         Some(step) if stuck.is_empty() => write(Some(&record.of_kill_switch(step)))?,

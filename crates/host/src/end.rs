@@ -2,6 +2,7 @@
 //! record.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use weft_config::HookPhase;
 
@@ -26,6 +27,7 @@ impl Host {
     pub fn down(&mut self, keep: Keep) -> Vec<HostError> {
         let is_kept = |step: &&Step| keep == Keep::KillSwitch && clean_up::has_kill_switch(step);
         self.kernel.kept = self.applied.steps().iter().find(is_kept).cloned();
+        self.event = Instant::now();
         let mut failures = self.undo();
         if !failures.is_empty() {
             // The kernel may have been out of memory for a moment, or another program busy.
@@ -43,11 +45,7 @@ impl Host {
 
     /// Undoes all steps. A program that hangs is called once in an end.
     fn undo(&mut self) -> Vec<HostError> {
-        let mut hung = std::mem::take(&mut self.hung);
-        let failures =
-            programs::within(programs::OF_AN_END, &mut hung, || self.applied.undo(&mut self.kernel));
-        self.hung = hung;
-        failures
+        programs::event(programs::OF_AN_EVENT, self.event, || self.applied.undo(&mut self.kernel))
     }
 
     /// Removes the device, even if other processes hold it. A failure is logged too.

@@ -34,13 +34,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft_config::device::DeviceState;
 use weft_config::{Config, Hook, InterfaceName, Location, Notice, Warning};
 use weft_ipc::runtime_dir::{self, runtime_dir};
 
-use crate::programs::Hung;
 use crate::resolve::Tunnel;
 use crate::routes::{Family, Link, Netlink};
 
@@ -105,7 +104,7 @@ pub use outside::{repair_dns, without_rules};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
 pub use platform::Process;
 pub use predecessor::{wait_for_predecessor, wait_for_release};
-pub use programs::once_more;
+pub use programs::{hung_programs, once_more};
 pub use record::{Owner, Record, record_path, refuse_elsewhere};
 pub use restore::{DnsPast, Undone};
 pub use save::{SaveError, save, save_running};
@@ -158,8 +157,8 @@ pub struct Host {
     undone_firewall: Vec<Undone>,
     /// Whether the device was deleted, or moved to another network namespace.
     device_has_left: bool,
-    /// The programs that hung in the start, the change or the end that is under way.
-    hung: Hung,
+    /// When the start or the end began that is under way: what has hung in it is not called again.
+    event: Instant,
     /// Whether [`Self::down`] has told what could not be undone.
     is_told: bool,
 }
@@ -213,11 +212,11 @@ impl Host {
         let mut kept = None;
         let mut stuck = Vec::new();
         let mut known = BTreeMap::new();
-        let mut hung = Hung::default();
+        let event = Instant::now();
         if let Some(left) = left {
             tracing::info!(%interface, "taking back what a daemon left behind");
             let failures;
-            (failures, kept, stuck) = programs::within(programs::OF_AN_END, &mut hung, || {
+            (failures, kept, stuck) = programs::event(programs::OF_AN_EVENT, event, || {
                 clean_up::take_back(&left, &mut kernel, Keep::KillSwitch)
             });
             for failure in failures {
@@ -267,7 +266,7 @@ impl Host {
             undone: Vec::new(),
             undone_firewall: Vec::new(),
             device_has_left: false,
-            hung,
+            event,
             is_told: false,
         };
         host.reserve((config, endpoints), 0, Some(plan))?;
@@ -394,13 +393,10 @@ impl Host {
             self.record.dns = Some(self.kernel.dns_record(wanted)?);
         }
         self.write()?;
-        let mut hung = std::mem::take(&mut self.hung);
-        let done = programs::within(Duration::MAX, &mut hung, || {
+        programs::event(Duration::MAX, self.event, || {
             let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
             self.conclude(done)
-        });
-        self.hung = hung;
-        done
+        })
     }
 
     /// Ends a start. Until it cannot fail any more, a kill switch that was there before is kept.
@@ -421,7 +417,8 @@ impl Host {
         let plan = self.choose((config, endpoints), self.plan.mark, None, Self::write_before)?;
         let again = self.to_do_again(&plan);
         self.forget_undone(&again);
-        let changes = programs::within(Duration::MAX, &mut Hung::default(), || self.carry_out(plan))?;
+        let work = || self.carry_out(plan);
+        let changes = programs::event(programs::OF_AN_EVENT, Instant::now(), work)?;
         Ok(changes + self.restore_connected(again))
     }
 
@@ -441,7 +438,7 @@ impl Host {
     /// Brings the system to another plan.
     fn change_to(&mut self, plan: Plan) -> Result<usize, HostError> {
         self.write_before(&plan)?;
-        programs::within(Duration::MAX, &mut Hung::default(), || self.carry_out(plan))
+        programs::change(|| self.carry_out(plan))
     }
 
     /// Brings the system to another plan, of which the record has the steps already.

@@ -1,10 +1,12 @@
 //! Translates what a plan asks of the name servers and the packet filter into calls of the modules that set
 //! them.
 
+use std::time::Instant;
+
 use weft_config::{Dns, InterfaceName, KillSwitch};
 
 use super::step::Firewall;
-use super::{HostError, netns};
+use super::{HostError, netns, programs};
 use crate::dns::{self, Choice};
 use crate::firewall::{self, Contents, FirewallError, FullTunnel, Local, OwnPackets, Recognises, Rules};
 use crate::routes::{Family, Link};
@@ -145,13 +147,18 @@ pub(super) fn unrecorded_firewall(
     if !is_own && !firewall::OUTLIVE_THE_MACHINE && netns::has_device(interface.as_str()) {
         return Ok(None);
     }
-    match firewall::present(interface) {
+    let present = programs::event(programs::OF_AN_EVENT, Instant::now(), || firewall::present(interface));
+    match present {
         Ok(present) if present.is_empty() => Ok(None),
         Ok(present) => {
             let kill_switch = if present.blocked.is_some() { KillSwitch::On } else { KillSwitch::Off };
             Ok(Some(Firewall { kill_switch, ..Firewall::default() }))
         }
         Err(error) if firewall::OUTLIVE_THE_MACHINE => Err(failed(error)),
+        // The program that would say it hangs: it is told where the rules cannot be removed.
+        Err(FirewallError::Timeout { .. }) => {
+            Ok(Some(Firewall { kill_switch: KillSwitch::On, ..Firewall::default() }))
+        }
         Err(error) => {
             tracing::debug!("{error}");
             Ok(None)

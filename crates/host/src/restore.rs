@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::execute::{Outcome, System as _};
-use super::programs::{self, Hung};
+use super::programs;
 use super::{FOLLOWS_ENDPOINTS, Host, Plan, Step, sysctl};
 use crate::network::NetworkChange;
 use crate::routes::{DeviceState, Family, MAIN_TABLE, RouteError, RuleKind, has_connected_route};
@@ -268,7 +268,7 @@ impl Host {
         };
         let gone: Vec<Step> = self.applied.steps().iter().filter(is_gone).cloned().collect();
         // A change of the configuration and the end wait for it.
-        let failures = programs::within(programs::OF_AN_END, &mut Hung::default(), || self.restore(&gone));
+        let failures = programs::restoration(|| self.restore(&gone));
         let are_there = failures.is_empty();
         self.undone_firewall =
             failures.into_iter().map(|(step, why)| Undone::Step(step, Some(why))).collect();

@@ -422,6 +422,60 @@ fn a_record_that_resolvconf_loses_is_set_again() {
 }
 
 #[test]
+fn a_program_that_hangs_holds_up_neither_the_kill_switch_nor_the_end_and_is_named() {
+    if !here::tun_permitted() || !here::installed(&["nft"]) {
+        return;
+    }
+    with_name_server(&Records::default(), || {
+        mounts::empty("/var/lib").unwrap();
+        let machine = Machine::new();
+        resolvconf(&machine);
+        // It notes each of its calls, and hangs in a process of its own while there is a file `hangs`.
+        let script = fs::read_to_string(machine.path("bin/resolvconf")).unwrap();
+        let hangs = "dir=\"${0%/*}\"; echo $1 >> \"$dir/calls\"\n\
+                     [ ! -e \"$dir/hangs\" ] || { sleep 1000 & echo $! >> \"$dir/children\"; wait; }\n";
+        machine.program("resolvconf", &script.replacen('\n', &format!("\n{hangs}"), 1));
+        let directory = machine.root.path();
+        let daemon = up_to("192.0.2.1:51820", directory, "DNS = 10.77.0.2\n# weft: KillSwitch = on");
+        wait_for_endpoint(directory, "192.0.2.1:51820");
+        until("the name server is set", is_ours);
+        let lines = |name: &str| fs::read_to_string(machine.path("bin").join(name)).unwrap_or_default();
+        let called = || lines("calls").lines().count();
+        fs::write(machine.path("bin/hangs"), "").unwrap();
+        let before = called();
+        write_over("nameserver 192.0.2.66\n");
+        until("it is called", || called() > before);
+        let nft = |words: &[&str]| Command::new("nft").args(words).output().unwrap();
+        assert!(nft(&["flush", "ruleset"]).status.success());
+        until("the kill switch is back", || {
+            String::from_utf8_lossy(&nft(&["list", "tables"]).stdout).contains(NAME)
+        });
+        let status = ["status", NAME, "--json", "--sample", "0"];
+        until("it is named", || {
+            said(directory, &status, "/interfaces/0/findings", "program_hangs")
+                .is_some_and(|said| said.contains("bin/resolvconf"))
+        });
+        // By what looks after DNS, the daemon's end, and the command.
+        assert_eq!(called(), before + 1, "{}", lines("calls"));
+        let output = weft(directory).args(["down", NAME]).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("resolvconf -d"), "{told}");
+        assert!(called() <= before + 3, "{}", lines("calls"));
+        drop(daemon);
+        until("nothing of it is left", || {
+            let is_there = |id: &str| {
+                fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+            };
+            !lines("children").lines().any(is_there)
+        });
+        fs::remove_file(machine.path("bin/hangs")).unwrap();
+        assert!(weft(directory).args(["down", NAME]).status().unwrap().success());
+        assert!(!is_ours());
+    });
+}
+
+#[test]
 fn an_exclusive_interface_of_another_program_is_told_and_a_reload_comes_before_it() {
     with_own_etc(Some(Resolvconf::Openresolv), |machine| {
         let directory = machine.root.path();

@@ -148,7 +148,7 @@ pub fn rules_of_others(set: &Contents) -> Result<Vec<String>, FirewallError> {
         others.retain(|rule| !rules.contains(rule));
         if !others.is_empty() {
             let listing =
-                nft::run(&["-a", "list", "table", table.family.as_str(), &table.name], Vec::new(), &action)?;
+                nft::run(&["-a", "list", "table", table.family.as_str(), &table.name], &[], &action)?;
             let handles: Vec<u64> = others.iter().map(|rule| rule.handle).collect();
             commands.extend(commands_of(table, &handles, &listing));
         }
@@ -243,7 +243,7 @@ fn transact(arguments: &[&str], rules: &Rules, action: &str) -> Result<(), Firew
     if script.is_empty() {
         return Ok(());
     }
-    match nft::run(arguments, script.into_bytes(), action) {
+    match nft::run(arguments, &script.into_bytes(), action) {
         // The transaction creates every object that it names, so what is not found is an expression that the
         // kernel does not have.
         Err(FirewallError::Refused { action, message, .. }) if message.contains(NOT_FOUND) => {
@@ -299,7 +299,7 @@ fn tables_of(interface: &InterfaceName) -> [Table; 3] {
 /// Returns how many packets the kill switch of a table has blocked, if the table has one.
 fn blocked(table: &Table) -> Result<Option<u64>, FirewallError> {
     let action = format!("read the firewall's table {table}");
-    let listing = nft::run(&["list", "table", table.family.as_str(), &table.name], Vec::new(), &action);
+    let listing = nft::run(&["list", "table", table.family.as_str(), &table.name], &[], &action);
     match listing {
         Ok(listing) => Ok(blocked_in(&listing)),
         // It was removed meanwhile.

@@ -87,7 +87,7 @@ pub(super) struct Pf<P> {
 
 impl Pfctl for Program {
     fn run(&self, arguments: &[&str], input: &str, action: &str) -> Result<Ended, FirewallError> {
-        self.run(arguments, input.into(), action)
+        self.run(arguments, input.as_bytes(), action)
     }
 }
 

@@ -8,11 +8,11 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use weft_config::InterfaceName;
 use weft_config::exit::Code;
+use weft_config::{Dns, InterfaceName};
 
 use super::super::execute::System as _;
-use super::super::{Host, Step};
+use super::super::{Host, Step, programs};
 use crate::dns::{Method, Overruled, Record, Seen, System};
 
 /// How often DNS is set again at once within [`WINDOW`]: a laptop that changes its network has a few such
@@ -99,8 +99,17 @@ impl Host {
         let pause = if record.method == Method::Resolved { PAUSE_BETWEEN_QUESTIONS } else { PAUSE };
         let due = now + pause;
         self.dns_watch.due = Some(due);
+        // What is asked of weft meanwhile does not wait for two programs.
+        if now.checked_sub(PAUSE).is_some_and(programs::has_hung_since) {
+            return Some(due);
+        }
+        programs::look(|| self.look_at_dns(&record, wanted, now));
+        Some(due)
+    }
+
+    fn look_at_dns(&mut self, record: &Record, wanted: Dns, now: Instant) {
         let unseen = self.dns_watch.unseen.take();
-        match self.kernel.resolver.look(&self.plan.interface, &record) {
+        match self.kernel.resolver.look(&self.plan.interface, record) {
             Ok(Seen::InForce) => self.dns_watch.past = None,
             Ok(Seen::Overruled(overruled)) => self.dns_watch.past = Some(DnsPast::Overruled(overruled)),
             Ok(Seen::Replaced(by)) => self.set_dns_again(&Step::Dns(wanted), &by, now),
@@ -113,7 +122,6 @@ impl Host {
                 self.dns_watch.unseen = Some(error);
             }
         }
-        Some(due)
     }
 
     /// Returns why DNS is not in force, if that is known.
@@ -123,8 +131,8 @@ impl Host {
 
     /// Reports whether a reload has to set DNS again. Looks at once.
     pub(in super::super) fn is_dns_undone(&self) -> bool {
-        let seen =
-            self.kernel.dns.as_ref().map(|record| self.kernel.resolver.look(&self.plan.interface, record));
+        let look = |record| programs::look(|| self.kernel.resolver.look(&self.plan.interface, record));
+        let seen = self.kernel.dns.as_ref().map(look);
         !matches!(seen, None | Some(Ok(Seen::InForce)))
     }
 

@@ -34,6 +34,7 @@ impl Supervisor {
         let due = host.look_after_dns(Instant::now())?;
         let past = host.dns_past().cloned().map(|past| finding(&Misrouted::Dns(past)));
         self.dns_past.tell(past.into_iter().collect(), &self.managed);
+        self.tell_of_undone();
         Some(due)
     }
 }

@@ -21,7 +21,13 @@ impl Supervisor {
     /// Tells what is undone now.
     pub(super) fn tell_of_undone(&mut self) {
         let Some(host) = self.daemon.host() else { return };
-        let found = findings(host, &self.config.interface.name);
+        let mut found = findings(host, &self.config.interface.name);
+        found.extend(weft_host::hung_programs().into_iter().map(|program| {
+            let says = format!("{program} did not end in time: what weft needs it for may not be done");
+            let advice =
+                format!("run `{program}` by hand to see what it waits for; weft tries it again in a minute");
+            Finding::new("program_hangs", Level::Warning, says).advise(advice)
+        }));
         self.undone.tell(found, &self.managed);
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn privilege() -> &'static str {
 }
 
 /// Runs nft with these arguments and returns its answer.
-pub(super) fn run(arguments: &[&str], input: Vec<u8>, action: &str) -> Result<String, FirewallError> {
+pub(super) fn run(arguments: &[&str], input: &[u8], action: &str) -> Result<String, FirewallError> {
     let ended = NFT.run(arguments, input, action)?;
     if ended.is_success {
         Ok(String::from_utf8_lossy(&ended.answer).into_owned())
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_names_its_package() {
         let absent = Program { name: "nft-that-is-not-there", elsewhere: ["/none/nft"; 2], ..NFT };
-        let missing = absent.run(&[], Vec::new(), "do it").unwrap_err();
+        let missing = absent.run(&[], &[], "do it").unwrap_err();
         assert!(matches!(missing, FirewallError::Missing { .. }), "{missing:?}");
         assert!(missing.to_string().contains("install the package nftables"));
     }

@@ -1,11 +1,13 @@
 //! Runs the programs of the system, and reads the kernel's routing table by sysctl(3).
 
 use std::io;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use super::commands::{Answer, Call};
 use super::message::{Layout, Message, messages};
 use super::{Machine, Programs};
+use crate::programs;
 use crate::routes::tables::Configurator;
 use crate::routes::{FoundRoute, MAIN_TABLE, RouteError, Via};
 
@@ -14,6 +16,8 @@ pub(crate) const LAYOUT: Layout = super::message::FREEBSD;
 #[cfg(target_os = "macos")]
 pub(crate) const LAYOUT: Layout = super::message::MACOS;
 
+/// How long a call may take: it takes milliseconds, and seconds on a machine that is busy.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The table grows between two calls, of which the first tells its size.
 const ATTEMPTS: usize = 5;
 
@@ -33,14 +37,14 @@ impl Machine for System {
     fn run(&self, call: &Call) -> io::Result<Answer> {
         let mut command = Command::new(call.program);
         // The texts that are looked for are English.
-        command.args(&call.arguments).stdin(Stdio::null()).env("LC_ALL", "C");
+        command.args(&call.arguments).env("LC_ALL", "C");
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{path}:/sbin:/usr/sbin"));
-        let output = command.output()?;
+        let ended = programs::call(call.program, TIMEOUT, |time| programs::run(command, &[], time))?;
         Ok(Answer {
-            is_success: output.status.success(),
-            output: String::from_utf8_lossy(&output.stdout).into_owned(),
-            errors: String::from_utf8_lossy(&output.stderr).into_owned(),
+            is_success: ended.status.success(),
+            output: String::from_utf8_lossy(&ended.answer).into_owned(),
+            errors: String::from_utf8_lossy(&ended.complaint).into_owned(),
         })
     }
 
