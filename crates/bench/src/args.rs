@@ -5,7 +5,6 @@ use clap::Args;
 
 use crate::implementation::{Implementation, PeerCommand, Side, WeftCommand};
 
-/// How long and how often.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct TimeArgs {
     /// How long each measurement takes, in seconds.
@@ -16,7 +15,6 @@ pub(crate) struct TimeArgs {
     pub(crate) rounds: u32,
 }
 
-/// The implementations to measure, how long and how often.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SideArgs {
     /// Another implementation: a name, and a command that makes the interface `{interface}`, stays in the

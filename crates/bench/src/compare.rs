@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use weft_lab::emulator::LinkSpec;
 
-use self::case::{ALL, Case};
+use self::case::Case;
 use self::rounds::Plan;
 use crate::args::SideArgs;
 use crate::implementation::{Implementation, Kind, Side};
@@ -16,21 +16,19 @@ mod bench;
 pub(crate) mod case;
 mod iperf;
 mod measure;
-mod ping;
 pub(crate) mod rounds;
 mod stream;
 
 /// The name of the bare link in tables.
 pub(crate) const BARE: &str = "no tunnel";
 
-/// The arguments of `weft-bench compare`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CompareArgs {
     #[command(flatten)]
     pub(crate) sides: SideArgs,
-    /// What to measure, or `all`; can be given more than once, or with commas. See the list below.
-    #[arg(long = "case", value_name = "NAME", value_delimiter = ',', value_parser = parse_cases)]
-    named: Vec<Cases>,
+    /// What to measure; can be given more than once, or with commas. See the list below.
+    #[arg(long = "case", value_name = "NAME", value_delimiter = ',')]
+    cases: Vec<Case>,
     /// Join the ends by an emulated link instead of a veth: keys and values with commas between them, such as
     /// rate=200mbit (whole Ethernet frames; without it no limit), delay=5ms (one way),
     /// queue=bdp|64kib|100p|20ms (drop-tail; bdp is rate × 2 × delay), loss=0.1%, reorder=0.5% (the share of
@@ -45,46 +43,24 @@ pub(crate) struct CompareArgs {
     pub(crate) bare: bool,
 }
 
-/// The cases that one value of `--case` selects.
-#[derive(Clone, Debug)]
-struct Cases(Vec<Case>);
-
-fn parse_cases(text: &str) -> Result<Cases, &'static str> {
-    Ok(Cases(if text == "all" { Case::all() } else { vec![text.parse()?] }))
-}
-
 /// Returns the list of the cases, for the help.
 pub(crate) fn help() -> String {
     format!(
-        "Cases, with other numbers if you like; unless some are named, all but connections-N and stream-N:\n  {ALL}\n\n\
-         Examples:\n  weft-bench compare\n  weft-bench compare 'go=/opt/wireguard-go -f {{interface}}' \
+        "Cases, all unless some are named:\n  {}\n\nExamples:\n  weft-bench compare\n  weft-bench compare 'go=/opt/wireguard-go -f {{interface}}' \
          'boringtun=boringtun-cli -f {{interface}}'\n  weft-bench compare --alone --weft 'inline=--tun-threads 0' \
          --weft 'threads=--tun-threads 1' --case tcp-1\n  weft-bench compare --alone --bare --link \
-         rate=200mbit,delay=10ms --case tcp-1"
+         rate=200mbit,delay=10ms --case tcp-1",
+        Case::names()
     )
 }
 
-impl CompareArgs {
-    /// Returns the selected cases without duplicates.
-    pub(crate) fn cases(&self) -> Vec<Case> {
-        let mut cases = Vec::new();
-        for case in self.named.iter().flat_map(|cases| &cases.0) {
-            if !cases.contains(case) {
-                cases.push(*case);
-            }
-        }
-        if cases.is_empty() { Case::default_set() } else { cases }
-    }
-}
-
-/// Measures and prints the report.
 pub(crate) fn run(args: &CompareArgs, json: bool) -> Result<()> {
     let bare = args.bare.then(|| Side::new(BARE, Implementation::Bare));
     let times = args.sides.times;
     let sides = args.sides.sides()?.into_iter().chain(bare).collect();
     let plan = Plan {
         sides,
-        cases: args.cases(),
+        cases: if args.cases.is_empty() { Case::all() } else { args.cases.clone() },
         link: args.link.clone(),
         link_name: String::new(),
         control: args.congestion.clone(),

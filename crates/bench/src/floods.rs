@@ -1,9 +1,9 @@
-//! `weft-bench floods`: the service that a gateway's peers get while a stranger, or one of them, floods it.
+//! `weft-bench floods`: the service that a gateway's peers get while a stranger floods it.
 //!
 //! ```text
 //!   client  eth0 ─── to-client   gateway   to-attacker ─── eth0  attacker
-//!     TCP at a pace, pings,      a daemon with            frames from any source, or
-//!     strangers with right keys  all peers                a peer that scans
+//!     TCP at a pace, pings,      a daemon with            frames from any source
+//!     strangers with right keys  all peers
 //! ```
 //!
 //! Every measurement starts its daemons, so that the aftermath of a flood, above all used-up credit, does not
@@ -15,7 +15,7 @@ use anyhow::Result;
 use clap::Args;
 
 use self::attack::{Attack, Kind, defaults};
-use self::figures::{FIRST_LOST, HANDSHAKES, MBIT, NOT_IN, RATIO, SENT, TRIES, TURN};
+use self::measure::{HANDSHAKES, MBIT, NOT_IN, RATIO, SENT, TRIES};
 use crate::args::{SideArgs, turns};
 use crate::implementation::{self, Implementation, Kind as SideKind, Side};
 use crate::interrupt::Interrupt;
@@ -25,14 +25,10 @@ use crate::site::check_permission;
 use crate::worker::Worker;
 
 pub(crate) mod attack;
-pub(crate) mod attacker;
-mod figures;
 pub(crate) mod load;
 mod measure;
 pub(crate) mod pinger;
-mod scanner;
 pub(crate) mod site;
-mod visitors;
 
 /// Target: TCP keeps at least this share of its speed at rest beside an attack.
 const KEPT: f64 = 0.95;
@@ -43,7 +39,6 @@ const ALIKE: f64 = 0.8;
 /// A flood below this share of its requested rate is noted.
 const FULL_RATE: f64 = 0.9;
 
-/// The arguments of `weft-bench floods`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FloodsArgs {
     #[command(flatten)]
@@ -57,7 +52,6 @@ pub(crate) struct FloodsArgs {
     pub(crate) busy: u32,
 }
 
-/// Returns the attacks and examples for the command's help.
 pub(crate) fn help() -> String {
     format!(
         "{}\n\nExamples:\n  weft-bench floods\n  weft-bench floods --alone --weft old=/tmp/weft --weft new=target/release/weft \\\n    \
@@ -66,11 +60,10 @@ pub(crate) fn help() -> String {
     )
 }
 
-/// Measures and prints the report.
 pub(crate) fn run(args: &FloodsArgs, json: bool) -> Result<()> {
     check_permission()?;
     let sides = args.sides.sides()?;
-    implementation::check(&sides, [])?;
+    implementation::check(&sides)?;
     // All gateways have the same client: a slow client would make its gateway look slow.
     let client = match implementation::weft_beside_this()? {
         path if path.is_file() => Implementation::Weft { path, arguments: Vec::new() },
@@ -115,7 +108,7 @@ pub(crate) fn run(args: &FloodsArgs, json: bool) -> Result<()> {
     for attack in &attacks {
         for name in of(SideKind::Weft) {
             judge(&mut report, &attacks, *attack, name);
-            for other in of(SideKind::Other).filter(|_| attack.is_of_stranger()) {
+            for other in of(SideKind::Other).filter(|_| !attack.kind.is_aimed()) {
                 let attack = attack.to_string();
                 report.compare([&attack, name], [&attack, other], MBIT, Some(Wanted::RatioAtLeast(AS_MUCH)));
             }
@@ -138,14 +131,8 @@ fn judge(report: &mut Report, attacks: &[Attack], attack: Attack, name: &str) {
         }
     } else {
         report.require(of, RATIO, Wanted::MedianAtLeast(KEPT));
-    }
-    if attack.is_of_stranger() {
         report.require(of, PING_P99, Wanted::MedianAtMost(5.0));
         report.require_if_measured(of, HANDSHAKES, Wanted::MedianAtMost(10.0));
-    }
-    if attack.kind == Kind::Scan {
-        report.require_if_measured(of, TURN, Wanted::MedianAtMost(3.0));
-        report.require(of, FIRST_LOST, Wanted::AtMost(0.0));
     }
     report.require(of, NOT_IN, Wanted::AtMost(0.0));
     // The first initiation and two retries.

@@ -13,7 +13,7 @@ use weft_report::StatusReport;
 use weft_report::control_socket::Client;
 
 use crate::interrupt::Interrupt;
-use crate::machine::{self, Tool, Usage};
+use crate::machine::Usage;
 use crate::site::{Interface, MTU};
 
 mod named;
@@ -51,27 +51,13 @@ impl Side {
     }
 }
 
-/// Returns an error if two sides have the same name, by which their figures would be mixed, or if a program
-/// is missing.
-pub(crate) fn check(sides: &[Side], tools: impl IntoIterator<Item = Tool>) -> Result<()> {
+/// Returns an error if two sides have the same name, by which their figures would be mixed.
+pub(crate) fn check(sides: &[Side]) -> Result<()> {
     let mut seen = BTreeSet::new();
-    for Side { name, .. } in sides {
+    sides.iter().try_for_each(|Side { name, .. }| {
         ensure!(seen.insert(name), "{name} occurs twice: give each a different name");
-    }
-    let others = sides.iter().filter_map(|side| match &side.implementation {
-        Implementation::Other(command) => Some(command.program()),
-        _ => None,
-    });
-    let others: Vec<&str> = others.collect();
-    machine::check_installed(tools.into_iter().chain(others.first().map(|_| machine::WG)))?;
-    match others.into_iter().find(|program| !machine::is_installed(program.as_ref())) {
-        Some("wireguard-go") => bail!(
-            "wireguard-go is not installed (Debian: apt-get install wireguard-go, though newer ones are faster); \
-             another one can be named, as in 'go=/opt/wireguard-go -f {{interface}}'"
-        ),
-        Some(program) => bail!("there is no program {program}: name one that is installed, or its path"),
-        None => Ok(()),
-    }
+        Ok(())
+    })
 }
 
 /// An implementation under test.
@@ -108,9 +94,8 @@ impl Implementation {
 
     fn kind(&self) -> Kind {
         match self {
-            Self::Weft { .. } => Kind::Weft,
+            Self::Weft { .. } | Self::Rootless(_) => Kind::Weft,
             Self::Other(_) => Kind::Other,
-            Self::Rootless(rootless) => rootless.kind(),
             Self::Bare => Kind::Bare,
         }
     }
@@ -234,17 +219,14 @@ impl Daemon {
         check_runs(&self.process)
     }
 
-    /// Returns weft's status report; `None` if it is no weft, or does not answer.
     pub(crate) fn status(&self) -> Option<StatusReport> {
         Client::connect_in(&self.runtime, &self.interface).ok()?.status().ok()
     }
 
-    /// Returns its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.process.pid().as_raw().cast_unsigned()
     }
 
-    /// Reads the usage of all its processes.
     pub(crate) fn usage(&self) -> Result<Usage> {
         let usage = Usage::of(self.id())?;
         self.tunnel.map_or(Ok(usage), |process| Ok(usage.and(Usage::of(process)?)))

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Poll interval of waits.
 const TICK: Duration = Duration::from_millis(20);
 
 /// The error of work that a signal interrupted.
@@ -32,6 +31,17 @@ impl Interrupt {
         &self,
         what: &str,
         limit: Duration,
+        condition: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.wait_closely(what, limit, TICK, condition)
+    }
+
+    /// Does the same as [`Self::wait_for`], and looks every `tick`.
+    pub(crate) fn wait_closely<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        tick: Duration,
         mut condition: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
         let start = Instant::now();
@@ -43,7 +53,7 @@ impl Interrupt {
             if start.elapsed() >= limit {
                 bail!("{what}: not within {} s", limit.as_secs());
             }
-            std::thread::sleep(TICK);
+            std::thread::sleep(tick);
         }
     }
 

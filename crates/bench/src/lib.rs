@@ -26,7 +26,6 @@ mod status;
 mod topology;
 mod worker;
 
-/// Runs the command of this process's command line.
 pub fn main() -> ExitCode {
     match cli::run(&cli::Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,15 +1,12 @@
 //! The machine and its processes: descriptions, CPU time, memory, installed programs.
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use serde::Serialize;
 
-/// The machine of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
@@ -85,7 +82,6 @@ impl Usage {
         Ok(usage)
     }
 
-    /// Returns the sum with that of another process.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             cpu: self.cpu + other.cpu,
@@ -94,7 +90,6 @@ impl Usage {
         }
     }
 
-    /// Returns the difference to `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             cpu: self.cpu.saturating_sub(earlier.cpu),
@@ -104,12 +99,10 @@ impl Usage {
     }
 }
 
-/// Returns the peak resident memory of a process in MiB.
 pub(crate) fn peak_rss_mib(process: u32) -> Result<f64> {
     memory_mib(process, "VmHWM")
 }
 
-/// Returns the resident memory of a process in MiB.
 pub(crate) fn rss_mib(process: u32) -> Result<f64> {
     memory_mib(process, "VmRSS")
 }
@@ -121,42 +114,7 @@ fn memory_mib(process: u32, name: &str) -> Result<f64> {
     Ok(kib as f64 / 1024.0)
 }
 
-/// Returns a number from the text of `/proc/PID/status`.
 fn number(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse().ok()
-}
-
-/// A program, and the Debian package that contains it.
-pub(crate) type Tool = (&'static str, &'static str);
-
-pub(crate) const IPERF3: Tool = ("iperf3", "iperf3");
-pub(crate) const PING: Tool = ("ping", "iputils-ping");
-pub(crate) const WG: Tool = ("wg", "wireguard-tools");
-/// What `rootless` needs.
-pub(crate) const ROOTLESS: [Tool; 3] = [IPERF3, ("setpriv", "util-linux"), ("curl", "curl")];
-
-/// Returns an error that names the programs that are not installed, and their packages.
-pub(crate) fn check_installed(needed: impl IntoIterator<Item = Tool>) -> Result<()> {
-    let mut missing: Vec<Tool> =
-        needed.into_iter().filter(|(program, _)| !is_installed(program.as_ref())).collect();
-    missing.sort_unstable();
-    missing.dedup();
-    let (programs, packages): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
-    if !programs.is_empty() {
-        bail!("not installed: {} (Debian: apt-get install {})", programs.join(", "), packages.join(" "));
-    }
-    Ok(())
-}
-
-/// Reports whether a program of this name, or at this path, can be started.
-pub(crate) fn is_installed(program: &Path) -> bool {
-    let is_program = |path: &Path| {
-        path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-    };
-    if program.components().count() > 1 {
-        return is_program(program);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| is_program(&directory.join(program)))
 }

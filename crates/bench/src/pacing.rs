@@ -38,7 +38,6 @@ impl Ledger {
         Self { run, lanes, sent: AtomicU64::new(0), passed: AtomicU64::new(0), arrived: AtomicU64::new(0) }
     }
 
-    /// Returns the run number that packets of this run carry.
     pub(crate) fn run(&self) -> u32 {
         self.run
     }
@@ -49,7 +48,6 @@ impl Ledger {
         self.lanes.get(lane).map_or(0, |lane| lane.sent.fetch_add(count, Relaxed))
     }
 
-    /// Records the arrival of a packet.
     pub(crate) fn arrived(&self, run: u32, lane: usize, number: u64) {
         let Some(lane) = self.lanes.get(lane).filter(|_| run == self.run) else { return };
         lane.arrived.fetch_add(1, Relaxed);
@@ -77,17 +75,14 @@ impl Ledger {
         self.sent.load(Relaxed).saturating_sub(self.passed.load(Relaxed))
     }
 
-    /// Returns how many packets were sent so far.
     pub(crate) fn sent_so_far(&self) -> u64 {
         self.sent.load(Relaxed)
     }
 
-    /// Returns how many packets have arrived so far.
     pub(crate) fn arrived_so_far(&self) -> u64 {
         self.arrived.load(Relaxed)
     }
 
-    /// Returns the packets received so far, by lane.
     pub(crate) fn arrived_by_lane(&self) -> Vec<u64> {
         self.lanes.iter().map(|lane| lane.arrived.load(Relaxed)).collect()
     }
@@ -162,7 +157,6 @@ impl Windows {
         None
     }
 
-    /// Reports whether a lane may send.
     pub(crate) fn has_room(&mut self, ledger: &Ledger, number: usize) -> bool {
         let (Some(Bounds { all, each, lost }), Some(lane)) = (self.bounds, ledger.lanes.get(number)) else {
             return true;

@@ -11,22 +11,20 @@
 //! a sender knows which packets have arrived and keeps a window, as TCP does, so that losses are caused by
 //! the gateway. All gateways come up, then each round measures them in turn.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use self::gateway::{Gateway, Roster};
+use self::gateway::Roster;
 use self::measure::{Direction, JAIN, LOST, Load, SLOWEST, Stand};
 use self::task::Shape;
 use crate::args::{SideArgs, turns};
 use crate::implementation::{self, Side};
 use crate::interrupt::Interrupt;
-use crate::machine::{Usage, peak_rss_mib, rss_mib};
-use crate::pacing::Ledger;
-use crate::report::{CPU, Figure, GBIT, IDLE_CPU, PING_P99, PINGS_LOST, Report, Sample, WAKE_UPS, Wanted};
+use crate::machine::{peak_rss_mib, rss_mib};
+use crate::report::{CPU, Figure, GBIT, PING_P99, PINGS_LOST, Report, Sample, Wanted};
 use crate::site;
-use crate::stats::Summary;
 
 pub(crate) mod client;
 pub(crate) mod gateway;
@@ -38,17 +36,9 @@ pub(crate) mod socket;
 mod swarm;
 mod task;
 
-/// Shortest idle measurement: WireGuard's timers are seconds apart.
-const REST: Duration = Duration::from_secs(5);
-/// Wait before an idle measurement: after traffic WireGuard may still send a keepalive within 10 s
-/// (whitepaper, section 6.5), and the other end may start a handshake 15 s after its last answer.
-const KEEPALIVE: Duration = Duration::from_secs(17);
 /// Peers that share the gateway with a flooding one.
 const EQUALS: usize = 16;
-/// Number of UAPI dumps.
-const DUMPS: usize = 5;
 const DIRECTIONS: [Direction; 2] = [Direction::Upload, Direction::Download];
-const IDLENESS: &str = "memory and idleness";
 /// Ports of the gateway: two sinks, of which the second one is for the flooding peer, and an echo.
 const SINK: u16 = 4000;
 const HEAVY_SINK: u16 = 4003;
@@ -56,14 +46,11 @@ const ECHO: u16 = 4001;
 /// Port of the clients.
 const CLIENT: u16 = 4002;
 
-const SECONDS: Figure = Figure::new("seconds", "seconds", 2);
-const MEMORY: Figure = Figure::new("rss_mib", "RSS MiB", 1);
 /// The Gbit/s that the gateway carries for the peer beside the others.
 const OTHER: Figure = Figure::new("other_gbit_per_second", "the other", 3);
 /// The speed divided by the speed alone, or by the fair share if that is less: 1 is full service.
 const KEPT: Figure = Figure::new("kept", "kept", 2);
 
-/// The arguments of `weft-bench peers`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PeersArgs {
     #[command(flatten)]
@@ -75,7 +62,7 @@ pub(crate) struct PeersArgs {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) active: u32,
     /// What to measure, with commas between them. Handshakes are always made.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "throughput,idle,dump,fairness")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "throughput,fairness")]
     pub(crate) work: Vec<Work>,
     /// Packets that a peer sends one behind the other before the next one does, as one segmented send.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=44))]
@@ -85,27 +72,21 @@ pub(crate) struct PeersArgs {
     pub(crate) window: u32,
 }
 
-/// Something to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Work {
     /// Throughput with one peer and with all active ones.
     Throughput,
-    /// CPU time and wake-ups of the gateway while no peer sends.
-    Idle,
-    /// Time of a request for all peers while they send, and the throughput meanwhile.
-    Dump,
     /// Latency and throughput of a peer beside one that floods.
     Fairness,
 }
 
-/// Measures and prints the report.
 pub(crate) fn run(args: &PeersArgs, json: bool) -> Result<()> {
     let total = args.active as usize + Stand::EXTRAS;
     let configured = args.configured as usize;
     ensure!(total <= configured, "{total} peers take part, and only {configured} are configured");
     site::check_permission()?;
     let sides = args.sides.sides()?;
-    implementation::check(&sides, [])?;
+    implementation::check(&sides)?;
     gateway::allow_sockets(total * sides.len())?;
     let interrupt = Interrupt::watch()?;
     let times = args.sides.times;
@@ -187,59 +168,40 @@ impl Bench<'_> {
                 self.round(name, &mut stands[place]).with_context(context)?;
             }
         }
-        for (Side { name, .. }, stand) in sides.iter().zip(&mut stands) {
-            if self.args.work.contains(&Work::Dump) {
-                stand.shake_hands(self.interrupt)?;
-                let sample = self.dump(stand);
-                self.report.attempt("dump of all peers", "while all send", name, sample)?;
-            }
-            let sample = Sample::default().with(MEMORY, peak_rss_mib(stand.gateway.daemon.id())?);
-            self.report.add(IDLENESS, "peak", name, sample);
+        for (Side { name, .. }, stand) in sides.iter().zip(&stands) {
+            let peak = peak_rss_mib(stand.gateway.daemon.id())?;
+            let sample = Sample::default().with_all([("peak_rss_mib", "peak RSS MiB", 1, peak)]);
+            self.report.add("memory", "", name, sample);
         }
         Ok(())
     }
 
     fn bring_up(&mut self, side: &Side, roster: &Roster) -> Result<Stand> {
-        let Side { name, implementation } = side;
-        let PeersArgs { active, ref work, .. } = *self.args;
-        let mut stand = Stand::new(implementation, roster, self.interrupt)?;
-        let sample = Sample::default()
-            .with(SECONDS, stand.gateway.configured_in.as_secs_f64())
-            .with(MEMORY, rss_mib(stand.gateway.daemon.id())?);
-        self.report.attempt(IDLENESS, "configured", name, Ok(sample))?;
-        if work.contains(&Work::Idle) {
-            let sample = self.idle(&mut stand);
-            self.report.attempt(IDLENESS, "idle, without sessions", name, sample)?;
-        }
+        let mut stand = Stand::new(&side.implementation, roster, self.interrupt)?;
+        let configured_in = stand.gateway.configured_in.as_secs_f64();
         let (half, all) = stand.shake_hands(self.interrupt)?;
-        let sample = Sample::default()
-            .with_all([
-                ("complete", "handshakes", 0, active.into()),
-                ("seconds", "seconds", 2, all.as_secs_f64()),
-                ("half_seconds", "half in, s", 2, half.as_secs_f64()),
-            ])
-            .with(MEMORY, rss_mib(stand.gateway.daemon.id())?);
-        self.report.attempt("handshakes at once", "", name, Ok(sample))?;
-        if work.contains(&Work::Idle) {
-            stand.rest(|_| self.interrupt.sleep(KEEPALIVE))?;
-            let sample = self.idle(&mut stand);
-            self.report.attempt(IDLENESS, "idle, with sessions", name, sample)?;
-        }
+        let sample = Sample::default().with_all([
+            ("configured_seconds", "configured in, s", 2, configured_in),
+            ("complete", "handshakes", 0, self.args.active.into()),
+            ("seconds", "seconds", 2, all.as_secs_f64()),
+            ("half_seconds", "half in, s", 2, half.as_secs_f64()),
+            ("rss_mib", "RSS MiB", 1, rss_mib(stand.gateway.daemon.id())?),
+        ]);
+        self.report.attempt("handshakes at once", "", &side.name, Ok(sample))?;
         Ok(stand)
     }
 
     /// Measures one round with one gateway.
     fn round(&mut self, name: &str, stand: &mut Stand) -> Result<()> {
         let span = Duration::from_secs(self.args.sides.times.secs.into());
-        let shape = self.shape();
+        let shape = Shape { burst: self.args.burst.into(), window: self.args.window.into() };
         let interrupt = self.interrupt;
         stand.shake_hands(interrupt)?;
         if self.args.work.contains(&Work::Throughput) {
             for direction in DIRECTIONS {
                 for (case, count) in [("one peer", 1), ("all peers", self.args.active as usize)] {
-                    let measured =
-                        stand.throughput(direction, count, shape, None, |_, _| interrupt.sleep(span));
-                    let sample = measured.map(|(sample, ..)| sample);
+                    let measured = stand.throughput(direction, count, shape, None, || interrupt.sleep(span));
+                    let sample = measured.map(|(sample, _)| sample);
                     self.report.attempt("throughput", format!("{direction}, {case}"), name, sample)?;
                 }
             }
@@ -261,8 +223,8 @@ impl Bench<'_> {
                     let mut alone = f64::NAN;
                     for load in [None, Some(Load::Bulk), Some(Load::Flood)] {
                         let measured =
-                            stand.throughput(direction, equals, shape, load, |_, _| interrupt.sleep(span));
-                        let sample = measured.map(|(sample, other, ())| {
+                            stand.throughput(direction, equals, shape, load, || interrupt.sleep(span));
+                        let sample = measured.map(|(sample, other)| {
                             let speed = sample.get(GBIT).unwrap_or_default();
                             if load.is_none() {
                                 alone = speed;
@@ -280,50 +242,6 @@ impl Bench<'_> {
             }
         }
         Ok(())
-    }
-
-    fn shape(&self) -> Shape {
-        Shape { burst: self.args.burst.into(), window: self.args.window.into() }
-    }
-
-    /// Measures the daemon's CPU time and wake-ups without traffic.
-    fn idle(&self, stand: &mut Stand) -> Result<Sample> {
-        stand.rest(|gateway| {
-            let (start, before): (_, Usage) = (Instant::now(), gateway.usage()?);
-            self.interrupt.sleep(REST)?;
-            let (spent, seconds) = (gateway.usage()?.since(before), start.elapsed().as_secs_f64());
-            gateway.daemon.check()?;
-            Ok(Sample::default()
-                .with(IDLE_CPU, spent.cpu.as_secs_f64() / seconds * 100.0)
-                .with(WAKE_UPS, spent.voluntary_switches as f64 / seconds))
-        })
-    }
-
-    /// Dumps all peers over UAPI several times, while all active peers send.
-    fn dump(&self, stand: &mut Stand) -> Result<Sample> {
-        let ask = |gateway: &Gateway, ledger: &Ledger| {
-            let mut asked = Vec::new();
-            for _ in 0..DUMPS {
-                let (start, before) = (Instant::now(), ledger.arrived_so_far());
-                let peers = gateway.dump()?;
-                let packets = ledger.arrived_so_far() - before;
-                asked.push((start.elapsed().as_secs_f64(), peers as f64, packets as f64));
-            }
-            Ok(asked)
-        };
-        let count = self.args.active as usize;
-        let (figures, _, asked) = stand.throughput(Direction::Upload, count, self.shape(), None, ask)?;
-        let of = |value: fn(&(f64, f64, f64)) -> f64| Summary::of(asked.iter().map(value)).context("no dump");
-        Ok(Sample::default()
-            .with_all([("peers", "peers", 0, of(|(_, peers, _)| *peers)?.lowest)])
-            .with(SECONDS, of(|(seconds, ..)| *seconds)?.median)
-            .with_all([(
-                "fewest_packets_meanwhile",
-                "packets meanwhile, at least",
-                0,
-                of(|(.., packets)| *packets)?.lowest,
-            )])
-            .with(GBIT, figures.get(GBIT).unwrap_or_default()))
     }
 }
 

@@ -22,7 +22,7 @@ const WATCH: Duration = Duration::from_secs(1);
 /// One kind of figure: its name in JSON and its title in tables, both with the unit, and its decimals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Figure {
-    name: &'static str,
+    pub(crate) name: &'static str,
     title: &'static str,
     decimals: usize,
 }
@@ -32,13 +32,17 @@ impl Figure {
         Self { name, title, decimals }
     }
 
-    /// Formats a value, without its unit.
     fn format(self, value: f64) -> String {
         format!("{value:.*}", self.decimals)
     }
 }
 
-/// Payload received.
+impl Serialize for Figure {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.name.serialize(serializer)
+    }
+}
+
 pub(crate) const GBIT: Figure = Figure::new("gbit_per_second", "Gbit/s", 2);
 /// CPU time of the whole machine or of what is measured, as the command says.
 pub(crate) const CPU: Figure = Figure::new("cpu_seconds_per_gbit", "CPU s/Gbit", 3);
@@ -46,8 +50,6 @@ pub(crate) const RETRANSMITS: Figure = Figure::new("retransmits", "retransmits",
 pub(crate) const PING_P50: Figure = Figure::new("ping_p50_ms", "p50 ms", 3);
 pub(crate) const PING_P99: Figure = Figure::new("ping_p99_ms", "p99 ms", 3);
 pub(crate) const PINGS_LOST: Figure = Figure::new("pings_lost", "pings lost", 0);
-pub(crate) const IDLE_CPU: Figure = Figure::new("idle_cpu_percent", "idle CPU %", 3);
-pub(crate) const WAKE_UPS: Figure = Figure::new("wake_ups_per_second", "wake-ups/s", 1);
 
 /// The figures of one measurement, in the order of the columns.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,9 +64,7 @@ impl Sample {
 
     /// Adds a figure. A value that is not finite, such as 0/0, is left out.
     pub(crate) fn with(mut self, figure: Figure, value: f64) -> Self {
-        if value.is_finite() {
-            self.0.push((figure, value));
-        }
+        self.0.extend(value.is_finite().then_some((figure, value)));
         self
     }
 
@@ -75,7 +75,15 @@ impl Sample {
         })
     }
 
-    /// Returns a figure; `None` if it was not measured.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
+    pub(crate) fn only(&self, figures: &[Figure]) -> Self {
+        Self(self.0.iter().filter(|(figure, _)| figures.contains(figure)).copied().collect())
+    }
+
     pub(crate) fn get(&self, figure: Figure) -> Option<f64> {
         self.0.iter().find(|(of, _)| *of == figure).map(|(_, value)| *value)
     }
@@ -116,8 +124,8 @@ impl Row {
 
 impl Serialize for Row {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let summaries = self.figures().into_iter().map(|of| (of.name, self.summary(of)));
-        let figures: BTreeMap<_, _> = summaries.collect();
+        let figures = self.figures().into_iter().map(|of| (of.name, self.summary(of)));
+        let figures: BTreeMap<_, _> = figures.collect();
         json!({ "case": self.case, "side": self.side, "figures": figures, "samples": self.samples })
             .serialize(serializer)
     }
@@ -125,9 +133,7 @@ impl Serialize for Row {
 
 fn distinct(all: impl Iterator<Item = Figure>) -> Vec<Figure> {
     all.fold(Vec::new(), |mut figures, figure| {
-        if !figures.contains(&figure) {
-            figures.push(figure);
-        }
+        figures.extend((!figures.contains(&figure)).then_some(figure));
         figures
     })
 }
@@ -155,7 +161,6 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// Reports whether it is about a ratio.
     pub(crate) fn is_ratio(self) -> bool {
         matches!(self, Self::RatioAtLeast(_) | Self::RatioAtMost(_))
     }
@@ -185,7 +190,6 @@ impl Wanted {
 #[derive(Serialize)]
 struct Comparison {
     case: String,
-    #[serde(serialize_with = "name_of")]
     figure: Figure,
     ours: String,
     theirs: Option<String>,
@@ -198,20 +202,11 @@ struct Comparison {
     holds: Option<bool>,
 }
 
-fn name_of<S: Serializer>(figure: &Figure, serializer: S) -> Result<S::Ok, S::Error> {
-    figure.name.serialize(serializer)
-}
-
-fn map<S: Serializer>(settings: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(settings.iter().map(|(name, value)| (name, value)))
-}
-
 /// All results, and their conditions.
 #[derive(Serialize)]
 pub(crate) struct Report {
     machine: Machine,
-    #[serde(serialize_with = "map")]
-    settings: Vec<(&'static str, String)>,
+    settings: BTreeMap<&'static str, String>,
     /// Cores that were busy with other work before the first measurement.
     busy_cores_before: f64,
     /// Cores that the host of this virtual machine gave to others during the measurements.
@@ -234,13 +229,10 @@ impl Report {
         let now = CpuTime::now()?;
         let machine = Machine::this();
         let control = ("congestion control", machine.tcp_congestion_control.clone());
+        let settings = settings.iter().map(|(name, value)| (*name, value.to_string()));
         Ok(Self {
             machine,
-            settings: settings
-                .iter()
-                .map(|(name, value)| (*name, value.to_string()))
-                .chain([control])
-                .collect(),
+            settings: settings.chain([control]).collect(),
             busy_cores_before: (now.busy - before.busy).as_secs_f64() / WATCH.as_secs_f64(),
             stolen_cores: 0.0,
             tables: Vec::new(),
@@ -253,21 +245,14 @@ impl Report {
 
     /// Adds a condition of the measurements, or replaces it.
     pub(crate) fn set(&mut self, name: &'static str, value: impl Display) {
-        self.settings.retain(|(known, _)| *known != name);
-        self.settings.push((name, value.to_string()));
+        self.settings.insert(name, value.to_string());
     }
 
-    /// Adds a remark, once.
     pub(crate) fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
-    }
-
-    /// Adds the figures of one round.
-    pub(crate) fn add(&mut self, table: &str, case: &str, side: &str, sample: Sample) {
-        self.push(table, case, side, Some(sample));
     }
 
     /// Adds the figures of one round, or a note of its failure, and tells either on standard error. An
@@ -283,12 +268,12 @@ impl Report {
         match measured {
             Ok(sample) => {
                 eprintln!("{case:<24} {side:<14} {sample}");
-                self.push(table, &case, side, Some(sample));
+                self.add(table, &case, side, sample);
             }
             Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
             Err(error) => {
                 eprintln!("{case:<24} {side:<14} failed: {error:#}");
-                self.push(table, &case, side, None);
+                self.add(table, &case, side, None);
                 self.failed += 1;
                 self.note(format!("{case}, {side}: {error:#}"));
             }
@@ -296,7 +281,8 @@ impl Report {
         Ok(())
     }
 
-    fn push(&mut self, table: &str, case: &str, side: &str, sample: Option<Sample>) {
+    /// Adds the figures of one round.
+    pub(crate) fn add(&mut self, table: &str, case: &str, side: &str, sample: impl Into<Option<Sample>>) {
         let place = self.tables.iter().position(|known| known.title == table).unwrap_or_else(|| {
             self.tables.push(Table { title: table.to_owned(), rows: Vec::new() });
             self.tables.len() - 1
@@ -309,17 +295,12 @@ impl Report {
             rows.insert(place, Row { case: case.to_owned(), side: side.to_owned(), samples: Vec::new() });
             place
         });
-        rows[place].samples.push(sample);
+        rows[place].samples.push(sample.into());
     }
 
     fn row(&self, [case, side]: [&str; 2], figure: Figure) -> Option<&Row> {
         let mut rows = self.tables.iter().flat_map(|table| &table.rows);
         rows.find(|row| row.case == case && row.side == side && row.summary(figure).is_some())
-    }
-
-    /// Returns the median and the range of a figure of a case and a side.
-    pub(crate) fn summary(&self, of: [&str; 2], figure: Figure) -> Option<Summary> {
-        self.row(of, figure)?.summary(figure)
     }
 
     /// Compares a figure with that of another case or side, round by round, if both were measured or there is
@@ -348,7 +329,7 @@ impl Report {
 
     /// Compares a figure with what is wanted of it alone, if it was measured.
     pub(crate) fn require_if_measured(&mut self, ours: [&str; 2], figure: Figure, wanted: Wanted) {
-        if self.summary(ours, figure).is_some() {
+        if self.row(ours, figure).is_some() {
             self.require(ours, figure, wanted);
         }
     }
@@ -361,7 +342,7 @@ impl Report {
         ratio: Option<Summary>,
         wanted: Option<Wanted>,
     ) {
-        let value = self.summary(ours, figure);
+        let value = self.row(ours, figure).and_then(|row| row.summary(figure));
         let held = |wanted: Wanted| value.map_or(Some(false), |value| wanted.is_held_by(ratio, value));
         let [case, ours] = ours.map(str::to_owned);
         let holds = wanted.and_then(held);
@@ -426,14 +407,8 @@ mod tests {
         assert_eq!(json["tables"][0]["rows"][0]["figures"]["gbit_per_second"]["median"], 3.0);
         assert_eq!(json["comparisons"][0]["ratio"]["median"], 2.0);
         let text = report.text();
-        for shown in [
-            "3.00 (2.00–4.00)",
-            "2.00×",
-            "(1.50–2.00)",
-            "≥ 1.70×",
-            "2 of 6 targets hold; 1 cannot",
-            "note: tcp-4",
-        ] {
+        let targets = "2 of 6 targets hold; 1 cannot";
+        for shown in ["3.00 (2.00–4.00)", "2.00×", "(1.50–2.00)", "≥ 1.70×", targets, "note: tcp-4"] {
             assert!(text.contains(shown), "{shown} is not in\n{text}");
         }
     }

@@ -21,7 +21,6 @@ const LINK: &str = "rate=500mbit";
 const CASES: [Case; 3] =
     [Case::Stream { omit: 5 }, Case::ColdStart { megabytes: 10 }, Case::ColdStart { megabytes: 30 }];
 
-/// The arguments of `weft-bench rtt`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RttArgs {
     #[command(flatten)]
@@ -36,7 +35,6 @@ pub(crate) struct RttArgs {
     congestion: Vec<String>,
 }
 
-/// Measures and prints the report.
 pub(crate) fn run(args: &RttArgs, json: bool) -> Result<()> {
     let available = site::congestion_controls(&args.congestion)?;
     let mut controls = args.congestion.clone();

@@ -26,7 +26,6 @@ pub(crate) const OUTER: &str = "eth0";
 #[error("weft-bench has to run as root, for instance with sudo: {0}")]
 pub(crate) struct Missing(pub(crate) std::io::Error);
 
-/// Creates a namespace.
 pub(crate) fn namespace(name: &str) -> Result<Namespace> {
     Namespace::new(name).map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => Missing(error).into(),
@@ -39,17 +38,14 @@ pub(crate) fn check_permission() -> Result<()> {
     namespace("probe").map(drop)
 }
 
-/// Generates a key.
 pub(crate) fn key() -> Result<PrivateKey> {
     PrivateKey::generate().map_err(|error| anyhow!("cannot make a key: {error}"))
 }
 
-/// Generates several keys.
 pub(crate) fn keys(count: usize) -> Result<Vec<PrivateKey>> {
     (0..count).map(|_| key()).collect()
 }
 
-/// Returns the address with this number.
 pub(crate) fn nth(first: Ipv4Addr, number: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(first.to_bits() + number as u32)
 }
@@ -64,7 +60,6 @@ pub(crate) struct Interface {
     pub(crate) peers: Vec<Peer>,
 }
 
-/// A peer of an interface.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) key: PublicKey,
@@ -74,7 +69,6 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Creates a peer with one address.
     pub(crate) fn new(key: PublicKey, inner: Ipv4Addr, endpoint: Option<SocketAddr>) -> Self {
         Self { key, allowed: inner.into(), endpoint }
     }
@@ -112,12 +106,10 @@ impl Interface {
         Self::new(key, None, inner, vec![Peer { key: gateway, allowed, endpoint: Some(endpoint) }])
     }
 
-    /// Returns the configuration for `wg setconf`.
     pub(crate) fn text(&self) -> String {
         self.with_lines("")
     }
 
-    /// Returns the configuration file for weft.
     pub(crate) fn file(&self) -> String {
         self.with_lines(&format!("Address = {}\nMTU = {MTU}\nTable = off\n", self.address))
     }
@@ -153,7 +145,6 @@ impl Net {
         if is_v6 { self.v6(host).into() } else { self.v4(host).into() }
     }
 
-    /// Returns the endpoint of a host.
     pub(crate) fn endpoint(self, host: u8) -> SocketAddr {
         SocketAddr::from((self.v4(host), PORT))
     }

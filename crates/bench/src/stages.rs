@@ -23,7 +23,6 @@ use crate::topology::{NEAR, Tunnel};
 
 /// Traffic that does not count, at the beginning.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Bytes of an IPv4 and a UDP header.
 const HEADERS: usize = 28;
 
 /// The stages of the near daemon, and those of the far one, by their names in the status.
@@ -40,14 +39,12 @@ const STAGES: [[(&str, Figure); 3]; 2] = [
     ],
 ];
 
-/// The arguments of `weft-bench stages`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StagesArgs {
     #[command(flatten)]
     pub(crate) times: TimeArgs,
 }
 
-/// The packets of a flow.
 struct Shape {
     name: &'static str,
     /// Bytes of each IP packet.
@@ -63,7 +60,6 @@ const SHAPES: [Shape; 2] = [
     Shape { name: "64 bytes, one by one", packet: 64, segments: 1, rate: 50_000 },
 ];
 
-/// Measures and prints the report.
 pub(crate) fn run(args: &StagesArgs, json: bool) -> Result<()> {
     site::check_permission()?;
     let inline = WeftCommand { arguments: vec!["--tun-threads=0".to_owned()], ..WeftCommand::default() };

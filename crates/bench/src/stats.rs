@@ -11,7 +11,6 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Summarizes values; `None` without values.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values = sorted(values);
         let (lowest, highest) = (*values.first()?, *values.last()?);

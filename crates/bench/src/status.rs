@@ -2,7 +2,6 @@
 
 use weft_report::{HistogramReport, StatusReport};
 
-/// The reports at two moments.
 #[derive(Clone, Copy)]
 pub(crate) struct Between<'a> {
     pub(crate) then: &'a StatusReport,
@@ -10,26 +9,16 @@ pub(crate) struct Between<'a> {
 }
 
 impl Between<'_> {
-    /// Returns by how much a counter grew.
     pub(crate) fn grown(self, counter: impl Fn(&StatusReport) -> u64) -> f64 {
         counter(self.now).saturating_sub(counter(self.then)) as f64
     }
 
-    /// Returns the nanoseconds that the packet threads spent in a stage.
+    /// Estimates the nanoseconds that the packet threads spent in a stage. The stages are sampled in a part
+    /// of the turns; all turns are timed.
     pub(crate) fn stage_ns(self, stage: &str) -> f64 {
-        let sampled = |wanted: &dyn Fn(&str) -> bool| {
-            self.grown(|report| {
-                let stages = report.times.stages.iter().filter(|known| wanted(&known.stage));
-                stages.map(|known| known.times.sum_ns).sum()
-            })
-        };
-        // The stages are sampled in a part of the turns; all turns are timed.
-        let all = sampled(&|_| true);
-        let part = if all > 0.0 { sampled(&|known| known == stage) / all } else { 0.0 };
-        part * self.grown(|report| report.times.turns.sum_ns)
+        self.share_of(stage) * self.grown(|report| report.times.turns.sum_ns)
     }
 
-    /// Returns the percentile `part` of the turns in nanoseconds: the bound of its bucket.
     pub(crate) fn turn_ns(self, part: f64) -> f64 {
         let turns = grown(&self.then.times.turns, &self.now.times.turns);
         let mut rank = (part * count(&turns)).ceil();

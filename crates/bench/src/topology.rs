@@ -32,9 +32,7 @@ use crate::machine::Usage;
 use crate::site::{self, GATEWAY, Interface, Net, OUTER, PORT, Peer, namespace};
 
 const LINK: Net = Net(0);
-/// The near end's address in the tunnel.
 pub(crate) const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// Timeout for the first connection through a new tunnel.
 const CONNECT: Duration = Duration::from_secs(30);
 /// Timeout for one attempt: longer than the round trip of an emulated link.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -71,7 +69,7 @@ pub(crate) struct Tunnel {
     /// What clients connect to: the far end, or the loopback interface where ports are forwarded.
     pub(crate) target: IpAddr,
     /// The namespace of the near daemon.
-    pub(crate) outside: Namespace,
+    _outside: Namespace,
     /// The directory with the files of the near end.
     pub(crate) near_directory: PathBuf,
     _files: TempDir,
@@ -125,7 +123,7 @@ impl Tunnel {
             far,
             server,
             target,
-            outside: near,
+            _outside: near,
             near_directory,
             _files: files,
         };
@@ -157,22 +155,14 @@ impl Tunnel {
         (self.target, TRANSFER_PORT).into()
     }
 
-    /// Returns an error if one of its daemons has ended.
     pub(crate) fn check(&self) -> Result<()> {
         self.daemons.iter().try_for_each(Daemon::check)
     }
 
-    /// Ends the near daemon: what is started in its place has the same key.
-    pub(crate) fn end_near_daemon(&mut self) {
-        self.daemons.drain(..self.daemons.len().min(1));
-    }
-
-    /// Reads the usage of its daemons.
     pub(crate) fn usages(&self) -> Result<Vec<Usage>> {
         self.daemons.iter().map(Daemon::usage).collect()
     }
 
-    /// Reads the kernel's counters of the near end and of the far end.
     pub(crate) fn counters(&self) -> Result<[Counters; 2]> {
         Ok([Counters::read(&self.near)?, Counters::read(&self.far)?])
     }

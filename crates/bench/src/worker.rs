@@ -14,7 +14,6 @@ pub(crate) struct Worker<T> {
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// Starts the work, which ends soon after its flag is set.
     pub(crate) fn start(
         name: &str,
         work: impl FnOnce(&AtomicBool) -> T + Send + 'static,

@@ -26,7 +26,7 @@ mod proof;
 mod socket;
 mod sources;
 
-pub use aim::{ObservedMessage, same_queue};
+pub use aim::ObservedMessage;
 pub use junk::Junk;
 pub use message::{COOKIE_REPLY_LEN, Contents, Cookie, INITIATION_LEN, Initiation, open_cookie_reply};
 pub use sources::Sources;

@@ -96,12 +96,6 @@ impl TcpReceiver {
         self.shared.bytes.load(Relaxed)
     }
 
-    /// Returns a function that does what [`Self::bytes`] does, for another thread.
-    pub fn counter(&self) -> impl Fn() -> u64 + Send + use<> {
-        let shared = Arc::clone(&self.shared);
-        move || shared.bytes.load(Relaxed)
-    }
-
     /// Returns the number of flows accepted so far.
     pub fn accepted(&self) -> usize {
         self.shared.flows.lock().unwrap_or_else(PoisonError::into_inner).len()

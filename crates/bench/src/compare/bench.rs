@@ -30,12 +30,10 @@ pub(super) struct Outcome {
     pub(super) gbit: f64,
     /// What each Gbit cost the daemons.
     pub(super) cost: Sample,
-    /// A remark for the report.
-    pub(super) note: Option<String>,
 }
 
 impl Outcome {
     pub(super) fn new(sample: Sample, gbit: f64) -> Self {
-        Self { sample, gbit, cost: Sample::default(), note: None }
+        Self { sample, gbit, cost: Sample::default() }
     }
 }

@@ -14,7 +14,6 @@ use crate::report::{GBIT, RETRANSMITS, Sample};
 
 /// Timeout of iperf3 beyond its sending time.
 const GRACE: Duration = Duration::from_secs(30);
-/// Timeout for the server to listen.
 const LISTEN: Duration = Duration::from_secs(10);
 
 /// A running client with its server.
@@ -45,7 +44,6 @@ impl Run {
         Ok(Self { client, _server: server, limit: Duration::from_secs(secs.into()) + GRACE })
     }
 
-    /// Waits until the client has ended, and returns its totals.
     pub(super) fn finish(self, bench: Bench<'_>) -> Result<Totals> {
         bench.interrupt.wait_for("the end of iperf3", self.limit, || {
             bench.tunnel.check()?;
@@ -59,7 +57,6 @@ fn run(bench: Bench<'_>, secs: u32, arguments: &[&str]) -> Result<Totals> {
     Run::start(bench, secs, arguments)?.finish(bench)
 }
 
-/// Measures TCP, one way or both ways at once.
 pub(super) fn tcp(bench: Bench<'_>, streams: u32, direction: Direction) -> Result<Outcome> {
     let streams = streams.to_string();
     let mut arguments = vec!["-P", &streams];
@@ -91,43 +88,17 @@ pub(super) fn tcp_outcome(totals: &Totals, direction: Direction) -> Result<Outco
 
 /// Measures datagrams of `bytes` bytes, as fast as one sender can send them.
 pub(super) fn udp(bench: Bench<'_>, bytes: u32) -> Result<Outcome> {
-    let (size, secs) = (bytes.to_string(), bench.secs);
-    let arrived = Arrived::of(&run(bench, secs, &["-u", "-b", "0", "-l", &size])?, bytes)?;
-    Ok(Outcome::new(arrived.sample(), arrived.gbit_per_second * arrived.seconds))
-}
-
-/// The result for datagrams of one size.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Arrived {
-    gbit_per_second: f64,
-    packets_per_second: f64,
-    /// From 0 to 1.
-    loss: f64,
-    seconds: f64,
-}
-
-impl Arrived {
-    fn of(totals: &Totals, bytes: u32) -> Result<Self> {
-        let sent = totals.sum_sent.context("iperf3 does not say what it sent")?;
-        let received = totals.sum_received.context("iperf3 does not say what it received")?;
-        // The receiver does not know of datagrams lost behind the last one that arrived: use the sender's
-        // count.
-        let packets = received.packets.saturating_add_signed(-received.lost_packets) as f64;
-        let gbit_per_packet = f64::from(bytes) * 8e-9;
-        Ok(Self {
-            gbit_per_second: packets * gbit_per_packet / sent.seconds,
-            packets_per_second: packets / sent.seconds,
-            loss: (1.0 - packets / sent.packets as f64).max(0.0),
-            seconds: sent.seconds,
-        })
-    }
-
-    fn sample(&self) -> Sample {
-        Sample::default().with(GBIT, self.gbit_per_second).with_all([
-            ("packets_per_second", "packets/s", 0, self.packets_per_second),
-            ("loss_percent", "lost %", 1, self.loss * 100.0),
-        ])
-    }
+    let totals = run(bench, bench.secs, &["-u", "-b", "0", "-l", &bytes.to_string()])?;
+    let (sent, received) = totals.sum_sent.zip(totals.sum_received).context("iperf3 gave no sums")?;
+    // The receiver does not know of datagrams lost behind the last one that arrived: use the sender's count.
+    let packets = received.packets.saturating_add_signed(-received.lost_packets) as f64;
+    let gbit = packets * f64::from(bytes) * 8e-9;
+    let lost = (1.0 - packets / sent.packets as f64).max(0.0);
+    let sample = Sample::default().with(GBIT, gbit / sent.seconds).with_all([
+        ("packets_per_second", "packets/s", 0, packets / sent.seconds),
+        ("loss_percent", "lost %", 1, lost * 100.0),
+    ]);
+    Ok(Outcome::new(sample, gbit))
 }
 
 /// The sums at the end of iperf3's report.

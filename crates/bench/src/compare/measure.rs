@@ -2,15 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use weft_lab::counters::Counters;
-use weft_lab::traffic::{Amount, STALL, TcpReceiver, TcpSenders};
 
 use super::bench::{Bench, Outcome};
-use super::case::{Case, Direction, FAILED, PEAK};
-use super::{iperf, ping, stream};
+use super::case::{Case, Direction, IDLE_CPU, PEAK};
+use super::iperf::{self, Run};
+use super::stream;
+use crate::floods::pinger;
 use crate::machine::{self, CpuTime, Usage};
-use crate::report::{CPU, GBIT, IDLE_CPU, RETRANSMITS, Sample, WAKE_UPS};
+use crate::report::{CPU, GBIT, PINGS_LOST, RETRANSMITS, Sample};
 use crate::topology::Tunnel;
 
 /// Shortest idle measurement: WireGuard's timers are seconds apart.
@@ -19,22 +20,46 @@ const REST: Duration = Duration::from_secs(5);
 /// (whitepaper, section 6.5).
 const KEEPALIVE: Duration = Duration::from_secs(11);
 
-/// Measures the case.
+/// The stream beside pings fills the tunnel for this time before the first ping, and continues after the
+/// last.
+const SETTLE: Duration = Duration::from_secs(1);
+const STREAM_BESIDE: u32 = 4;
+
 pub(super) fn measure(bench: Bench<'_>, case: Case) -> Result<Outcome> {
     let window = Window::open(bench.tunnel)?;
     let outcome = match case {
         Case::Tcp { streams, direction } => iperf::tcp(bench, streams, direction)?,
         Case::UdpFlood { bytes } => iperf::udp(bench, bytes)?,
-        Case::Ping => Outcome::new(ping::measure(bench)?, 0.0),
-        Case::PingLoaded => ping::loaded(bench)?,
+        Case::Ping => Outcome::new(pings(bench)?, 0.0),
+        Case::PingLoaded => pings_loaded(bench)?,
         Case::Memory => memory(bench)?,
         Case::Idle => idle(bench)?,
-        Case::Connections { count } => connections(bench, count)?,
         Case::ColdStart { megabytes } => stream::cold_start(bench, megabytes)?,
         Case::Stream { omit } => stream::steady(bench, omit)?,
     };
     let spent = window.close(bench.tunnel)?;
     Ok(if outcome.gbit > 0.0 { spent.cost(outcome) } else { outcome })
+}
+
+fn pings(bench: Bench<'_>) -> Result<Sample> {
+    let pinger = pinger::start(&bench.tunnel.near, bench.tunnel.server)?;
+    bench.interrupt.sleep(bench.span())?;
+    bench.tunnel.check()?;
+    let pings = pinger.finish()??;
+    let took = pings.iter().filter_map(|ping| Some(ping.took?.as_secs_f64() * 1000.0));
+    let millis: Vec<f64> = took.collect();
+    let longest = millis.iter().copied().fold(f64::NAN, f64::max);
+    Ok(Sample::of_pings(&millis, f64::NAN)
+        .with_all([("ping_max_ms", "max ms", 2, longest)])
+        .with(PINGS_LOST, (pings.len() - millis.len()) as f64))
+}
+
+fn pings_loaded(bench: Bench<'_>) -> Result<Outcome> {
+    let stream = Run::start(bench, bench.secs + STREAM_BESIDE, &["-P", "1"])?;
+    bench.interrupt.sleep(SETTLE)?;
+    let pings = pings(bench)?;
+    let carried = iperf::tcp_outcome(&stream.finish(bench)?, Direction::Forward)?;
+    Ok(Outcome::new(pings.and(carried.sample.only(&[GBIT])), carried.gbit))
 }
 
 /// Measures the peak memory of either daemon since its start, including TCP at full rate both ways.
@@ -57,47 +82,8 @@ fn idle(bench: Bench<'_>) -> Result<Outcome> {
     };
     let cpu = maximum(|daemon| daemon.cpu.as_secs_f64());
     let wake_ups = maximum(|daemon| daemon.voluntary_switches as f64);
-    Ok(Outcome::new(Sample::default().with(IDLE_CPU, cpu * 100.0).with(WAKE_UPS, wake_ups), 0.0))
-}
-
-/// Measures many concurrent TCP connections, from threads of this process, with every byte checked on
-/// arrival.
-fn connections(bench: Bench<'_>, count: u32) -> Result<Outcome> {
-    /// Connections differ in their contents, which are the same in every run.
-    const SEED: u64 = 0x5eed;
-    let Bench { tunnel, interrupt, .. } = bench;
-    let listen = || TcpReceiver::listen((tunnel.target, 0).into());
-    let receiver = tunnel.far.run(listen).context("cannot listen in the tunnel")?;
-    let start = Instant::now();
-    let amount = Amount::Until(start + bench.span());
-    let senders = TcpSenders::start(&tunnel.near, receiver.local_addr(), count, amount, SEED)
-        .context("cannot start the senders")?;
-    let wait = || -> Result<f64> {
-        interrupt.sleep(bench.span().saturating_sub(start.elapsed()))?;
-        // What arrived while they sent: data that is still buffered at the end may take any time.
-        let speed = receiver.bytes() as f64 * 8e-9 / start.elapsed().as_secs_f64();
-        // Each connection ends by itself within one or two `STALL`s.
-        interrupt.wait_for("the end of the connections", STALL * 3, || {
-            tunnel.check()?;
-            Ok(senders.is_finished().then_some(()))
-        })?;
-        Ok(speed)
-    };
-    let speed = wait().inspect_err(|_| senders.stop())?;
-    let (sent, received) = (senders.finish(), receiver.finish());
-    let wrong = received.iter().filter(|flow| flow.first_mismatch.is_some()).count();
-    ensure!(wrong == 0, "{wrong} connections delivered other bytes than were sent");
-    let bytes: u64 = received.iter().map(|flow| flow.bytes).sum();
-    let confirmed = || sent.iter().map(|flow| if flow.error.is_none() { flow.confirmed } else { 0 });
-    let fairness = confirmed().min().unwrap_or(0) as f64 / confirmed().max().unwrap_or(0) as f64;
-    let errors = || sent.iter().filter_map(|flow| flow.error.as_deref());
-    let sample = Sample::default()
-        .with(GBIT, speed)
-        .with_all([("fairness", "slowest/fastest", 2, fairness)])
-        .with(FAILED, errors().count() as f64)
-        .with(RETRANSMITS, sent.iter().map(|flow| flow.retransmits).sum::<u64>() as f64);
-    let note = errors().next().map(|error| format!("a connection failed: {error}"));
-    Ok(Outcome { note, ..Outcome::new(sample, bytes as f64 * 8e-9) })
+    let wake_ups = [("wake_ups_per_second", "wake-ups/s", 1, wake_ups)];
+    Ok(Outcome::new(Sample::default().with(IDLE_CPU, cpu * 100.0).with_all(wake_ups), 0.0))
 }
 
 /// The readings at the first moment.
@@ -138,7 +124,7 @@ impl Window {
 impl Spent {
     /// Adds the cost per Gbit, and what the kernel's TCP counted at both ends.
     fn cost(&self, outcome: Outcome) -> Outcome {
-        let Outcome { mut sample, gbit, mut cost, note } = outcome;
+        let Outcome { mut sample, gbit, mut cost } = outcome;
         let sum = |count: &dyn Fn(&Counters) -> u64| self.counters.iter().map(count).sum::<u64>() as f64;
         if sample.get(CPU).is_none() {
             sample = sample.with(CPU, self.machine.as_secs_f64() / gbit);
@@ -173,6 +159,6 @@ impl Spent {
                 ("receive_overflows_per_gbit", "UDP overflows", 0, udp_overflows / gbit),
             ]);
         }
-        Outcome { sample, gbit, cost, note }
+        Outcome { sample, gbit, cost }
     }
 }

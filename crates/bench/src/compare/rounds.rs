@@ -16,7 +16,6 @@ use crate::report::{Report, Sample};
 use crate::site;
 use crate::topology::Tunnel;
 
-/// The title of the table of what the daemons spent.
 const COST: &str = "cost of each Gbit in both daemons";
 
 /// What to measure, and how.
@@ -35,21 +34,19 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns the name of a case in the report.
     pub(crate) fn label(&self, case: Case) -> String {
         format!("{case} {}", self.link_name).trim_end().to_owned()
     }
 
-    /// Returns the sides of this kind.
     pub(crate) fn of(&self, kind: Kind) -> impl Iterator<Item = &Side> {
         self.sides.iter().filter(move |side| side.kind() == kind)
     }
 
-    /// Returns an error if the congestion control, a permission or a program is missing.
+    /// Returns an error if the congestion control or a permission is missing.
     pub(crate) fn check(&self) -> Result<()> {
         site::congestion_controls(self.control.as_slice())?;
         site::check_permission()?;
-        implementation::check(&self.sides, self.cases.iter().flat_map(|case| case.tools()).copied())
+        implementation::check(&self.sides)
     }
 
     /// Measures everything, and adds it to the report.
@@ -78,7 +75,6 @@ impl Plan {
                     let mut cost = Sample::default();
                     let measured = measure(bench, case).map(|outcome| {
                         cost = outcome.cost;
-                        outcome.note.iter().for_each(|note| report.note(format!("{label}, {name}: {note}")));
                         outcome.sample
                     });
                     report.attempt(case.table(), &label, name, measured)?;

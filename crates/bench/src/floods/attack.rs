@@ -11,11 +11,8 @@ pub(crate) enum Kind {
     Proven,
     Junk,
     Data,
-    AimedHash,
-    AimedThread,
     AimedIndex,
     AimedName,
-    Scan,
 }
 
 /// Upper bounds of an attacker's source addresses, per family, and of the source ports of one address.
@@ -23,41 +20,35 @@ const ADDRESSES: u32 = 65_536;
 const PORTS: u32 = 60_000;
 
 /// For each kind its name and meaning, its usual number of sources and datagrams a second, and the highest
-/// number of sources: addresses, ports (N in the text), or absent peers.
+/// number of sources: addresses, or ports (N in the text).
 #[rustfmt::skip]
-const KINDS: [(Kind, &str, &str, u32, u32, u32); 10] = [
+const KINDS: [(Kind, &str, &str, u32, u32, u32); 7] = [
     (Kind::NoMac1, "no-mac1", "initiations with a wrong first MAC", ADDRESSES, 200_000, ADDRESSES),
     (Kind::Mac1, "mac1", "initiations with a valid first MAC, no cookie", ADDRESSES, 100_000, ADDRESSES),
     (Kind::Proven, "proven", "initiations with a valid first MAC and the cookie of their source", 1, 10_000, ADDRESSES),
     (Kind::Junk, "junk", "wrong types, short ones, data for unknown receivers, from N ports", 1024, 200_000, PORTS),
     (Kind::Data, "data", "data for unknown receivers, from N ports: the baseline for aimed ones", 1024, 60_000, PORTS),
-    (Kind::AimedHash, "aimed-hash", "the same from ports that a hash without a key puts into the client's queue", 1024, 60_000, PORTS),
-    (Kind::AimedThread, "aimed-thread", "data for unknown receivers of the second of two packet threads; the client belongs to the first", 1024, 200_000, PORTS),
     (Kind::AimedIndex, "aimed-index", "forged data with the client's receiver index, from N ports", 1024, 60_000, PORTS),
     (Kind::AimedName, "aimed-name", "forged data with the client's receiver index, address and port", 1, 60_000, 1),
-    (Kind::Scan, "scan", "a peer sends to N others that are away", 50_000, 20_000, 60_000),
 ];
 
 /// What is measured unless attacks are named.
-const DEFAULTS: &str = "proven-1@10000 proven-1024-v6@20000 mac1 no-mac1 junk data aimed-hash aimed-index aimed-name \
-    scan";
+const DEFAULTS: &str = "proven-1@10000 proven-1024-v6@20000 mac1 no-mac1 junk data aimed-index aimed-name";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attack {
     pub(crate) kind: Kind,
-    /// Number of sources: addresses, ports (data and junk), or absent peers (scan).
+    /// Number of sources: addresses, or ports (data and junk).
     pub(crate) count: u32,
     pub(crate) is_v6: bool,
-    /// Datagrams a second; for a scan inner packets a second.
+    /// Datagrams a second.
     pub(crate) per_second: u32,
 }
 
-/// Returns the attacks that are measured by default.
 pub(super) fn defaults() -> Vec<Attack> {
     DEFAULTS.split_whitespace().flat_map(str::parse).collect()
 }
 
-/// Returns the list of attacks for the help.
 pub(crate) fn help() -> String {
     let mut text = "Attacks, as KIND[-COUNT][-v6][@PER_SECOND]:\n".to_owned();
     for (_, name, title, ..) in KINDS {
@@ -66,22 +57,14 @@ pub(crate) fn help() -> String {
     text + &format!("Unless some are named: {DEFAULTS}")
 }
 
-impl Attack {
-    /// Reports whether a stranger attacks, and at no queue in particular.
-    pub(crate) fn is_of_stranger(self) -> bool {
-        self.kind != Kind::Scan && !self.kind.is_aimed()
-    }
-}
-
 impl Kind {
-    /// Returns its name on the command line.
     pub(crate) fn name(self) -> &'static str {
         KINDS.iter().find(|(known, ..)| *known == self).map_or("", |(_, name, ..)| name)
     }
 
     /// Reports whether the attack is aimed at the queue of one peer.
     pub(crate) fn is_aimed(self) -> bool {
-        matches!(self, Self::AimedHash | Self::AimedIndex | Self::AimedName)
+        matches!(self, Self::AimedIndex | Self::AimedName)
     }
 }
 
@@ -125,7 +108,7 @@ mod tests {
 
     #[test]
     fn every_attack_is_found_by_its_name() {
-        assert_eq!(defaults().len(), 10);
+        assert_eq!(defaults().len(), 8);
         for attack in defaults() {
             assert_eq!(attack.to_string().parse(), Ok(attack));
         }
@@ -139,7 +122,7 @@ mod tests {
     #[test]
     fn what_no_attacker_can_send_is_refused() {
         for wrong in
-            ["", "x", "proven-0", "proven-65537", "aimed-name-2", "junk@0", "junk@x", "scan-60001", "-1"]
+            ["", "x", "proven-0", "proven-65537", "aimed-name-2", "junk@0", "junk@x", "junk-60001", "-1"]
         {
             assert!(wrong.parse::<Attack>().is_err(), "{wrong}");
         }

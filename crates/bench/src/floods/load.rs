@@ -60,14 +60,8 @@ impl PacedStream {
         Ok(Self { receiver, sender, stop })
     }
 
-    /// Returns the bytes received so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.receiver.bytes()
-    }
-
-    /// Returns a function that does what [`Self::bytes`] does, for another thread.
-    pub(crate) fn counter(&self) -> impl Fn() -> u64 + Send + use<> {
-        self.receiver.counter()
     }
 
     /// Ends the stream and returns its bytes.

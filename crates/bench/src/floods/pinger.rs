@@ -1,8 +1,8 @@
-//! Paced pings from the client to the gateway's address in the tunnel: no ping waits for the answer to an
+//! Paced pings over IPv4: no ping waits for the answer to an
 //! earlier one.
 
 use std::io::{self, Read as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,6 @@ use socket2::{Domain, Protocol, Socket, Type};
 use weft_lab::Namespace;
 
 use crate::peers::priority::stepping_forward;
-use crate::site::GATEWAY;
 use crate::worker::Worker;
 
 /// 200 a second: enough for a 99th percentile in a few seconds, too few to matter beside the stream.
@@ -36,11 +35,11 @@ pub(crate) struct Ping {
 /// Pings until it is finished, and then returns the pings once all are answered or lost.
 pub(crate) type Pinger = Worker<io::Result<Vec<Ping>>>;
 
-/// Starts pinging.
-pub(crate) fn start(client: &Namespace) -> io::Result<Pinger> {
+pub(crate) fn start(client: &Namespace, target: impl Into<IpAddr>) -> io::Result<Pinger> {
+    let target = target.into();
     let open = || -> io::Result<Socket> {
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
-        socket.connect(&SocketAddr::from((GATEWAY, 0)).into())?;
+        socket.connect(&SocketAddr::from((target, 0)).into())?;
         Ok(socket)
     };
     let socket = client.run(open)?;
@@ -99,7 +98,6 @@ fn request(number: u16) -> [u8; PACKET] {
     packet
 }
 
-/// Returns the number of the ping that a packet answers.
 fn reply(packet: &[u8]) -> Option<u16> {
     let message = packet.get(IPV4_HEADER..)?;
     let word = |at: usize| Some(u16::from_be_bytes(*message.get(at..)?.first_chunk()?));

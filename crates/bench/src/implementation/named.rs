@@ -48,17 +48,11 @@ pub(crate) struct PeerCommand {
     words: Vec<String>,
 }
 
-/// Placeholder for the name of the interface.
 const INTERFACE: &str = "{interface}";
 
 impl PeerCommand {
-    /// Returns the program and its arguments for this interface.
     pub(crate) fn words(&self, interface: &str) -> Vec<String> {
         self.words.iter().map(|word| word.replace(INTERFACE, interface)).collect()
-    }
-
-    pub(crate) fn program(&self) -> &str {
-        self.words.first().map_or("", String::as_str)
     }
 }
 
@@ -83,7 +77,7 @@ mod tests {
     #[test]
     fn a_peer_has_a_name_a_program_and_a_place_for_the_interface() {
         let peer: PeerCommand = "other = env THREADS=2 other --foreground {interface}".parse().unwrap();
-        assert_eq!((peer.name.as_str(), peer.program()), ("other", "env"));
+        assert_eq!(peer.name, "other");
         assert_eq!(peer.words("x"), ["env", "THREADS=2", "other", "--foreground", "x"]);
         for wrong in ["", "other", "=other {interface}", "other=other", "other={interface}", "other="] {
             assert!(wrong.parse::<PeerCommand>().is_err(), "{wrong}");

@@ -42,7 +42,6 @@ impl Workbench {
     }
 }
 
-/// A peer of the gateway.
 pub(crate) struct Client {
     tunnel: Tunnel,
     pub(crate) socket: UdpSocket,
@@ -82,7 +81,6 @@ impl Client {
         Ok(())
     }
 
-    /// Reports whether a handshake has completed.
     pub(crate) fn has_session(&self) -> bool {
         self.tunnel.stats().handshakes > 0
     }
@@ -92,7 +90,6 @@ impl Client {
         self.tunnel.stats().handshakes < self.wanted_handshakes
     }
 
-    /// Returns the number of handshake initiations sent.
     pub(crate) fn initiations(&self) -> u64 {
         self.tunnel.stats().initiations_sent
     }
@@ -171,7 +168,6 @@ impl Client {
         segment
     }
 
-    /// Handles expired timers.
     pub(crate) fn timers(&mut self, now: Instant, bench: &mut Workbench) -> io::Result<()> {
         if self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now) {
             let _ = self.tunnel.handle_timeout(now, &mut bench.control);

@@ -19,7 +19,6 @@ const LINK: Net = Net(0);
 /// Number of addresses that the clients share on their side of the link.
 const SOURCES: u8 = 250;
 
-/// Returns the address of a peer in the tunnel.
 pub(crate) fn inner(peer: usize) -> Ipv4Addr {
     nth(Ipv4Addr::new(10, 1, 0, 0), peer)
 }
@@ -65,7 +64,6 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// Brings the gateway up with all peers of the roster.
     pub(super) fn start(
         implementation: &Implementation,
         roster: &Roster,
@@ -79,14 +77,8 @@ impl Gateway {
         Ok(Self { daemon, inside, clients, configured_in: start.elapsed(), _files: files })
     }
 
-    /// Returns the daemon's CPU time and context switches so far.
     pub(super) fn usage(&self) -> Result<Usage> {
         Usage::of(self.daemon.id())
-    }
-
-    /// Requests the data of `wg show` over UAPI, and returns the number of peers.
-    pub(super) fn dump(&self) -> Result<usize> {
-        Ok(weft_uapi::client::get(&self.daemon.interface)?.state.peers.len())
     }
 
     /// Returns the bytes of WireGuard messages received from a peer and sent to it so far.

@@ -15,7 +15,6 @@ use crate::site::GATEWAY;
 /// How long a receive call blocks at most before it checks whether to stop.
 const TICK: Duration = Duration::from_millis(20);
 
-/// The sockets behind the gateway.
 pub(super) struct Inside {
     /// For all peers but the flooding one.
     pub(super) ordinary: Host,
@@ -24,7 +23,6 @@ pub(super) struct Inside {
     echo: UdpSocket,
 }
 
-/// A host that receives from clients and sends to them.
 pub(super) struct Host {
     sink: UdpSocket,
     sender: UdpSocket,
@@ -42,7 +40,6 @@ impl Inside {
         Ok(Self { ordinary: host(SINK)?, heavy: host(HEAVY_SINK)?, echo: listen(ECHO)? })
     }
 
-    /// Echoes datagrams until `stop` is set.
     pub(super) fn answer(&self, stop: &AtomicBool) -> io::Result<()> {
         let mut buffer = vec![0; socket::BUFFER];
         while !stop.load(Relaxed) {
@@ -60,7 +57,6 @@ impl Inside {
 }
 
 impl Host {
-    /// Receives from the clients until `stop` is set.
     pub(super) fn take(&self, ledger: &Ledger, stop: &AtomicBool) -> io::Result<()> {
         let (mut buffer, mut control) = (vec![0; socket::BUFFER], socket::control_buffer());
         while !stop.load(Relaxed) {

@@ -21,11 +21,9 @@ use crate::pacing::Ledger;
 use crate::report::{CPU, Figure, GBIT, PINGS_LOST, Sample};
 use crate::stats::{jain, percentile};
 
-/// Excluded start-up time.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Timeout for all handshakes: several tries, 5 s apart.
 const HANDSHAKES: Duration = Duration::from_secs(60);
-/// Packets in a burst of the flooding peer.
 const FLOOD_BURST: u64 = 32;
 
 pub(super) const LOST: Figure = Figure::new("lost", "lost", 0);
@@ -137,38 +135,22 @@ impl Stand {
         Ok(times)
     }
 
-    /// Runs `work` while no peer sends data.
-    pub(super) fn rest<T>(&mut self, work: impl FnOnce(&Gateway) -> Result<T>) -> Result<T> {
-        let (no_peers, stop) = (&Ledger::new(0, 0), &AtomicBool::new(false));
-        let gateway = &self.gateway;
-        let swarms = &mut self.swarms;
-        std::thread::scope(|scope| {
-            let guard = Stop(stop);
-            let threads = swarms.each_mut().map(|swarm| scope.spawn(|| swarm.listen(no_peers, stop)));
-            let result = work(gateway);
-            drop(guard);
-            threads.into_iter().try_for_each(join)?;
-            result
-        })
-    }
-
     fn ledger(&mut self, peers: usize) -> Ledger {
         self.runs += 1;
         Ledger::new(self.runs, peers)
     }
 
     /// Lets the first `count` peers send or receive with a window, and runs `meanwhile` during the
-    /// measurement. Returns the throughput, the Gbit/s that the gateway carried for the peer `beside` them,
-    /// and the result of `meanwhile`. The gateway's counters are used for that peer because the receiver of a
-    /// flood need not keep up with it.
-    pub(super) fn throughput<T>(
+    /// measurement. Returns the throughput, and the Gbit/s that the gateway carried for the peer `beside`
+    /// them, by the gateway's counters: the receiver of a flood need not keep up with it.
+    pub(super) fn throughput(
         &mut self,
         direction: Direction,
         count: usize,
         shape: Shape,
         beside: Option<Load>,
-        meanwhile: impl FnOnce(&Gateway, &Ledger) -> Result<T>,
-    ) -> Result<(Sample, Option<f64>, T)> {
+        meanwhile: impl FnOnce() -> Result<()>,
+    ) -> Result<(Sample, Option<f64>)> {
         let count = count.min(self.swarms[0].len());
         let (ledger, flood) = (&self.ledger(count), &self.ledger(1));
         let (stop_sending, stop) = (&AtomicBool::new(false), &AtomicBool::new(false));
@@ -189,7 +171,7 @@ impl Stand {
             };
             let (before, since) = carried()?;
             let window = Span::open(gateway, ledger)?;
-            let other = meanwhile(gateway, ledger)?;
+            meanwhile()?;
             let arrived = window.close(gateway, ledger)?;
             let (after, until) = carried()?;
             let beside = before.zip(after).map(|(before, after)| {
@@ -208,7 +190,7 @@ impl Stand {
                 .with_all([("sent", "sent", 0, sent as f64)])
                 .with(LOST, sent.saturating_sub(all) as f64)
                 .with_all([("displaced", "displaced", 0, ledger.displaced() as f64)]);
-            Ok((sample, beside, other))
+            Ok((sample, beside))
         })
     }
 

@@ -2,7 +2,6 @@
 
 use std::net::Ipv4Addr;
 
-/// Length of the IPv4 and UDP headers.
 pub(crate) const HEADERS: usize = 28;
 /// Length of the stamp, with which the payload begins: run, peer, number.
 pub(crate) const STAMP: usize = 16;

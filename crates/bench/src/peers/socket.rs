@@ -12,12 +12,10 @@ use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
 };
 
-/// Upper bound of the bytes received with one call.
 pub(crate) const BUFFER: usize = 65_536;
 /// Large enough that losses are not caused by the ends.
 const SOCKET_BUFFER: usize = 32 << 20;
 
-/// Opens a socket that receives super-packets.
 pub(crate) fn bind(address: impl Into<IpAddr>, port: u16) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((address.into(), port))?;
     setsockopt(&socket, sockopt::UdpGroSegment, &true)?;
@@ -57,7 +55,6 @@ pub(crate) fn send_file(socket: &UdpSocket, file: &File, offset: usize, count: u
     if sent == count { Ok(()) } else { Err(io::Error::other(format!("{sent} bytes of {count} were sent"))) }
 }
 
-/// Creates a file in memory, for [`send_file`].
 pub(crate) fn file() -> io::Result<File> {
     Ok(memfd_create(c"weft-bench", MFdFlags::MFD_CLOEXEC)?.into())
 }
@@ -85,7 +82,6 @@ pub(crate) fn receive(
     Ok(Some((message.bytes, stride.max(1))))
 }
 
-/// Creates a buffer for the ancillary data that [`receive`] gets.
 pub(crate) fn control_buffer() -> Vec<u8> {
     vec![0; 64]
 }

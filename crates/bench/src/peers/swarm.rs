@@ -20,13 +20,11 @@ use crate::pacing::{Ledger, PAUSE};
 const TIMERS: Duration = Duration::from_millis(20);
 /// Bursts between two checks for received packets.
 const BURSTS: u32 = 32;
-/// Timeout after which a ping is lost.
 const PING_LOST: Duration = Duration::from_millis(500);
 /// Pause between an answer, or a timeout, and the next ping.
 const PING_PAUSE: Duration = Duration::from_millis(1);
 const EVENTS: usize = 256;
 
-/// Clients that share a thread.
 pub(super) struct Swarm {
     clients: Vec<Client>,
     epoll: Epoll,
@@ -55,7 +53,6 @@ impl Swarm {
         Ok(Self { clients, epoll, bench: Workbench::new(), timers_at: Instant::now() })
     }
 
-    /// Returns the number of clients.
     pub(super) fn len(&self) -> usize {
         self.clients.len()
     }
@@ -118,7 +115,6 @@ impl Swarm {
         Ok(())
     }
 
-    /// Receives until `stop` is set.
     pub(super) fn listen(&mut self, ledger: &Ledger, stop: &AtomicBool) -> io::Result<()> {
         while !stop.load(Relaxed) {
             self.serve(Duration::from_millis(5), ledger, |_| {})?;

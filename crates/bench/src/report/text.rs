@@ -13,7 +13,6 @@ const BUSY: f64 = 0.2;
 const WIDE: usize = 9;
 
 impl Report {
-    /// Formats everything.
     pub(super) fn text(&self) -> String {
         let mut text: String = self.tables.iter().map(Table::text).collect();
         if !self.comparisons.is_empty() {

@@ -1,7 +1,7 @@
-//! Knowledge that lets an attacker hit the queue of one peer's datagrams.
+//! What an attacker on the path to the target sees of a peer.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::frame;
@@ -9,8 +9,6 @@ use super::junk::seen;
 use super::socket::FrameSocket;
 use crate::Namespace;
 
-/// Number of queues that a hash chooses from, in builds of weft that hash without a key.
-const QUEUES: u32 = 8;
 const TICK: Duration = Duration::from_millis(1);
 
 /// A data message observed on the path to the target.
@@ -55,21 +53,4 @@ impl ObservedMessage {
             }
         }
     }
-}
-
-/// Reports whether two sources share a queue of a weft that hashes sources without a key. For a weft with a
-/// keyed hash the result carries no information.
-pub fn same_queue(one: SocketAddr, other: SocketAddr) -> bool {
-    queue(one) == queue(other)
-}
-
-fn queue(source: SocketAddr) -> u32 {
-    const GOLDEN: u32 = 0x9e37_79b1;
-    let address = match source.ip() {
-        IpAddr::V4(address) => vec![address.to_bits()],
-        IpAddr::V6(address) => [96, 64, 32, 0].map(|shift| (address.to_bits() >> shift) as u32).to_vec(),
-    };
-    let words = address.into_iter().chain([source.port().into()]);
-    let hash = words.fold(0_u32, |hash, word| hash.wrapping_add(word).wrapping_mul(GOLDEN));
-    (hash ^ (hash >> 15)).wrapping_mul(GOLDEN) >> (u32::BITS - QUEUES.ilog2())
 }

@@ -21,8 +21,6 @@ pub enum Junk {
     Data,
     /// Data messages of various sizes with this receiver index, which was seen on the path to the target.
     ForIndex(u32),
-    /// Data messages of various sizes with random receiver indices of packet thread `number` of `count`.
-    ForThread { number: u32, count: u32 },
 }
 
 impl Junk {
@@ -35,19 +33,12 @@ impl Junk {
         let various = SHORTEST + 16 * (number % ((LONGEST - SHORTEST) / 16));
         match (self, number % 3) {
             (Self::ForIndex(index), _) => data(various, index, number),
-            (Self::ForThread { number: thread, count }, _) => data(various, index_of(thread, count), number),
             (Self::Data, _) | (Self::Mixed, 0) => data(various, rand::random(), number),
             // A type beyond the four of WireGuard.
             (Self::Mixed, 1) => begin_with(5 + (number % 250) as u8, 1 + number % 200),
             (Self::Mixed, _) => begin_with(DATA[0], 1 + number % (SHORTEST - 1)),
         }
     }
-}
-
-/// Returns a random receiver index of a packet thread: read big endian, modulo `count` it is `thread`.
-fn index_of(thread: u32, count: u32) -> u32 {
-    let index: u32 = rand::random_range(0..u32::MAX / count);
-    (index * count + thread).swap_bytes()
 }
 
 fn data(len: usize, index: u32, number: usize) -> Vec<u8> {

@@ -30,18 +30,6 @@ impl Sources {
         Self((0..count.max(1)).map(|number| SocketAddr::new(address, port(number))).collect())
     }
 
-    /// Keeps the sources for which `keep` returns true; all of them if it does for none.
-    pub fn filter(self, keep: impl Fn(SocketAddr) -> bool) -> Self {
-        let kept: Vec<_> = self.0.iter().copied().filter(|source| keep(*source)).collect();
-        if kept.is_empty() { self } else { Self(kept) }
-    }
-
-    /// Keeps the first `count` sources, at least one.
-    pub fn first(mut self, count: usize) -> Self {
-        self.0.truncate(count.max(1));
-        self
-    }
-
     /// Returns the number of sources, at least one.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {

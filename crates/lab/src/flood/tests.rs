@@ -117,9 +117,6 @@ fn sources_are_as_many_as_asked_for() {
     assert_eq!(v6.get(1024), v6.get(0));
     let ports = Sources::ports("198.19.0.1".parse().unwrap(), 60_000);
     assert_eq!(distinct(&ports), (60_000, 1));
-    let one = SocketAddr::from(([192, 0, 2, 1], 51_820));
-    let aimed = ports.filter(|source| same_queue(source, one));
-    assert!((6_500..8_500).contains(&aimed.len()), "one in eight: {}", aimed.len());
 }
 
 #[test]
@@ -135,11 +132,6 @@ fn junk_is_no_message_of_a_peer() {
     let aimed = Junk::ForIndex(0x0102_0304).several(2);
     assert_eq!(junk::receiver_index(&aimed[1]), Some(0x0102_0304));
     assert_ne!(aimed[0], aimed[1]);
-    let of_thread = Junk::ForThread { number: 2, count: 3 }.several(100);
-    assert!(of_thread.iter().all(|datagram| {
-        u32::from_be_bytes(*datagram[4..].first_chunk().unwrap()) % 3 == 2
-            && target.take(SOURCE, datagram).is_some()
-    }));
 }
 
 #[test]
