@@ -5,9 +5,9 @@
 //! architecture, as 32-bit ones.
 
 use libc::{
-    AF_ALG, AF_CAN, AF_INET, AF_INET6, AF_KEY, AF_NETLINK, AF_PACKET, AF_UNIX, AF_XDP, BPF_ABS, BPF_JEQ,
-    BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, EAFNOSUPPORT, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SYS_socket,
-    c_int, sock_filter, sock_fprog,
+    AF_ALG, AF_CAN, AF_INET, AF_INET6, AF_KEY, AF_NETLINK, AF_PACKET, AF_UNIX, AF_XDP, BPF_ABS, BPF_ALU,
+    BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, EAFNOSUPPORT, SECCOMP_RET_ALLOW,
+    SECCOMP_RET_ERRNO, SYS_socket, SYS_socketpair, c_int, sock_filter, sock_fprog,
 };
 use nix::errno::Errno;
 
@@ -30,8 +30,12 @@ const OF_ARCHITECTURE: u32 = 4;
 const OF_CALL: u32 = 0;
 const OF_FAMILY: u32 = 16;
 
-/// Three loads, three comparisons but those with families, and two returns.
-const LENGTH: usize = 7 + ALLOWED.len();
+/// Calls of x32 on x86-64 have the numbers of the others and this bit.
+const X32: u32 = 0x4000_0000;
+
+/// What comes before the comparisons with families, and two returns.
+const LENGTH: usize = FAMILIES + ALLOWED.len() + 2;
+const FAMILIES: usize = 7;
 const LAST: usize = LENGTH - 1;
 
 const PROGRAM: [sock_filter; LENGTH] = program(match ARCHITECTURE {
@@ -45,11 +49,13 @@ const fn program(architecture: u32) -> [sock_filter; LENGTH] {
     program[0] = loads(OF_ARCHITECTURE);
     program[1] = unless(architecture, 1);
     program[2] = loads(OF_CALL);
-    program[3] = unless(SYS_socket.unsigned_abs() as u32, 3);
-    program[4] = loads(OF_FAMILY);
+    program[3] = sock_filter { code: (BPF_ALU | BPF_AND | BPF_K) as u16, jt: 0, jf: 0, k: !X32 };
+    program[4] = jump(SYS_socket.unsigned_abs() as u32, 1, 0);
+    program[5] = unless(SYS_socketpair.unsigned_abs() as u32, 5);
+    program[6] = loads(OF_FAMILY);
     let mut index = 0;
     while index < ALLOWED.len() {
-        let at = 5 + index;
+        let at = FAMILIES + index;
         program[at] = jump(ALLOWED[index].unsigned_abs(), to_last(at), 0);
         index += 1;
     }
@@ -100,14 +106,24 @@ pub(crate) fn confine() -> Result<(), Errno> {
 mod tests {
     use super::*;
 
+    const CALLS: [libc::c_long; 4] =
+        [SYS_socket, SYS_socketpair, SYS_socket | X32 as libc::c_long, SYS_socketpair | X32 as libc::c_long];
+
     #[test]
     fn sockets_that_leave_a_network_namespace_are_refused() {
         let family_is_there = |family| {
-            // SAFETY: the calls take numbers; the descriptor is a new one, or an error.
+            let mut pair = [-1; 2];
+            // SAFETY: the calls take numbers and room for two; the descriptors are new ones.
             unsafe {
                 let socket = libc::socket(family, libc::SOCK_DGRAM, 0);
-                let errno = Errno::last();
-                socket >= 0 && libc::close(socket) == 0 || errno != Errno::EAFNOSUPPORT
+                let is_there =
+                    socket >= 0 && libc::close(socket) == 0 || Errno::last() != Errno::EAFNOSUPPORT;
+                let paired = libc::socketpair(family, libc::SOCK_DGRAM, 0, pair.as_mut_ptr());
+                let is_refused = paired < 0 && Errno::last() == Errno::EAFNOSUPPORT;
+                for end in pair.into_iter().filter(|end| *end >= 0) {
+                    libc::close(end);
+                }
+                is_there || !is_refused
             }
         };
         let body = move || {
@@ -121,12 +137,14 @@ mod tests {
         // Whatever this kernel has: other families are refused by the program, and other calls are none of
         // its business.
         for family in [libc::AF_VSOCK, libc::AF_BLUETOOTH, libc::AF_TIPC, libc::AF_RDS, 42, 43, 1000, -1] {
-            let said = run(SYS_socket, family);
-            assert_eq!(said, SECCOMP_RET_ERRNO | EAFNOSUPPORT.unsigned_abs(), "{family}");
+            for call in CALLS {
+                let said = run(call, family);
+                assert_eq!(said, SECCOMP_RET_ERRNO | EAFNOSUPPORT.unsigned_abs(), "{call} {family}");
+            }
             assert_eq!(run(libc::SYS_write, family), SECCOMP_RET_ALLOW);
         }
         for family in ALLOWED {
-            assert_eq!(run(SYS_socket, family), SECCOMP_RET_ALLOW, "{family}");
+            assert!(CALLS.iter().all(|call| run(*call, family) == SECCOMP_RET_ALLOW), "{family}");
         }
     }
 
@@ -144,6 +162,7 @@ mod tests {
                         _ => family.cast_unsigned(),
                     }
                 }
+                BPF_ALU => value &= instruction.k,
                 BPF_JMP => {
                     at += usize::from(if value == instruction.k { instruction.jt } else { instruction.jf });
                 }
