@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -20,9 +20,10 @@ const STRANGERS_SHARE: usize = 4;
 /// A fixed number of places for clients.
 ///
 /// When all are taken and another client connects, one client gives way: the client that the server has
-/// waited for longest, among those of the source with the most places. A client keeps its place while its
-/// request is served. Where clients have to be admitted, as by a password, those that are not give way before
-/// those that are, and what they send wins them no time.
+/// waited for longest, among those of the source with the most places, of the owner with the most. A client
+/// keeps its place while its request is served, unless it has ended its connection, or its half of it. Where
+/// clients have to be admitted, as by a password, those that are not give way before those that are, and what
+/// they send wins them no time.
 #[derive(Debug)]
 pub struct Places {
     count: usize,
@@ -35,14 +36,18 @@ pub struct Places {
 struct Taken {
     next: u64,
     clients: BTreeMap<u64, Client>,
+    /// Each is shared by the clients of a source or an owner, which counts them.
+    sources: HashMap<Source, Weak<Source>>,
     /// A new client waits: the first client that may be asked for its place is asked at once.
     is_awaited: bool,
 }
 
 #[derive(Debug)]
 struct Client {
-    source: Source,
+    owner: Arc<Source>,
+    source: Arc<Source>,
     turn: Turn,
+    has_ended: bool,
     standing: Standing,
     wanted: Arc<Notify>,
 }
@@ -111,8 +116,14 @@ impl Places {
             taken.is_awaited = false;
             taken.next += 1;
             let (number, wanted) = (taken.next, Arc::<Notify>::default());
-            let turn = Turn::Client { since: Instant::now(), grace: Duration::ZERO };
-            let client = Client { source, turn, standing: Standing::Silent, wanted: Arc::clone(&wanted) };
+            let client = Client {
+                owner: taken.counted(source.owner()),
+                source: taken.counted(source),
+                turn: Turn::Client { since: Instant::now(), grace: Duration::ZERO },
+                has_ended: false,
+                standing: Standing::Silent,
+                wanted: Arc::clone(&wanted),
+            };
             taken.clients.insert(number, client);
             return Ok(Place { places: Arc::clone(self), number, source, wanted });
         }
@@ -137,28 +148,74 @@ impl Places {
     }
 }
 
-impl Taken {
-    /// Returns the client that gives way at `now`, and the earliest time at which any client may be asked.
-    fn longest_awaited(&self, now: Instant) -> (Option<u64>, Option<Instant>) {
-        let mut places_of = HashMap::new();
-        for client in self.clients.values() {
-            *places_of.entry(client.source).or_insert(0) += 1;
+/// The places of a client's owner and its source, and since when it is waited for.
+type Rank = ((usize, usize), Reverse<(Instant, u64)>);
+
+/// The client that gives way among some, and the earliest time at which any of them may be asked.
+#[derive(Default)]
+struct Choice {
+    longest: Option<Rank>,
+    earliest: Option<Instant>,
+}
+
+impl Choice {
+    fn consider(
+        &mut self,
+        client: &Client,
+        since: Instant,
+        number: u64,
+        is_asked_from: Instant,
+        now: Instant,
+    ) {
+        self.earliest = Some(self.earliest.map_or(is_asked_from, |earliest| earliest.min(is_asked_from)));
+        if is_asked_from <= now {
+            let places = (Arc::strong_count(&client.owner), Arc::strong_count(&client.source));
+            self.longest = self.longest.max(Some((places, Reverse((since, number)))));
         }
-        let is_stranger = |client: &Client| client.standing != Standing::Admitted;
-        let strangers = self.clients.values().filter(|client| is_stranger(client)).count();
+    }
+}
+
+impl Taken {
+    /// Returns the count of a source or an owner, for one more client.
+    fn counted(&mut self, source: Source) -> Arc<Source> {
+        let known = self.sources.entry(source).or_default();
+        known.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(source);
+            *known = Arc::downgrade(&new);
+            new
+        })
+    }
+
+    fn remove(&mut self, number: u64) {
+        let Some(client) = self.clients.remove(&number) else { return };
+        let shared = [*client.owner, *client.source];
+        drop(client);
+        for source in shared {
+            if self.sources.get(&source).is_some_and(|clients| clients.strong_count() == 0) {
+                self.sources.remove(&source);
+            }
+        }
+    }
+
+    /// Returns the client that gives way at `now`, and the earliest time at which any client may be asked. It
+    /// looks at each client once, since every new client may need it.
+    fn longest_awaited(&self, now: Instant) -> (Option<u64>, Option<Instant>) {
+        let (mut all, mut of_strangers) = (Choice::default(), Choice::default());
+        let mut strangers = 0;
+        for (number, client) in &self.clients {
+            let is_stranger = client.standing != Standing::Admitted;
+            strangers += usize::from(is_stranger);
+            let Turn::Client { since, grace } = client.turn else { continue };
+            all.consider(client, since, *number, since + grace, now);
+            if is_stranger {
+                of_strangers.consider(client, since, *number, since + grace, now);
+            }
+        }
         let strangers_first = strangers * STRANGERS_SHARE >= self.clients.len();
-        let awaited = self.clients.iter().filter_map(|(number, client)| match client.turn {
-            Turn::Client { since, grace } => Some((*number, client, since, since + grace)),
-            Turn::Server | Turn::Asked => None,
-        });
         // Also one that still has a moment.
-        let has_stranger = strangers_first && awaited.clone().any(|(_, client, ..)| is_stranger(client));
-        let awaited = awaited.filter(|(_, client, ..)| !has_stranger || is_stranger(client));
-        let longest =
-            awaited.clone().filter(|(.., from)| *from <= now).max_by_key(|(number, client, since, _)| {
-                (places_of.get(&client.source), Reverse((*since, *number)))
-            });
-        (longest.map(|(number, ..)| number), awaited.map(|(.., from)| from).min())
+        let has_stranger = strangers_first && of_strangers.earliest.is_some();
+        let Choice { longest, earliest } = if has_stranger { of_strangers } else { all };
+        (longest.map(|(_, Reverse((_, number)))| number), earliest)
     }
 }
 
@@ -200,6 +257,15 @@ impl Place {
         }
     }
 
+    /// Records that the client sends nothing more: it has closed its connection, or its half of it. Its place
+    /// may be asked for from now on, whatever is done for it.
+    pub fn end(&self) {
+        self.turn(Turn::Client { since: Instant::now(), grace: Duration::ZERO });
+        if let Some(client) = self.places.lock().clients.get_mut(&self.number) {
+            client.has_ended = true;
+        }
+    }
+
     /// Waits until another client needs the place.
     pub async fn wanted(&self) {
         self.wanted.notified().await;
@@ -211,7 +277,7 @@ impl Place {
         let Some(client) = taken.clients.get_mut(&self.number) else { return };
         match turn {
             // A client that was asked for its place gets no second request: another client waits.
-            _ if client.turn == Turn::Asked => {}
+            _ if client.turn == Turn::Asked || client.has_ended => {}
             // Wrong requests would let it keep its place for as long as it sends them.
             Turn::Client { .. } if client.standing == Standing::Unknown => {}
             // An admitted one gives way only if it is chosen.
@@ -239,7 +305,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places.lock().clients.remove(&self.number);
+        self.places.lock().remove(self.number);
         self.places.changed.notify_one();
     }
 }

@@ -1,11 +1,13 @@
 //! The sources by which clients are counted.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The origin of a client. A client of the source with the most places gives way first.
+/// The origin of a client: what one client may have all of is one source. A client of the source with the
+/// most places gives way first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// An IPv4 address, or the first half of an IPv6 address: a host may have all addresses of a /64.
+    /// An IPv4 address, or the first half of an IPv6 address: a host may have all addresses of a /64. Every
+    /// process of this machine has all those of the loopback.
     Address(IpAddr),
     /// A process on this machine.
     Process {
@@ -21,12 +23,24 @@ pub enum Source {
 impl From<IpAddr> for Source {
     fn from(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
+            address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(address) => {
                 let [a, b, c, d, ..] = address.segments();
                 Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
             }
             address => address,
         })
+    }
+}
+
+impl Source {
+    /// Returns what has this source and others like it: a user has as many processes as it starts.
+    #[must_use]
+    pub fn owner(self) -> Self {
+        match self {
+            Self::Process { user, .. } => Self::Process { user, id: None },
+            address => address,
+        }
     }
 }
 
@@ -42,11 +56,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_one_host_may_have_are_one_source() {
+    fn what_one_host_or_user_may_have_is_one_source() {
         let source = |text: &str| Source::from(text.parse::<IpAddr>().unwrap());
         assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:0:1"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
         assert_eq!(source("192.0.2.1"), source("::ffff:192.0.2.1"));
         assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
+        for loopback in ["127.0.0.1", "127.255.255.254", "::1", "::ffff:127.0.0.2"] {
+            assert_eq!(source(loopback), source("127.0.0.2"));
+        }
+        let process = |user, id| Source::Process { user, id: Some(id) };
+        assert_eq!(process(1, 2).owner(), process(1, 3).owner());
+        assert_ne!(process(1, 2).owner(), process(2, 2).owner());
     }
 }

@@ -119,6 +119,36 @@ async fn a_client_that_is_served_keeps_its_place_until_it_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_has_ended_gives_way_whatever_is_done_for_it() {
+    let (places, mut held) = taken(&[1, 2, 3]).await;
+    for place in held.iter().flatten() {
+        place.begin_serving();
+    }
+    held[1].as_ref().unwrap().end();
+    held[1].as_ref().unwrap().begin_serving();
+    assert_eq!(asked(&places, &mut held).await, Some(1));
+    // At once, if one waits already.
+    held[3].as_ref().unwrap().begin_serving();
+    let mut next = std::pin::pin!(places.take(process(3)));
+    assert!(timeout(Duration::from_secs(9), &mut next).await.is_err());
+    held[2].as_ref().unwrap().end();
+    assert!(timeout(Duration::ZERO, held[2].as_ref().unwrap().wanted()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_of_a_user_take_no_places_from_another_one() {
+    let places = Places::new(4);
+    let mut held = Vec::new();
+    for (user, id) in [(1, 1), (2, 2), (2, 3), (2, 4)] {
+        held.push(Some(places.take(Source::Process { user, id: Some(id) }).await));
+        advance(Duration::from_millis(1)).await;
+    }
+    assert_eq!(asked(&places, &mut held).await, Some(1));
+    held.clear();
+    assert!(places.lock().sources.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_first_that_is_ready_for_another_request_gives_way_to_the_client_that_waits() {
     let (places, held) = taken(&[1, 2]).await;
     for place in held.iter().flatten() {
