@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt as _;
-use weft_network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Stats};
+use weft_network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Stats, Stream};
 use weft_proxy::{LocalAddress, Options, Reach, Server, Users};
 
 /// Longer requests do not fit the buffer of a socket beside their answers.
@@ -63,7 +63,7 @@ impl Network for Tunnel {
             }
             let (client, server) = tokio::net::UnixStream::pair()?;
             tokio::spawn(read_request(server));
-            let client: Box<dyn Connection> = Box::new(client);
+            let client: Box<dyn Connection> = Box::new(Stream::from(client));
             Ok(client)
         })
     }

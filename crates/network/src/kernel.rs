@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 
 use crate::network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Stats};
 use crate::resolver::Resolver;
+use crate::stream::Stream;
 
 /// Connections that wait to be accepted; the kernel has a limit as well.
 const BACKLOG: i32 = 1024;
@@ -94,12 +95,12 @@ impl Kernel {
 }
 
 /// Data is sent at once, and a peer that is gone is noticed.
-fn prepared(stream: TcpStream) -> TcpStream {
+fn prepared(stream: TcpStream) -> Stream<TcpStream> {
     let socket = SockRef::from(&stream);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);
     // A connection without these options still works.
     let _ = socket.set_tcp_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
-    stream
+    stream.into()
 }
 
 impl Network for Kernel {
@@ -159,21 +160,6 @@ impl Listener for TcpAcceptor {
 
     fn local_addr(&self) -> Option<SocketAddr> {
         self.socket.local_addr().ok()
-    }
-}
-
-impl Connection for TcpStream {
-    fn local_addr(&self) -> Option<SocketAddr> {
-        self.local_addr().ok()
-    }
-
-    fn peer_addr(&self) -> Option<SocketAddr> {
-        self.peer_addr().ok()
-    }
-
-    fn abort(&self) {
-        // Without it the other end sees the end of the stream, which is still better than nothing.
-        let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
     }
 }
 

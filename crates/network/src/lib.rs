@@ -10,9 +10,9 @@ pub mod datagram;
 mod kernel;
 mod network;
 mod resolver;
-#[cfg(unix)]
-mod unix;
+mod stream;
 
 pub use kernel::{Kernel, MakeSocket};
 pub use network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Stats};
 pub use resolver::Resolver;
+pub use stream::Stream;

@@ -1,10 +1,12 @@
 //! The network that a proxy carries connections into: the tunnel, or the host's own.
 
+use std::future::pending;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -97,6 +99,23 @@ pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send {
 
     /// Makes the other end see a reset, and not the end of the stream, when this end is dropped.
     fn abort(&self);
+
+    /// Waits until the other end sends nothing more: it has closed the connection, or its half of it.
+    /// Whatever has the connection need not read for that. A connection that cannot tell never says so.
+    fn ended(&self) -> Later<'static, ()> {
+        Box::pin(pending())
+    }
+
+    /// Waits until the connection fails, as by a reset, in the same way.
+    fn failed(&self) -> Later<'static, ()> {
+        Box::pin(pending())
+    }
+
+    /// Has the connection fail when the other end takes nothing of what is sent to it for this time, also
+    /// after this end was dropped.
+    fn give_up_after(&self, time: Duration) {
+        let _ = time;
+    }
 }
 
 /// Accepts connections.

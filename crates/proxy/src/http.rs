@@ -4,12 +4,13 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
 use hyper::http::uri::Scheme;
 use hyper::server::conn::http1;
@@ -17,18 +18,19 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use weft_ipc::Place;
 
 use crate::access::Users;
 use crate::destination::Destination;
+use crate::gone::LINGER;
 use crate::proxy::Proxy;
 use crate::reach::ReachError;
 use crate::relay::relay;
 use buffers::{Buffers, SMALL, charge_fields};
 use first::First;
 use upstream::{MAX_INFORMATIONAL, Upstream};
-use weft_network::{Connection, LookUpError};
+use weft_network::{Connection, Later, LookUpError};
 
 mod buffers;
 mod first;
@@ -50,6 +52,10 @@ struct Client {
     kept: Mutex<Option<Upstream>>,
     /// The connection that CONNECT opened, until the client has its answer.
     connected: Mutex<Option<Box<dyn Connection>>>,
+    /// The bytes that were read of the client.
+    read: Arc<AtomicU64>,
+    /// Its last request was CONNECT, or has a body.
+    has_more: AtomicBool,
 }
 
 /// Why a request has no answer of a server.
@@ -80,10 +86,18 @@ pub(crate) async fn serve(mut client: Box<dyn Connection>, place: Arc<Place>, pr
         Ok(Err(error)) => return tracing::debug!("a client of the HTTP proxy has gone: {error}"),
         Err(_) => return tracing::debug!("a client of the HTTP proxy sent no request in time"),
     };
-    let state = Client { place, proxy, kept: Mutex::default(), connected: Mutex::default() };
+    let state = Client {
+        place,
+        proxy,
+        kept: Mutex::default(),
+        connected: Mutex::default(),
+        read: Arc::default(),
+        has_more: AtomicBool::new(false),
+    };
     let proxy = Arc::clone(&state.proxy);
     let (state, client) = match serve_requests(client, first, state).await {
-        Ok(served) => served,
+        Ok(Some(served)) => served,
+        Ok(None) => return tracing::debug!("a client of the HTTP proxy has gone before its answer"),
         Err(error) if error.is_parse() => {
             let reason = format!("it does not speak HTTP ({error}); for SOCKS5 there is the option --socks5");
             return proxy.refusals.report("a client of the HTTP port", &reason);
@@ -100,17 +114,19 @@ pub(crate) async fn serve(mut client: Box<dyn Connection>, place: Arc<Place>, pr
 type Rest = (Box<dyn Connection>, Vec<u8>);
 
 /// Answers requests until the client has sent its last one. Returns the connection, and what the client sent
-/// after that request.
+/// after that request; `None` if the client has gone.
 async fn serve_requests(
     client: Box<dyn Connection>,
     first: First,
     state: Client,
-) -> hyper::Result<(Arc<Client>, Rest)> {
+) -> hyper::Result<Option<(Arc<Client>, Rest)>> {
     let state = Arc::new(state);
     let buffers = state.buffers(&first);
     let shared = Arc::clone(&state);
-    let service = service_fn(move |request| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let state = Arc::clone(&shared);
+        let has_more = request.method() == Method::CONNECT || !request.body().is_end_stream();
+        state.has_more.store(has_more, Relaxed);
         // Pinned, since hyper is asked for the connection back.
         Box::pin(async move { Ok::<_, Infallible>(state.answer(request).await) })
     });
@@ -122,11 +138,17 @@ async fn serve_requests(
     builder.max_header_size(buffers.bytes);
     // The case of names means nothing, but some servers behave as if it did.
     builder.preserve_header_case(true).auto_date_header(false);
-    let mut connection = builder.serve_connection(TokioIo::new(first.before(client)), service);
-    poll_fn(|cx| connection.poll_without_shutdown(cx)).await?;
+    let ended = client.ended();
+    let client = first.before(client, Arc::clone(&state.read));
+    let mut connection = builder.serve_connection(TokioIo::new(client), service);
+    tokio::select! {
+        biased;
+        served = poll_fn(|cx| connection.poll_without_shutdown(cx)) => served?,
+        () = state.gone(ended) => return Ok(None),
+    }
     let parts = connection.into_parts();
     let (unread, client) = parts.io.into_inner().into_parts();
-    Ok((state, (client, [&parts.read_buf, &unread[..]].concat())))
+    Ok(Some((state, (client, [&parts.read_buf, &unread[..]].concat()))))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -134,6 +156,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Client {
+    /// Waits until the client has ended its side, and nothing more of it is passed on. hyper sees the end
+    /// only after all that was sent before it.
+    async fn gone(&self, ended: Later<'static, ()>) {
+        ended.await;
+        while self.has_more.load(Relaxed) {
+            let read = self.read.load(Relaxed);
+            sleep(LINGER).await;
+            if self.read.load(Relaxed) == read {
+                break;
+            }
+        }
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         // A refusal waits for nothing: a client that sends requests ahead would keep the thread busy.
         yield_now().await;

@@ -1,11 +1,13 @@
 //! UDP mappings: which addresses exchange datagrams, and since when they have not.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weft_ipc::Source;
 
 use crate::budget::{Account, Charge};
 
@@ -76,6 +78,8 @@ pub(crate) struct Sources {
     last_used: LastUsed<SocketAddr>,
     /// How many sources each address has.
     addresses: HashMap<IpAddr, usize>,
+    /// How many all addresses have that one host may have.
+    hosts: HashMap<Source, usize>,
 }
 
 impl Sources {
@@ -85,6 +89,7 @@ impl Sources {
         if self.last_used.0.insert(source, Instant::now()).is_some() {
             return None;
         }
+        *self.hosts.entry(source.ip().into()).or_default() += 1;
         let count = self.addresses.entry(source.ip()).or_default();
         *count += 1;
         if *count <= MAPPINGS {
@@ -95,12 +100,15 @@ impl Sources {
         Some(oldest)
     }
 
-    /// Removes the source that was not used for longest, among those of the address that has most: one
-    /// address takes no place from the others.
+    /// Removes the source that was not used for longest, among those of the host that has most, and of the
+    /// address that has most there: one host takes no place from the others.
     pub(crate) fn give_way(&mut self) -> Option<SocketAddr> {
-        let (address, count) = self.addresses.iter().max_by_key(|(_, count)| **count)?;
-        let is_any = *count == 1;
-        let oldest = self.last_used.oldest(|source| is_any || source.ip() == *address)?;
+        let used = self.last_used.0.iter();
+        let (oldest, _) = used.max_by_key(|(source, used)| {
+            let address = source.ip();
+            (self.hosts.get(&address.into()), self.addresses.get(&address), Reverse(**used))
+        })?;
+        let oldest = *oldest;
         self.remove(oldest);
         Some(oldest)
     }
@@ -112,23 +120,25 @@ impl Sources {
 
     pub(crate) fn remove(&mut self, source: SocketAddr) {
         if self.last_used.0.remove(&source).is_some() {
-            Self::forget(&mut self.addresses, source);
+            Self::forget(&mut self.addresses, &source.ip());
+            Self::forget(&mut self.hosts, &source.ip().into());
         }
     }
 
     /// Removes the sources that have expired, and calls `ended` with each.
     pub(crate) fn expire(&mut self, mut ended: impl FnMut(SocketAddr)) {
         self.last_used.expire(|source| {
-            Self::forget(&mut self.addresses, source);
+            Self::forget(&mut self.addresses, &source.ip());
+            Self::forget(&mut self.hosts, &source.ip().into());
             ended(source);
         });
     }
 
-    fn forget(addresses: &mut HashMap<IpAddr, usize>, source: SocketAddr) {
-        let Some(count) = addresses.get_mut(&source.ip()) else { return };
+    fn forget<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, usize>, key: &K) {
+        let Some(count) = counts.get_mut(key) else { return };
         *count -= 1;
         if *count == 0 {
-            addresses.remove(&source.ip());
+            counts.remove(key);
         }
     }
 }
@@ -241,5 +251,23 @@ mod tests {
         tokio::time::advance(MAPPING_TIMEOUT).await;
         sources.expire(|ended| assert_eq!(ended, at(1, 1)));
         assert!(sources.addresses.is_empty() && sources.last_used.0.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_with_many_addresses_takes_no_place_from_another_one() {
+        let mut sources = Sources::default();
+        let honest = "192.0.2.1:1".parse().unwrap();
+        sources.insert(honest);
+        for (prefix, least) in [("127.0.0.", 1), ("2001:db8::", 1)] {
+            for address in 0..9 {
+                tokio::time::advance(Duration::from_millis(1)).await;
+                let ip: IpAddr = format!("{prefix}{}", address + least).parse().unwrap();
+                sources.insert(SocketAddr::new(ip, 1));
+            }
+            for _ in 0..8 {
+                assert_ne!(sources.give_way(), Some(honest));
+            }
+        }
+        assert_eq!((sources.hosts.len(), sources.give_way()), (3, Some(honest)));
     }
 }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
-use weft_network::Connection;
+use tokio::sync::watch;
+use weft_network::{Connection, Later};
 
 /// One end of a pipe, with what was read from it and whether it was aborted.
 pub(crate) struct End {
@@ -22,6 +23,9 @@ pub(crate) struct Seen {
     pub(crate) aborted: AtomicBool,
     /// The next read fails.
     pub(crate) is_broken: AtomicBool,
+    /// What the connection says of its end.
+    pub(crate) ended: watch::Sender<bool>,
+    pub(crate) failed: watch::Sender<bool>,
 }
 
 /// Returns an end for the relay, what it sees, and the other end. The pipe holds `capacity` bytes each way.
@@ -73,4 +77,21 @@ impl Connection for End {
     fn abort(&self) {
         self.seen.aborted.store(true, Relaxed);
     }
+
+    fn ended(&self) -> Later<'static, ()> {
+        is_true(&self.seen.ended)
+    }
+
+    fn failed(&self) -> Later<'static, ()> {
+        is_true(&self.seen.failed)
+    }
+}
+
+fn is_true(told: &watch::Sender<bool>) -> Later<'static, ()> {
+    let mut told = told.subscribe();
+    Box::pin(async move {
+        if told.wait_for(|told| *told).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    })
 }

@@ -16,6 +16,7 @@ use tokio::io::ReadBuf;
 use weft_network::Connection;
 
 use crate::budget::{Account, Charge};
+use crate::gone::Watch;
 
 /// Bytes read at once. Reads of 64 KiB take a fifth more processor time, and splice(2) as much.
 pub(crate) const BUFFER: usize = 256 * 1024;
@@ -79,8 +80,8 @@ pub(crate) struct Carried {
 /// Carries bytes between both connections until both directions have ended. `first` was read from the client
 /// already.
 ///
-/// The end of one direction is passed on while the other one continues. A reset is passed on as a reset: the
-/// other end must not take what it got for all that there was.
+/// The end of one direction is passed on while the other one continues, unless the client has gone. A reset
+/// is passed on as a reset: the other end must not take what it got for all that there was.
 pub(crate) async fn relay(
     mut client: Box<dyn Connection>,
     mut remote: Box<dyn Connection>,
@@ -89,10 +90,15 @@ pub(crate) async fn relay(
 ) -> (Carried, io::Result<()>) {
     let mut out = Direction { end: first.len(), buffer: first, ..Direction::default() };
     let mut back = Direction::default();
+    let mut watch = Watch::new(&*client);
     let result = poll_fn(|cx| {
-        let out = out.poll(cx, client.as_mut(), remote.as_mut(), account)?;
-        let back = back.poll(cx, remote.as_mut(), client.as_mut(), account)?;
-        if out.is_ready() && back.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        let carried = out.poll(cx, client.as_mut(), remote.as_mut(), account)?;
+        let returned = back.poll(cx, remote.as_mut(), client.as_mut(), account)?;
+        if carried.is_ready() && returned.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        let taken = carried.is_pending().then_some(out.bytes);
+        watch.poll(cx, taken, &*remote).map(|()| Err(io::ErrorKind::ConnectionAborted.into()))
     })
     .await;
     let is_broken = [&out, &back].iter().any(|direction| direction.state == State::Broken);

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
@@ -19,8 +19,9 @@ use crate::access::Users;
 use crate::address::{Forward, LocalAddress, Reverse, Transport, TunnelAddress};
 use crate::budget::Budget;
 use crate::destination::Destination;
+use crate::gone::unless_gone;
 use crate::proxy::Proxy;
-use crate::reach::{Reach, ReachError};
+use crate::reach::Reach;
 use crate::relay::relay;
 use crate::udp_forward::{self, Target};
 use crate::{http, socks5, system};
@@ -376,45 +377,56 @@ impl Server {
     }
 }
 
+/// Serves a client. Whatever is done for it, it gives way to others once it has ended its side.
 async fn serve_client(client: Box<dyn Connection>, place: Arc<Place>, kind: Arc<Kind>, proxy: Arc<Proxy>) {
-    match &*kind {
-        Kind::Socks5 => socks5::serve(client, &place, &proxy).await,
-        Kind::Http => http::serve(client, place, proxy).await,
+    let ended = client.ended();
+    let watch = async {
+        ended.await;
+        place.end();
+        pending::<Infallible>().await
+    };
+    tokio::select! {
+        biased;
+        () = speak(client, &place, &kind, &proxy) => {}
+        never = watch => match never {},
+    }
+}
+
+async fn speak(client: Box<dyn Connection>, place: &Arc<Place>, kind: &Kind, proxy: &Arc<Proxy>) {
+    match kind {
+        Kind::Socks5 => socks5::serve(client, place, proxy).await,
+        Kind::Http => http::serve(client, Arc::clone(place), Arc::clone(proxy)).await,
         Kind::Forward(destination) => {
             place.begin_serving();
-            let opened = proxy.reach.connect(destination).await;
-            forward(client, opened, &proxy).await;
+            let opened = unless_gone(client.ended(), proxy.reach.connect(destination)).await;
+            if let Some(Err(error)) = &opened {
+                proxy.refusals.report("a client of a forward", error);
+            }
+            forward(client, opened.and_then(Result::ok), proxy).await;
         }
         Kind::Reverse(local, host) => {
             place.begin_serving();
-            let opened = match local {
-                LocalAddress::Ip(to) => host.connect(*to).await,
-                LocalAddress::Unix(path) => system::connect(path).await,
+            let opening = async {
+                match local {
+                    LocalAddress::Ip(to) => host.connect(*to).await,
+                    LocalAddress::Unix(path) => system::connect(path).await,
+                }
             };
-            if let Err(error) = &opened {
+            let opened = unless_gone(client.ended(), opening).await;
+            if let Some(Err(error)) = &opened {
                 proxy.refusals.report("a client of a reverse forward", &format!("{local}: {error}"));
             }
-            match opened {
-                Ok(remote) => drop(relay(client, remote, Vec::new(), &proxy.relayed).await),
-                Err(_) => client.abort(),
-            }
+            forward(client, opened.and_then(Result::ok), proxy).await;
         }
     }
 }
 
 /// Relays a client that asked for nothing: its socket says where it goes.
-async fn forward(
-    client: Box<dyn Connection>,
-    opened: Result<Box<dyn Connection>, ReachError>,
-    proxy: &Proxy,
-) {
-    match opened {
-        Ok(remote) => drop(relay(client, remote, Vec::new(), &proxy.relayed).await),
-        Err(error) => {
-            proxy.refusals.report("a client of a forward", &error);
-            // There is no other way to tell it.
-            client.abort();
-        }
+async fn forward(client: Box<dyn Connection>, remote: Option<Box<dyn Connection>>, proxy: &Proxy) {
+    match remote {
+        Some(remote) => drop(relay(client, remote, Vec::new(), &proxy.relayed).await),
+        // There is no other way to tell it.
+        None => client.abort(),
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 use weft_ipc::Place;
 
 use crate::destination::Destination;
+use crate::gone::unless_gone;
 use crate::proxy::Proxy;
 use crate::reach::ReachError;
 use crate::relay::relay;
@@ -48,7 +49,8 @@ pub(crate) async fn serve(mut client: Box<dyn Connection>, place: &Place, proxy:
 }
 
 async fn connect(mut client: Box<dyn Connection>, proxy: &Proxy, to: &Destination) -> io::Result<()> {
-    match proxy.reach.connect(to).await {
+    let Some(opened) = unless_gone(client.ended(), proxy.reach.connect(to)).await else { return Ok(()) };
+    match opened {
         Ok(remote) => {
             client.write_all(&Reply::Succeeded.with(remote.local_addr())).await?;
             relay(client, remote, Vec::new(), &proxy.relayed).await.1

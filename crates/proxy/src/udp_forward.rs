@@ -18,11 +18,10 @@ use crate::budget::{Account, Charge};
 use crate::destination::Destination;
 use crate::mapping::Sources;
 use crate::reach::{Reach, ReachError};
+use crate::replies::{OVERHEAD, Replies};
 
 /// Datagrams of a source that wait until its mapping is ready, if the budget of the proxy has room for them.
 const WAITING: usize = 8;
-/// What a datagram that waits takes beside its bytes.
-const OVERHEAD: usize = 128;
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(15);
 /// A socket that fails again and again does not keep the thread busy.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -70,9 +69,7 @@ impl Target {
 struct Mappings {
     /// When each source was last used, in either direction.
     used: Mutex<Sources>,
-    listening: Arc<dyn Datagrams>,
-    /// Orders the tasks that send to sources: a socket wakes only one that waits for room.
-    sending: tokio::sync::Mutex<()>,
+    replies: Replies,
     target: Arc<Target>,
     refusals: Refusals,
 }
@@ -115,8 +112,7 @@ pub(crate) async fn serve(
 ) -> Infallible {
     let mappings = Arc::new(Mappings {
         used: Mutex::default(),
-        listening: Arc::clone(&listening),
-        sending: tokio::sync::Mutex::new(()),
+        replies: Replies::new(Arc::clone(&listening), Arc::clone(&waiting)),
         target,
         refusals: Refusals::default(),
     });
@@ -232,8 +228,7 @@ async fn carry(mappings: Arc<Mappings>, mapping: Arc<Mapping>, source: SocketAdd
                 if !mappings.used().refresh(source) {
                     continue;
                 }
-                let _turn = mappings.sending.lock().await;
-                if let Err(error) = datagram::send(&*mappings.listening, &datagram, source).await {
+                if let Err(error) = mappings.replies.send(&datagram, 0, source).await {
                     tracing::debug!("cannot send a datagram to {source}: {error}");
                 }
             }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tokio::net::{UnixListener, UnixStream};
 use weft_ipc::listener::{self, ListenError, SocketFile};
-use weft_network::{Connection, Later, Listener};
+use weft_network::{Connection, Later, Listener, Stream};
 
 /// A directory that is made for the socket is for its owner alone.
 const DIRECTORY_MODE: u32 = 0o700;
@@ -28,14 +28,14 @@ pub(crate) fn listen(path: &Path) -> io::Result<Box<dyn Listener>> {
 
 /// Connects to the socket at a path.
 pub(crate) async fn connect(path: &Path) -> io::Result<Box<dyn Connection>> {
-    Ok(Box::new(UnixStream::connect(path).await?))
+    Ok(Box::new(Stream::from(UnixStream::connect(path).await?)))
 }
 
 impl Listener for UnixAcceptor {
     fn accept(&self) -> Later<'_, io::Result<Box<dyn Connection>>> {
         Box::pin(async move {
             let (stream, _) = self.socket.accept().await?;
-            let connection: Box<dyn Connection> = Box::new(stream);
+            let connection: Box<dyn Connection> = Box::new(Stream::from(stream));
             Ok(connection)
         })
     }

@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -98,8 +99,9 @@ impl First {
     }
 
     /// Puts these bytes in front of what the client sends.
-    pub(super) fn before(self, client: Box<dyn Connection>) -> Client {
-        Client { first: self, client }
+    /// `read` counts what is read of it.
+    pub(super) fn before(self, client: Box<dyn Connection>, read: Arc<AtomicU64>) -> Client {
+        Client { first: self, client, read }
     }
 }
 
@@ -111,6 +113,7 @@ fn is_whole(end: &[u8]) -> bool {
 pub(super) struct Client {
     first: First,
     client: Box<dyn Connection>,
+    read: Arc<AtomicU64>,
 }
 
 impl Client {
@@ -128,7 +131,10 @@ impl AsyncRead for Client {
     ) -> Poll<io::Result<()>> {
         let First { bytes, start, .. } = &mut self.first;
         if *start == bytes.len() {
-            return Pin::new(&mut self.client).poll_read(cx, into);
+            let before = into.filled().len();
+            let read = Pin::new(&mut self.client).poll_read(cx, into);
+            self.read.fetch_add((into.filled().len() - before) as u64, Relaxed);
+            return read;
         }
         let count = into.remaining().min(bytes.len() - *start);
         into.put_slice(&bytes[*start..*start + count]);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 use weft_ipc::{Places, Source};
-use weft_network::{Kernel, Network};
+use weft_network::{Kernel, Network, Stream};
 
 use super::buffers::FIELD;
 use super::*;
@@ -140,12 +140,34 @@ async fn other_tasks_have_a_turn_for_each_request_that_a_client_sends_ahead() {
             }
         });
         let place = Arc::new(Places::new(1).take(Source::Unknown).await);
-        serve(Box::new(served), place, proxy()).await;
+        serve(Box::new(Stream::from(served)), place, proxy()).await;
         let turns = turns.load(Relaxed);
         other.abort();
         let mut answers = String::new();
         client.read_to_string(&mut answers).await.unwrap();
         assert_eq!(answers.matches("HTTP/1.1 ").count(), REQUESTS, "{line}");
         assert!(turns >= REQUESTS, "{line}: {turns} turns");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_gone_is_not_served_with_bytes_behind_its_request_either() {
+    let name = "slow.example";
+    for (request, time) in [
+        (format!("GET http://{name}/ HTTP/1.1\r\n\r\nx"), Duration::ZERO),
+        // A body and what follows CONNECT go on, if they do.
+        (format!("POST http://{name}/ HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"), LINGER),
+        (format!("CONNECT {name}:443 HTTP/1.1\r\n\r\nx"), LINGER),
+    ] {
+        let proxy = proxy_with(Arc::<Slow>::default(), None);
+        let (served, seen, _client) = begin(&proxy, request.as_bytes()).await;
+        sleep(Duration::from_secs(100)).await;
+        assert!(!served.is_finished(), "{request}");
+        let now = Instant::now();
+        seen.ended.send_replace(true);
+        timeout(LINGER * 2, served).await.expect("it ends").unwrap();
+        assert_eq!(now.elapsed(), time, "{request}");
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(proxy.budget.account().free(), ALL);
     }
 }

@@ -17,6 +17,7 @@ use weft_network::Connection;
 use super::Refusal;
 use super::buffers::Buffers;
 use crate::destination::Destination;
+use crate::gone::LINGER;
 
 /// Informational answers to one request. A server has a reason for two: 100 to a request that expects it, and
 /// 103. They are not passed on, so without a bound one server keeps the thread busy while no client sees any
@@ -85,6 +86,13 @@ impl Upstream {
 struct Bounded {
     remote: Box<dyn Connection>,
     informational: Arc<AtomicUsize>,
+}
+
+impl Drop for Bounded {
+    fn drop(&mut self) {
+        // What the server has not taken by now is of a request that was given up.
+        self.remote.give_up_after(LINGER);
+    }
 }
 
 impl AsyncRead for Bounded {

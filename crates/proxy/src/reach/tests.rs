@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::time::sleep;
-use weft_network::{Datagrams, Later, Listener, Stats};
+use weft_network::{Datagrams, Later, Listener, Stats, Stream};
 
 use super::*;
 
@@ -35,7 +35,7 @@ impl Network for Hosts {
             }
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
             let stream = tokio::net::TcpStream::connect(listener.local_addr()?).await?;
-            let connection: Box<dyn Connection> = Box::new(stream);
+            let connection: Box<dyn Connection> = Box::new(Stream::from(stream));
             Ok(connection)
         })
     }

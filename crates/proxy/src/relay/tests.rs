@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::*;
 use crate::budget::Budget;
+use crate::gone::LINGER;
 use crate::pipe::end;
 
 fn roomy() -> Arc<Account> {
@@ -122,4 +124,37 @@ async fn a_sink_that_is_gone_is_still_read_to_its_end() {
     sender.read_to_end(&mut received).await.unwrap();
     assert_eq!(received, b"last words");
     assert!(seen_client.aborted.load(Relaxed), "the client does not take the end for a regular one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_gone_has_a_moment_for_what_it_has_sent_and_any_time_for_its_answer() {
+    const PIPE: usize = 10_000;
+    const SINK: usize = 1000;
+    let begin = async || {
+        let (client, seen, mut sender) = end(PIPE);
+        let (remote, there, receiver) = end(SINK);
+        sender.write_all(&[7; PIPE]).await.unwrap();
+        seen.ended.send_replace(true);
+        (begin(client, remote, Vec::new(), &roomy()), seen, there, sender, receiver)
+    };
+    // The receiver takes nothing.
+    let (relaying, seen, there, _sender, _receiver) = begin().await;
+    let (carried, result) = timeout(LINGER * 2, relaying).await.expect("it ends").unwrap();
+    assert_eq!((carried.to_remote, result.is_err()), (SINK as u64, true));
+    assert!(seen.aborted.load(Relaxed) && there.aborted.load(Relaxed));
+    // It takes a little all the time, and has something to say long after.
+    let (relaying, seen, _, mut sender, mut receiver) = begin().await;
+    sender.shutdown().await.unwrap();
+    for _ in 0..PIPE / SINK {
+        tokio::time::sleep(LINGER * 2 / 3).await;
+        receiver.read_exact(&mut [0; SINK]).await.unwrap();
+    }
+    assert_eq!(receiver.read(&mut [0]).await.unwrap(), 0);
+    tokio::time::sleep(LINGER * 100).await;
+    receiver.write_all(b"well").await.unwrap();
+    sender.read_exact(&mut [0; 4]).await.unwrap();
+    // There is no client any more to wait for it.
+    assert!(!relaying.is_finished());
+    seen.failed.send_replace(true);
+    assert!(timeout(LINGER, relaying).await.expect("it ends").unwrap().1.is_err());
 }

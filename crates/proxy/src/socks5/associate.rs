@@ -1,12 +1,13 @@
 //! UDP ASSOCIATE: the datagrams of one client, to and from any destination (RFC 1928, section 7).
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weft_network::{Connection, Datagrams, Network, datagram};
@@ -17,6 +18,7 @@ use crate::destination::{Destination, Host};
 use crate::mapping::Peers;
 use crate::owner::{self, Owner, Senders};
 use crate::proxy::Proxy;
+use crate::replies::{OVERHEAD, Replies};
 
 /// Datagrams whose names are being looked up; further ones to names are dropped meanwhile.
 const LOOK_UPS: usize = 16;
@@ -27,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The end of an association on the host, which the client sends to.
 struct Inside {
-    socket: Arc<dyn Datagrams>,
+    replies: Replies,
     /// The address of the client. Its port is that of its connection here.
     client: SocketAddr,
     /// The user that it is on this machine, if it is.
@@ -41,8 +43,6 @@ struct Inside {
     checked: Mutex<Instant>,
     /// Ports of other users, for a while: their datagrams are not looked at again.
     of_others: Mutex<HashSet<u16>>,
-    /// Orders the tasks that send to the client: a socket wakes only one that waits for room.
-    sending: tokio::sync::Mutex<()>,
 }
 
 /// A socket that the datagrams leave by.
@@ -103,8 +103,9 @@ pub(super) async fn serve(
         return client.shutdown().await;
     }
     client.write_all(&Reply::Succeeded.with(socket.local_addr().ok())).await?;
+    let charged = proxy.budget.account();
     let inside = Inside {
-        socket,
+        replies: Replies::new(socket, Arc::clone(&charged)),
         client: peer,
         user,
         port: OnceLock::new(),
@@ -112,14 +113,13 @@ pub(super) async fn serve(
         checked: Mutex::new(Instant::now()),
         announced: is_known.then_some(port),
         of_others: Mutex::default(),
-        sending: tokio::sync::Mutex::new(()),
     };
     Association {
         proxy,
         inside: Arc::new(inside),
         outside: Vec::new(),
         replies: JoinSet::new(),
-        charged: proxy.budget.account(),
+        charged,
         _first: charge,
     }
     .run(client)
@@ -141,24 +141,34 @@ struct Association<'a> {
     inside: Arc<Inside>,
     outside: Vec<(Arc<Outside>, AbortHandle)>,
     replies: JoinSet<()>,
-    /// The datagrams that wait for a name, and the addresses that were sent to.
+    /// The datagrams that wait for a name or a socket, and the addresses that were sent to.
     charged: Arc<Account>,
     /// For the first socket that datagrams leave by.
     _first: Charge,
 }
 
 impl Association<'_> {
-    async fn run(mut self, mut client: Box<dyn Connection>) -> io::Result<()> {
+    /// Runs until the client ends its connection; what it sends there means nothing.
+    async fn run(mut self, client: Box<dyn Connection>) -> io::Result<()> {
+        let ended = client.ended();
+        tokio::select! {
+            never = self.relay() => match never {},
+            () = ended => Ok(()),
+        }
+    }
+
+    async fn relay(&mut self) -> Infallible {
         let mut expiry = interval(EXPIRY_INTERVAL);
         expiry.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut look_ups: JoinSet<LookedUp> = JoinSet::new();
         let inside = Arc::clone(&self.inside);
-        let mut ignored = [0; 64];
         loop {
             tokio::select! {
-                received = datagram::receive(&*inside.socket, 0) => match received {
+                received = datagram::receive(&*inside.replies.socket, 0) => match received {
                     Ok((datagram, from)) if inside.is_from_client(from) => {
-                        self.dispatch(datagram, &mut look_ups).await;
+                        if let Some(charge) = self.charged.charge(datagram.len() + OVERHEAD) {
+                            self.dispatch(datagram, charge, &mut look_ups).await;
+                        }
                     }
                     Ok(_) => {}
                     Err(error) => pause(&error).await,
@@ -168,10 +178,6 @@ impl Association<'_> {
                         self.send(route, &datagram[payload..]).await;
                     }
                 }
-                // The association ends with the connection; what the client sends there means nothing.
-                read = client.read(&mut ignored) => if read? == 0 {
-                    return Ok(());
-                },
                 _ = expiry.tick() => {
                     inside.of_others().clear();
                     self.outside.retain(|(outside, replies)| {
@@ -188,7 +194,7 @@ impl Association<'_> {
     }
 
     /// Sends a datagram of the client to where its header says.
-    async fn dispatch(&mut self, datagram: Vec<u8>, look_ups: &mut JoinSet<LookedUp>) {
+    async fn dispatch(&mut self, datagram: Vec<u8>, charge: Charge, look_ups: &mut JoinSet<LookedUp>) {
         let Some((host, port, payload)) = parse_datagram(&datagram) else { return };
         match host {
             Host::Address(address) => match self.proxy.reach.network_for(address) {
@@ -199,7 +205,6 @@ impl Association<'_> {
                 Err(error) => tracing::debug!("a datagram is dropped: {error}"),
             },
             Host::Name(_) if look_ups.len() < LOOK_UPS => {
-                let Some(charge) = self.charged.charge(datagram.len()) else { return };
                 let reach = self.proxy.reach.clone();
                 look_ups.spawn(async move {
                     let routes = reach.routes(&Destination { host, port }).await;
@@ -310,9 +315,7 @@ async fn return_replies(outside: Arc<Outside>, inside: Arc<Inside>) {
                 let to = port.map(|port| with_port(inside.client, *port));
                 let Some(to) = to.filter(|to| inside.is_still_of_user(*to)) else { continue };
                 let start = prepend_header(&mut datagram, from);
-                let _turn = inside.sending.lock().await;
-                let sent = datagram::send(&*inside.socket, &datagram[start..], to).await;
-                if let Err(error) = sent {
+                if let Err(error) = inside.replies.send(&datagram, start, to).await {
                     tracing::debug!("cannot send a datagram to a SOCKS5 client: {error}");
                 }
             }
@@ -325,3 +328,7 @@ async fn pause(error: &io::Error) {
     tracing::debug!("cannot receive a datagram: {error}");
     sleep(PAUSE).await;
 }
+
+#[cfg(test)]
+#[path = "associate/tests.rs"]
+mod tests;

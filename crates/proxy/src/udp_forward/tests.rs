@@ -20,9 +20,28 @@ struct Arriving {
 
 /// A socket at which datagrams arrive, and which counts what is sent by it.
 #[derive(Default)]
-struct Fake {
+pub(crate) struct Fake {
     arriving: Mutex<Arriving>,
     sent: Arc<AtomicUsize>,
+    /// What is sent comes back.
+    is_echo: bool,
+    /// It has no room, and who waits for it.
+    blocked: Mutex<(bool, Option<Waker>)>,
+}
+
+impl Fake {
+    pub(crate) fn arrive(&self, datagrams: impl Iterator<Item = (Vec<u8>, SocketAddr)>) {
+        let mut arriving = self.arriving.lock().unwrap();
+        arriving.datagrams.extend(datagrams);
+        if let Some(waker) = arriving.waker.take() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn block(&self, is_blocked: bool) {
+        let waker = std::mem::replace(&mut *self.blocked.lock().unwrap(), (is_blocked, None)).1;
+        waker.into_iter().for_each(Waker::wake);
+    }
 }
 
 impl Datagrams for Fake {
@@ -40,7 +59,15 @@ impl Datagrams for Fake {
         }
     }
 
-    fn poll_send(&self, _: &mut Context<'_>, datagram: &[u8], _: SocketAddr) -> Poll<io::Result<()>> {
+    fn poll_send(&self, cx: &mut Context<'_>, datagram: &[u8], to: SocketAddr) -> Poll<io::Result<()>> {
+        let mut blocked = self.blocked.lock().unwrap();
+        if blocked.0 {
+            blocked.1 = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        if self.is_echo {
+            self.arrive([(datagram.to_vec(), to)].into_iter());
+        }
         self.sent.fetch_add(datagram.len(), Relaxed);
         Poll::Ready(Ok(()))
     }
@@ -54,7 +81,9 @@ impl Datagrams for Fake {
 #[derive(Default)]
 pub(crate) struct Slow {
     pub(crate) answer: Notify,
-    sent: Arc<AtomicUsize>,
+    pub(crate) sent: Arc<AtomicUsize>,
+    pub(crate) is_echo: bool,
+    pub(crate) is_blocked: bool,
 }
 
 impl Network for Slow {
@@ -67,7 +96,9 @@ impl Network for Slow {
     }
 
     fn udp(&self, _: SocketAddr) -> io::Result<Arc<dyn Datagrams>> {
-        Ok(Arc::new(Fake { sent: Arc::clone(&self.sent), ..Fake::default() }))
+        let socket = Fake { sent: Arc::clone(&self.sent), is_echo: self.is_echo, ..Fake::default() };
+        socket.block(self.is_blocked);
+        Ok(Arc::new(socket))
     }
 
     fn look_up<'a>(&'a self, _: &'a str) -> Later<'a, Result<Vec<IpAddr>, LookUpError>> {
@@ -103,11 +134,7 @@ async fn what_waits_for_a_slow_name_is_bounded_over_all_sources_and_given_back()
         ] {
             for port in 1..=sources {
                 let from = ([127, 0, 0, round], port).into();
-                let mut arriving = listening.arriving.lock().unwrap();
-                arriving.datagrams.extend((0..each).map(|_| (vec![0; LEN], from)));
-                if let Some(waker) = arriving.waker.take() {
-                    waker.wake();
-                }
+                listening.arrive((0..each).map(|_| (vec![0; LEN], from)));
             }
             // Paused time goes on when every task waits.
             sleep(Duration::from_secs(1)).await;
@@ -118,6 +145,35 @@ async fn what_waits_for_a_slow_name_is_bounded_over_all_sources_and_given_back()
             assert!(bytes.contains(&waited), "{waited} bytes waited, round {round}");
             assert_eq!(budget.account().free(), BUDGET);
         }
+    };
+    tokio::select! {
+        never = forward => match never {},
+        () = driver => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replies_that_wait_for_room_are_bounded_over_all_sources_and_given_back() {
+    const SOURCES: u16 = 800;
+    const LEN: usize = 60_000;
+    const BUDGET: usize = 4 << 20;
+    let budget = Budget::new(BUDGET);
+    let listening = Arc::<Fake>::default();
+    let network: Arc<dyn Network> = Arc::new(Slow { is_echo: true, ..Slow::default() });
+    let target = Arc::new(Target::Host(network, ([192, 0, 2, 1], 53).into()));
+    let sockets = Budget::new(usize::from(SOURCES) * 4).account();
+    let forward = serve(Arc::clone(&listening) as Arc<dyn Datagrams>, target, budget.account(), sockets);
+    let driver = async {
+        listening.block(true);
+        for round in [1, 2] {
+            listening.arrive((1..=SOURCES).map(|port| (vec![0; LEN], ([127, 0, 0, round], port).into())));
+            sleep(Duration::from_secs(1)).await;
+        }
+        listening.block(false);
+        sleep(Duration::from_secs(1)).await;
+        let waited = listening.sent.load(Relaxed);
+        assert!((BUDGET / 4..=BUDGET).contains(&waited), "{waited} bytes waited");
+        assert_eq!(budget.account().free(), BUDGET);
     };
     tokio::select! {
         never = forward => match never {},

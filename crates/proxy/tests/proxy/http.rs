@@ -458,3 +458,54 @@ fn a_server_that_sends_informational_answers_without_end_is_given_up_and_holds_n
         }
     });
 }
+
+#[test]
+fn clients_that_have_closed_keep_no_client_out_whatever_they_wait_for() {
+    const CLIENTS: usize = 4;
+    /// Far more than an answer takes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let Some(lab) = Lab::new() else { return };
+    lab.serve_http();
+    // The kernel accepts, and nothing is ever answered.
+    let _silent = lab.far.run(|| std::net::TcpListener::bind("10.9.0.1:83").unwrap());
+    let to_silent = [&[5, 1, 0, 5, 1, 0], &socks5_address(FAR_V4, 83)[..]].concat();
+    let get = "GET http://10.9.0.1:83/ HTTP/1.1\r\nHost: x\r\n\r\n";
+    let body = "POST http://10.9.0.1:83/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx";
+    let connect = "CONNECT 10.9.0.1:83 HTTP/1.1\r\nHost: x\r\n\r\nx";
+    // An address that never answers either.
+    let pending = "CONNECT 10.9.0.77:83 HTTP/1.1\r\nHost: x\r\n\r\nx";
+    let good = b"GET http://10.9.0.1/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let to_http = [&[5, 1, 0, 5, 1, 0], &socks5_address(FAR_V4, 80)[..], good].concat();
+    let _running = lab.proxy(Options {
+        // Each has the same number of places.
+        clients: 3 * CLIENTS,
+        forwards: vec!["8000=10.9.0.1:83".parse().unwrap()],
+        request_timeout: Duration::from_secs(3600),
+        ..options()
+    });
+    lab.client(async || {
+        for (proxy, sent, good) in [
+            (PROXY, format!("{get}{get}").as_bytes(), Some(&good[..])),
+            (PROXY, body.as_bytes(), Some(good)),
+            (PROXY, connect.as_bytes(), Some(good)),
+            (PROXY, pending.as_bytes(), Some(good)),
+            ("127.0.0.1:1080", &to_silent, Some(&to_http)),
+            // All places of the forward, again and again.
+            ("127.0.0.1:8000", b"x", None),
+        ] {
+            for round in 0..2 * CLIENTS {
+                let mut closing = TcpStream::connect(proxy).await.unwrap();
+                closing.write_all(sent).await.unwrap();
+                drop(closing);
+                let Some(good) = good.filter(|_| round >= CLIENTS) else { continue };
+                let mut client = TcpStream::connect(proxy).await.unwrap();
+                client.write_all(good).await.unwrap();
+                let mut answer = Vec::new();
+                let read = client.read_to_end(&mut answer);
+                let _ = tokio::time::timeout(PATIENCE, read).await.expect("an answer");
+                let answer = String::from_utf8_lossy(&answer).into_owned();
+                assert!(answer.contains("HTTP/1.1 200"), "{proxy} {round}: {answer}");
+            }
+        }
+    });
+}
