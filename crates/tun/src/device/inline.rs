@@ -132,6 +132,15 @@ impl<Q: Queue> Pipelines for InlineQueues<Q> {
     }
 }
 
+/// Bytes of a poll, or of a step of it.
+#[derive(Clone, Copy, Default)]
+struct Bytes {
+    /// Read from a queue or from the inbox.
+    read: usize,
+    /// Of these and of what was held, passed on.
+    taken: usize,
+}
+
 /// The queues of a device and their slabs.
 pub(super) struct Inline<Q: Queue> {
     queues: InlineQueues<Q>,
@@ -191,88 +200,121 @@ impl<Q: Queue> Inline<Q> {
         out: &mut VecDeque<TunBatch>,
         max_bytes: usize,
     ) -> Poll<io::Result<usize>> {
-        let Self { queues, readiness, is_gone, scheduler, slabs, flows, .. } = self;
-        let readiness = Readiness::of(readiness, queues)?;
-        let own = queues.own.clone();
-        if let Some(shard) = &mut queues.shard {
+        if let Some(shard) = &mut self.queues.shard {
             // Before anything is read, and before anything that is held goes on.
             shard.begin();
         }
-        let mut taken = flows.as_mut().map_or(0, |flows| flows.release(queues, out));
+        let released = self.release(out);
         // Held packets count as read too, otherwise a poll could read the new queue of a moved flow empty
         // before the old queue.
-        let mut read = taken;
+        let mut sum = Bytes { read: released, taken: released };
         // A round reads at most one slab of each queue.
-        scheduler.begin_round();
-        while read < max_bytes && !*is_gone {
-            let Some(number) = scheduler.next() else {
-                if scheduler.has_delivered() {
-                    scheduler.begin_round();
+        self.scheduler.begin_round();
+        while sum.read < max_bytes && !self.is_gone {
+            let step = match self.scheduler.next() {
+                Some(place) if place < self.queues.own.len() => self.read_queue(place, cx, out)?,
+                Some(place) => self.take_inbox(place, cx, out),
+                None if self.scheduler.has_delivered() => {
+                    self.scheduler.begin_round();
                     continue;
                 }
-                break;
+                None => break,
             };
-            if number == own.len() {
-                let Some((shard, flows)) = queues.shard.as_mut().zip(flows.as_mut()) else { continue };
-                let Poll::Ready(batch) = shard.poll_recv(cx) else {
-                    scheduler.mark_empty(number);
-                    taken += flows.release(queues, out);
-                    continue;
-                };
-                scheduler.record(number, batch.bytes() / flows.count_in(batch.queue()));
-                read += batch.bytes();
-                taken += flows.offer(batch, queues, out);
-                continue;
-            }
-            let scheduled = number;
-            let number = usize::from(own.start) + scheduled;
-            let Poll::Ready(guard) = readiness.queues[number].poll_read_ready(cx) else {
-                scheduler.mark_empty(scheduled);
-                continue;
-            };
-            let mut guard = guard?;
-            let stalled = queues.shard.as_ref().map_or(0, |shard| shard.stalled_slabs(number as u16));
-            let Some(mut slab) = slabs.take(cx, scheduled, stalled) else {
-                if queues.shard.as_mut().is_some_and(|shard| shard.poll_stalls(cx)) {
-                    cx.waker().wake_by_ref();
-                }
-                continue;
-            };
-            let inline = &mut queues.each[number];
-            let drained = reader::drain(&*inline.queue, &mut slab, &inline.stats);
-            match drained {
-                Drained::Full => {}
-                Drained::Empty => guard.clear_ready(),
-                Drained::Gone => *is_gone = true,
-            }
-            // Each flow gets the same number of bytes, not each queue.
-            let sharing = flows.as_ref().map_or(1, |flows| flows.count_in(number as u16));
-            scheduler.record(scheduled, slab.bytes() / sharing);
-            inline.packets_read += slab.packets() as u64;
-            if let Some(shard) = &queues.shard {
-                shard.note_read(number as u16, inline.packets_read);
-            }
-            read += slab.bytes();
-            let batch = slabs.batch(scheduled, slab);
-            let Some(flows) = flows else {
-                taken = read;
-                out.extend(batch);
-                continue;
-            };
-            if let Some(batch) = batch {
-                taken += flows.offer(batch, queues, out);
-            }
-            flows.poll_drops(number as u16, || queues.each[number].queue.dropped(&queues.name));
-            if drained == Drained::Empty {
-                taken += flows.release(queues, out);
-            }
+            sum.read += step.read;
+            sum.taken += step.taken;
         }
-        if taken == 0 && !*is_gone {
-            *is_gone = readiness.gone.as_mut().poll(cx).is_ready();
+        if sum.taken == 0 {
+            sum.taken = self.take_none(sum.read, cx, out)?;
         }
-        if let Some(flows) = flows
-            && taken == 0
-        {
+        if sum.taken > 0 || self.is_gone { Poll::Ready(Ok(sum.taken)) } else { Poll::Pending }
+    }
+
+    /// Reads a slab of an own queue, the scheduler's `place`.
+    fn read_queue(
+        &mut self,
+        place: usize,
+        cx: &mut Context<'_>,
+        out: &mut VecDeque<TunBatch>,
+    ) -> io::Result<Bytes> {
+        let Self { queues, readiness, scheduler, slabs, flows, .. } = self;
+        let queue = queues.own.start + place as u16;
+        let number = usize::from(queue);
+        let Poll::Ready(guard) = Readiness::of(readiness, queues)?.queues[number].poll_read_ready(cx) else {
+            scheduler.mark_empty(place);
+            return Ok(Bytes::default());
+        };
+        let mut guard = guard?;
+        let stalled = queues.shard.as_ref().map_or(0, |shard| shard.stalled_slabs(queue));
+        let Some(mut slab) = slabs.take(cx, place, stalled) else {
+            if queues.shard.as_mut().is_some_and(|shard| shard.poll_stalls(cx)) {
+                cx.waker().wake_by_ref();
+            }
+            return Ok(Bytes::default());
+        };
+        let inline = &mut queues.each[number];
+        let drained = reader::drain(&*inline.queue, &mut slab, &inline.stats);
+        match drained {
+            Drained::Full => {}
+            Drained::Empty => guard.clear_ready(),
+            Drained::Gone => self.is_gone = true,
+        }
+        // Each flow gets the same number of bytes, not each queue.
+        let sharing = flows.as_ref().map_or(1, |flows| flows.count_in(queue));
+        scheduler.record(place, slab.bytes() / sharing);
+        inline.packets_read += slab.packets() as u64;
+        if let Some(shard) = &queues.shard {
+            shard.note_read(queue, inline.packets_read);
+        }
+        let read = slab.bytes();
+        let batch = slabs.batch(place, slab);
+        let Some(flows) = flows else {
+            out.extend(batch);
+            return Ok(Bytes { read, taken: read });
+        };
+        let mut taken = batch.map_or(0, |batch| flows.offer(batch, queues, out));
+        flows.poll_drops(queue, || queues.each[number].queue.dropped(&queues.name));
+        if drained == Drained::Empty {
+            taken += flows.release(queues, out);
+        }
+        Ok(Bytes { read, taken })
+    }
+
+    /// Takes a batch that another packet thread has handed over. For the scheduler the inbox is one more
+    /// queue, at `place`.
+    fn take_inbox(&mut self, place: usize, cx: &mut Context<'_>, out: &mut VecDeque<TunBatch>) -> Bytes {
+        let Self { queues, scheduler, flows, .. } = self;
+        let Some((shard, flows)) = queues.shard.as_mut().zip(flows.as_mut()) else {
+            return Bytes::default();
+        };
+        let Poll::Ready(batch) = shard.poll_recv(cx) else {
+            scheduler.mark_empty(place);
+            return Bytes { read: 0, taken: flows.release(queues, out) };
+        };
+        let read = batch.bytes();
+        scheduler.record(place, read / flows.count_in(batch.queue()));
+        Bytes { read, taken: flows.offer(batch, queues, out) }
+    }
+
+    /// Takes what is held for moved flows and need not wait any more.
+    fn release(&mut self, out: &mut VecDeque<TunBatch>) -> usize {
+        let Self { queues, flows, .. } = self;
+        flows.as_mut().map_or(0, |flows| flows.release(queues, out))
+    }
+
+    /// Looks why a poll that has read `read` bytes takes none of them, and makes sure that it is polled
+    /// again. Returns the bytes that it takes after all.
+    fn take_none(
+        &mut self,
+        read: usize,
+        cx: &mut Context<'_>,
+        out: &mut VecDeque<TunBatch>,
+    ) -> io::Result<usize> {
+        let Self { queues, readiness, is_gone, flows, .. } = self;
+        if !*is_gone {
+            *is_gone = Readiness::of(readiness, queues)?.gone.as_mut().poll(cx).is_ready();
+        }
+        let mut taken = 0;
+        if let Some(flows) = flows {
             if *is_gone {
                 taken = flows.release_all(out);
             } else if read > 0 {
@@ -288,7 +330,7 @@ impl<Q: Queue> Inline<Q> {
         if taken == 0 {
             queues.settle(flows.as_ref());
         }
-        if taken > 0 || *is_gone { Poll::Ready(Ok(taken)) } else { Poll::Pending }
+        Ok(taken)
     }
 
     pub(super) fn hand_over(
