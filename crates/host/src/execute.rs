@@ -73,6 +73,12 @@ impl Applied {
         self.steps.retain(|step| !lost.contains(step));
     }
 
+    /// Takes steps back to those in force.
+    pub(super) fn remember(&mut self, forgotten: Vec<Step>) {
+        let lost: Vec<Step> = forgotten.into_iter().filter(|step| !self.steps.contains(step)).collect();
+        self.steps.extend(lost);
+    }
+
     /// Returns all steps that are to be undone, in the order in which they were done.
     pub(super) fn all(&self) -> Vec<Step> {
         self.stuck.iter().chain(&self.steps).cloned().collect()

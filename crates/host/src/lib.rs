@@ -416,9 +416,17 @@ impl Host {
     pub fn reload(&mut self, config: &Config, endpoints: &[SocketAddr]) -> Result<usize, HostError> {
         let plan = self.choose((config, endpoints), self.plan.mark, None, Self::write_before)?;
         let again = self.to_do_again(&plan);
-        self.forget_undone(&again);
+        let forgotten = self.forget_undone(&again);
         let work = || self.carry_out(plan);
-        let changes = programs::event(programs::OF_AN_EVENT, Instant::now(), work)?;
+        let changes = programs::event(programs::OF_AN_EVENT, Instant::now(), work);
+        if changes.is_err() {
+            // The end still has to undo them.
+            self.applied.remember(forgotten);
+            if let Err(error) = self.write_what_is_in_force() {
+                tracing::warn!("{error}");
+            }
+        }
+        let changes = changes?;
         Ok(changes + self.restore_connected(again))
     }
 

@@ -89,7 +89,8 @@ impl Host {
     }
 
     /// Takes the steps that another program has undone on purpose for not done: a reload does them again.
-    pub(super) fn forget_undone(&mut self, again: &[Step]) {
+    /// Returns those that were taken for done.
+    pub(super) fn forget_undone(&mut self, again: &[Step]) -> Vec<Step> {
         let (undone, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.undone)
             .into_iter()
             .partition(|undone| matches!(undone, Undone::Step(..)));
@@ -99,9 +100,11 @@ impl Host {
             _ => None,
         });
         let dns = again.iter().filter(|step| matches!(step, Step::Dns(_))).cloned();
-        let undone: Vec<Step> = undone.chain(dns).collect();
+        let mut undone: Vec<Step> = undone.chain(dns).collect();
+        undone.retain(|step| self.applied.steps().contains(step));
         self.applied.forget(&undone);
         self.forget_dns_watch();
+        undone
     }
 
     /// Returns the steps that another program has undone, maybe on purpose, and that a reload with this plan

@@ -455,13 +455,16 @@ fn a_program_that_hangs_holds_up_neither_the_kill_switch_nor_the_end_and_is_name
             said(directory, &status, "/interfaces/0/findings", "program_hangs")
                 .is_some_and(|said| said.contains("bin/resolvconf"))
         });
-        // By what looks after DNS, the daemon's end, and the command.
+        // By what looks after DNS, a reload, the daemon's end, and the command.
         assert_eq!(called(), before + 1, "{}", lines("calls"));
+        let (is_ok, told) = reload(directory, |text| text);
+        assert!(!is_ok && told.contains("resolvconf"), "{told}");
+        assert_eq!(called(), before + 2, "{}", lines("calls"));
         let output = weft(directory).args(["down", NAME]).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(told.contains("resolvconf -d"), "{told}");
-        assert!(called() <= before + 3, "{}", lines("calls"));
+        assert!(called() <= before + 4, "{}", lines("calls"));
         drop(daemon);
         until("nothing of it is left", || {
             let is_there = |id: &str| {
