@@ -1,0 +1,17 @@
+//! TCP (RFC 9293). A segment goes through `input`, the application's calls through `application`, and
+//! everything that is sent through `output`.
+
+mod application;
+pub(crate) mod connection;
+mod input;
+mod output;
+mod rack;
+mod receive_queue;
+mod rtt;
+mod scoreboard;
+mod send_queue;
+pub(crate) mod sequence;
+mod timeout;
+
+pub(crate) use connection::{Connection, Handshake};
+pub(crate) use output::Transmitted;
