@@ -179,6 +179,7 @@ mod tests {
         {
             assert_eq!(reassembly.add(&fragment(bytes, offset, has_more), 0, 9999), None);
         }
+        assert_eq!(reassembly.bytes, OVERHEAD, "nothing of it is kept");
         reassembly.expire(LIFETIME);
         assert_eq!((reassembly.bytes, reassembly.packets.len(), reassembly.next_deadline()), (0, 0, None));
     }

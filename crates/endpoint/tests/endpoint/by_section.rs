@@ -315,6 +315,23 @@ fn rfc_6298_the_first_segment_is_sent_again_when_nothing_is_acknowledged() {
 }
 
 #[test]
+fn rfc_6298_what_was_sent_twice_says_nothing_about_the_time() {
+    let mut wire = Wire::connected(&PLAIN);
+    wire.put(&[1; 1000]);
+    assert!(!wire.wait(5 * SECOND).is_empty());
+    wire.ack = wire.ack.wrapping_add(1000);
+    let ack = wire.ack();
+    wire.send(&[ack]);
+    assert_eq!(wire.end.stream(wire.id()).unwrap().rtt, 20 * MS);
+    wire.put(&[1; 1000]);
+    wire.now += 100 * MS;
+    wire.ack = wire.ack.wrapping_add(1000);
+    let ack = wire.ack();
+    wire.send(&[ack]);
+    assert_eq!(wire.end.stream(wire.id()).unwrap().rtt, 30 * MS);
+}
+
+#[test]
 fn rfc_8985_the_tail_is_probed_after_two_round_trips() {
     let mut wire = Wire::new();
     let syn = wire.connect();
