@@ -105,7 +105,7 @@ mod tests {
         let times = args.sides.times;
         assert_eq!((times.secs, times.rounds), (5, 3));
         assert_eq!(args.sides.others[0].name, "wireguard-go");
-        assert_eq!(args.sides.others[0].words("wg7"), ["wireguard-go", "-f", "wg7"]);
+        assert_eq!(args.sides.others[0].words, ["wireguard-go", "-f", "{interface}"]);
         let Command::Rtt(args) = Cli::try_parse_from(["weft-bench", "rtt"]).unwrap().command else {
             panic!()
         };

@@ -12,14 +12,14 @@ use weft_lab::{Namespace, Process, link, write_private};
 use weft_report::StatusReport;
 use weft_report::control_socket::Client;
 
+use self::named::Named;
 use crate::interrupt::Interrupt;
 use crate::machine::Usage;
 use crate::site::{Interface, MTU};
 
-mod named;
+pub(crate) mod named;
 mod rootless;
 
-pub(crate) use named::{PeerCommand, WeftCommand};
 pub(crate) use rootless::{NearEnd, Rootless, TRANSFER_PORT};
 
 /// Timeout for a daemon to be configured with all its peers.
@@ -66,7 +66,7 @@ pub(crate) enum Implementation {
     /// A weft: the program, and the arguments of `weft up` beyond the file.
     Weft { path: PathBuf, arguments: Vec<String> },
     /// A program that makes an interface which wg(8) configures.
-    Other(PeerCommand),
+    Other(Named),
     /// A near end without root; the far end is the gateway of all of them, a weft.
     Rootless(Rootless),
     /// The bare link, without a tunnel.
@@ -86,10 +86,12 @@ impl Implementation {
     ///
     /// # Errors
     /// When there is no such program.
-    pub(crate) fn weft(command: &WeftCommand) -> Result<Self> {
-        let path = command.path.clone().map_or_else(weft_beside_this, Ok)?;
+    pub(crate) fn weft(words: &[String]) -> Result<Self> {
+        let path = words.first().filter(|word| !word.starts_with('-'));
+        let arguments = words[usize::from(path.is_some())..].to_vec();
+        let path = path.map_or_else(weft_beside_this, |path| Ok(path.into()))?;
         ensure!(path.is_file(), "there is no weft at {}: build it, or name one with --weft", path.display());
-        Ok(Self::Weft { path, arguments: command.arguments.clone() })
+        Ok(Self::Weft { path, arguments })
     }
 
     fn kind(&self) -> Kind {
@@ -139,7 +141,8 @@ impl Implementation {
                 Ok(daemon)
             }
             Self::Other(command) => {
-                let daemon = Daemon::start(namespace, &command.words(name), &directory, &interface.name)?;
+                let daemon =
+                    Daemon::start(namespace, &command.for_interface(name), &directory, &interface.name)?;
                 daemon.wait_until(interrupt, "the daemon's answer to wg", || {
                     wg(&["show", name, "listen-port"]).is_ok()
                 })?;

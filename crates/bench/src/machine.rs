@@ -99,15 +99,8 @@ impl Usage {
     }
 }
 
-pub(crate) fn peak_rss_mib(process: u32) -> Result<f64> {
-    memory_mib(process, "VmHWM")
-}
-
-pub(crate) fn rss_mib(process: u32) -> Result<f64> {
-    memory_mib(process, "VmRSS")
-}
-
-fn memory_mib(process: u32, name: &str) -> Result<f64> {
+/// Returns the resident memory of a process (VmRSS), or its peak (VmHWM).
+pub(crate) fn memory_mib(process: u32, name: &str) -> Result<f64> {
     let status =
         std::fs::read_to_string(format!("/proc/{process}/status")).context("cannot read a status")?;
     let kib = number(&status, name).context("the kernel does not say how much memory a process uses")?;

@@ -22,17 +22,14 @@ use self::task::Shape;
 use crate::args::{SideArgs, turns};
 use crate::implementation::{self, Side};
 use crate::interrupt::Interrupt;
-use crate::machine::{peak_rss_mib, rss_mib};
+use crate::machine::memory_mib;
 use crate::report::{CPU, Figure, GBIT, PING_P99, PINGS_LOST, Report, Sample, Wanted};
 use crate::site;
 
-pub(crate) mod client;
 pub(crate) mod gateway;
 mod inside;
 mod measure;
-pub(crate) mod packet;
 pub(crate) mod priority;
-pub(crate) mod socket;
 mod swarm;
 mod task;
 
@@ -102,7 +99,7 @@ pub(crate) fn run(args: &PeersArgs, json: bool) -> Result<()> {
     if args.work.contains(&Work::Fairness) {
         priority::refusal().into_iter().for_each(|note| report.note(note));
     }
-    let ended = Bench { args, interrupt: &interrupt, report: &mut report }.run(&sides);
+    let ended = measure_all(args, &sides, &mut report, &interrupt);
     for side in &sides {
         judge(&mut report, args, &side.name);
     }
@@ -145,115 +142,90 @@ fn load_name(load: Option<(Direction, Load)>) -> String {
     })
 }
 
-/// What all measurements of a run need.
-struct Bench<'a> {
-    args: &'a PeersArgs,
-    interrupt: &'a Interrupt,
-    report: &'a mut Report,
-}
-
-impl Bench<'_> {
-    fn run(&mut self, sides: &[Side]) -> Result<()> {
-        let active = self.args.active as usize + Stand::EXTRAS;
-        let roster = Roster::new(self.args.configured as usize, active)?;
-        let mut stands = Vec::new();
-        for side in sides {
-            let stand = self.bring_up(side, &roster);
-            stands.push(stand.with_context(|| format!("{}: the gateway does not come up", side.name))?);
-        }
-        for round in 0..self.args.sides.times.rounds as usize {
-            for place in turns(stands.len(), round) {
-                let name = &sides[place].name;
-                let context = || format!("{name}, round {}", round + 1);
-                self.round(name, &mut stands[place]).with_context(context)?;
-            }
-        }
-        for (Side { name, .. }, stand) in sides.iter().zip(&stands) {
-            let peak = peak_rss_mib(stand.gateway.daemon.id())?;
-            let sample = Sample::default().with_all([("peak_rss_mib", "peak RSS MiB", 1, peak)]);
-            self.report.add("memory", "", name, sample);
-        }
-        Ok(())
-    }
-
-    fn bring_up(&mut self, side: &Side, roster: &Roster) -> Result<Stand> {
-        let mut stand = Stand::new(&side.implementation, roster, self.interrupt)?;
-        let configured_in = stand.gateway.configured_in.as_secs_f64();
-        let (half, all) = stand.shake_hands(self.interrupt)?;
+fn measure_all(args: &PeersArgs, sides: &[Side], report: &mut Report, interrupt: &Interrupt) -> Result<()> {
+    let active = args.active as usize + Stand::EXTRAS;
+    let roster = Roster::new(args.configured as usize, active)?;
+    let mut stands = Vec::new();
+    for side in sides {
+        let mut stand = Stand::new(&side.implementation, &roster, interrupt)
+            .with_context(|| format!("{}: the gateway does not come up", side.name))?;
+        let (half, all) = stand.shake_hands(interrupt)?;
         let sample = Sample::default().with_all([
-            ("configured_seconds", "configured in, s", 2, configured_in),
-            ("complete", "handshakes", 0, self.args.active.into()),
+            ("configured_seconds", "configured in, s", 2, stand.gateway.configured_in.as_secs_f64()),
+            ("complete", "handshakes", 0, args.active.into()),
             ("seconds", "seconds", 2, all.as_secs_f64()),
             ("half_seconds", "half in, s", 2, half.as_secs_f64()),
-            ("rss_mib", "RSS MiB", 1, rss_mib(stand.gateway.daemon.id())?),
+            ("rss_mib", "RSS MiB", 1, memory_mib(stand.gateway.daemon.id(), "VmRSS")?),
         ]);
-        self.report.attempt("handshakes at once", "", &side.name, Ok(sample))?;
-        Ok(stand)
+        report.attempt("handshakes at once", "", &side.name, Ok(sample))?;
+        stands.push(stand);
     }
+    for number in 0..args.sides.times.rounds as usize {
+        for place in turns(stands.len(), number) {
+            let name = &sides[place].name;
+            let context = || format!("{name}, round {}", number + 1);
+            round(args, name, &mut stands[place], report, interrupt).with_context(context)?;
+        }
+    }
+    Ok(())
+}
 
-    /// Measures one round with one gateway.
-    fn round(&mut self, name: &str, stand: &mut Stand) -> Result<()> {
-        let span = Duration::from_secs(self.args.sides.times.secs.into());
-        let shape = Shape { burst: self.args.burst.into(), window: self.args.window.into() };
-        let interrupt = self.interrupt;
-        stand.shake_hands(interrupt)?;
-        if self.args.work.contains(&Work::Throughput) {
-            for direction in DIRECTIONS {
-                for (case, count) in [("one peer", 1), ("all peers", self.args.active as usize)] {
-                    let measured = stand.throughput(direction, count, shape, None, || interrupt.sleep(span));
-                    let sample = measured.map(|(sample, _)| sample);
-                    self.report.attempt("throughput", format!("{direction}, {case}"), name, sample)?;
-                }
+/// Measures one round with one gateway.
+fn round(
+    args: &PeersArgs,
+    name: &str,
+    stand: &mut Stand,
+    report: &mut Report,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let span = Duration::from_secs(args.sides.times.secs.into());
+    let shape = Shape { burst: args.burst.into(), window: args.window.into() };
+    let wait = || interrupt.sleep(span);
+    stand.shake_hands(interrupt)?;
+    if args.work.contains(&Work::Throughput) {
+        for direction in DIRECTIONS {
+            for (case, count) in [("one peer", 1), ("all peers", args.active as usize)] {
+                let sample = stand.throughput(direction, count, shape, None, wait).map(|(sample, _)| sample);
+                report.attempt("throughput", format!("{direction}, {case}"), name, sample)?;
             }
         }
-        if self.args.work.contains(&Work::Fairness) {
-            let loads =
-                DIRECTIONS.into_iter().flat_map(|to| [Load::Bulk, Load::Flood].map(|load| Some((to, load))));
-            for load in std::iter::once(None).chain(loads) {
-                let sample = stand.pings(load, shape, span, interrupt);
-                self.report.attempt(
-                    "pings of eight peers",
-                    format!("ping {}", load_name(load)),
-                    name,
-                    sample,
-                )?;
-            }
-            for equals in equals(self.args) {
-                for direction in DIRECTIONS {
-                    let mut alone = f64::NAN;
-                    for load in [None, Some(Load::Bulk), Some(Load::Flood)] {
-                        let measured =
-                            stand.throughput(direction, equals, shape, load, || interrupt.sleep(span));
-                        let sample = measured.map(|(sample, other)| {
-                            let speed = sample.get(GBIT).unwrap_or_default();
-                            if load.is_none() {
-                                alone = speed;
-                            }
-                            share(&sample, equals, speed, other, alone)
-                        });
-                        let beside = load_name(load.map(|load| (direction, load)));
-                        let case = match load {
-                            None => format!("{}, {direction} {beside}", peers_of(equals)),
-                            Some(_) => format!("{} {beside}", peers_of(equals)),
-                        };
-                        self.report.attempt("shares", case, name, sample)?;
-                    }
-                }
-            }
-        }
-        Ok(())
     }
+    if !args.work.contains(&Work::Fairness) {
+        return Ok(());
+    }
+    let loads = DIRECTIONS.into_iter().flat_map(|to| [Load::Bulk, Load::Flood].map(|load| Some((to, load))));
+    for load in std::iter::once(None).chain(loads) {
+        let sample = stand.pings(load, shape, span, interrupt);
+        report.attempt("pings of eight peers", format!("ping {}", load_name(load)), name, sample)?;
+    }
+    for equals in equals(args) {
+        for direction in DIRECTIONS {
+            let mut alone = f64::NAN;
+            for load in [None, Some(Load::Bulk), Some(Load::Flood)] {
+                let measured = stand.throughput(direction, equals, shape, load, wait);
+                let sample = measured.map(|(sample, other)| {
+                    let speed = sample.get(GBIT).unwrap_or_default();
+                    if load.is_none() {
+                        alone = speed;
+                    }
+                    share(&sample, equals, speed, other, alone)
+                });
+                let (peers, beside) = (peers_of(equals), load_name(load.map(|load| (direction, load))));
+                let case = match load {
+                    None => format!("{peers}, {direction} {beside}"),
+                    Some(_) => format!("{peers} {beside}"),
+                };
+                report.attempt("shares", case, name, sample)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns how the speed of equal peers, together and alone, stands beside that of the other.
 fn share(sample: &Sample, equals: usize, speed: f64, other: Option<f64>, alone: f64) -> Sample {
-    let equals = equals as f64;
-    let all = speed + other.unwrap_or(0.0);
-    let peers = equals + if other.is_some() { 1.0 } else { 0.0 };
-    let kept = [GBIT, JAIN, SLOWEST, LOST].into_iter().filter_map(|of| Some((of, sample.get(of)?)));
-    let sample = kept.fold(Sample::default(), |sample, (of, value)| sample.with(of, value));
-    match other {
-        Some(other) => sample.with(OTHER, other).with(KEPT, speed / (all * equals / peers).min(alone)),
-        None => sample,
-    }
+    let sample = sample.only(&[GBIT, JAIN, SLOWEST, LOST]);
+    let Some(other) = other else { return sample };
+    let fair = (speed + other) * equals as f64 / (equals + 1) as f64;
+    sample.with(OTHER, other).with(KEPT, speed / fair.min(alone))
 }

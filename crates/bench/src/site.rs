@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 use ipnet::{IpNet, Ipv4Net};
 use weft_config::InterfaceName;
 use weft_lab::Namespace;
+use weft_lab::client::{Client, Flow};
 use weft_lab::link::{self, LinkOptions};
 use weft_tunnel::{PrivateKey, PublicKey};
 
@@ -79,6 +80,11 @@ impl Peer {
         key[..4].copy_from_slice(&number.to_le_bytes());
         Self::new(PublicKey::from_bytes(key), inner, endpoint)
     }
+}
+
+/// Returns the flow of a client of the gateway between these ports.
+pub(crate) fn to_gateway(client: &Client, from: u16, to: u16) -> Flow {
+    Flow { source: (client.inner, from), destination: (GATEWAY, to) }
 }
 
 impl Interface {

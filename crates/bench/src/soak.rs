@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::implementation::{Implementation, WeftCommand};
+use crate::implementation::Implementation;
+use crate::implementation::named::{self, Named};
 use crate::interrupt::Interrupt;
 use crate::report::{Figure, Report, Sample};
 use crate::site::check_permission;
@@ -74,8 +75,8 @@ pub(crate) struct SoakArgs {
     #[arg(long, value_name = "DIRECTORY", overrides_with = "out")]
     out: Option<PathBuf>,
     /// The weft to load, and more arguments for `weft up`; without it the one beside this program.
-    #[arg(long, value_name = "[NAME=]PATH [ARGS]")]
-    weft: Option<WeftCommand>,
+    #[arg(long, value_name = "[NAME=]PATH [ARGS]", value_parser = named::weft)]
+    weft: Option<Named>,
 }
 
 impl SoakArgs {
@@ -100,7 +101,7 @@ fn minutes(text: &str) -> Result<Duration, &'static str> {
 
 pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<()> {
     check_permission()?;
-    let implementation = Implementation::weft(&args.weft.clone().unwrap_or_default())?;
+    let implementation = Implementation::weft(args.weft.as_ref().map_or(&[], |weft| &weft.words))?;
     let files = tempfile::tempdir()?;
     let out = args.out.as_deref().unwrap_or(files.path());
     std::fs::create_dir_all(out)?;

@@ -14,7 +14,7 @@ use weft_lab::traffic::Amount;
 use weft_report::StatusReport;
 
 use crate::args::TimeArgs;
-use crate::implementation::{Daemon, Implementation, Side, WeftCommand};
+use crate::implementation::{Daemon, Implementation, Side};
 use crate::interrupt::Interrupt;
 use crate::report::{Figure, Report, Sample};
 use crate::site::{self, MTU};
@@ -62,8 +62,7 @@ const SHAPES: [Shape; 2] = [
 
 pub(crate) fn run(args: &StagesArgs, json: bool) -> Result<()> {
     site::check_permission()?;
-    let inline = WeftCommand { arguments: vec!["--tun-threads=0".to_owned()], ..WeftCommand::default() };
-    let side = Side::new("weft", Implementation::weft(&inline)?);
+    let side = Side::new("weft", Implementation::weft(&["--tun-threads=0".to_owned()])?);
     let interrupt = Interrupt::watch()?;
     let TimeArgs { secs, rounds } = args.times;
     let mut report = Report::begin(&[("rounds", &rounds), ("seconds", &secs), ("MTU", &MTU)])?;

@@ -68,7 +68,7 @@ pub(crate) struct Tunnel {
     pub(crate) server: IpAddr,
     /// What clients connect to: the far end, or the loopback interface where ports are forwarded.
     pub(crate) target: IpAddr,
-    /// The namespace of the near daemon.
+    /// The namespace of the near daemon, which ends with it.
     _outside: Namespace,
     /// The directory with the files of the near end.
     pub(crate) near_directory: PathBuf,

@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 pub mod bus;
+pub mod client;
 pub mod content;
 pub mod counters;
 pub mod cpu;

@@ -65,7 +65,7 @@ fn pings_loaded(bench: Bench<'_>) -> Result<Outcome> {
 /// Measures the peak memory of either daemon since its start, including TCP at full rate both ways.
 fn memory(bench: Bench<'_>) -> Result<Outcome> {
     iperf::tcp(bench, 1, Direction::BothWays)?;
-    let peaks = bench.tunnel.daemons.iter().map(|daemon| machine::peak_rss_mib(daemon.id()));
+    let peaks = bench.tunnel.daemons.iter().map(|daemon| machine::memory_mib(daemon.id(), "VmHWM"));
     let maximum = peaks.collect::<Result<Vec<_>>>()?.into_iter().fold(0.0, f64::max);
     Ok(Outcome::new(Sample::default().with(PEAK, maximum), 0.0))
 }

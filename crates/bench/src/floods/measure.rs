@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use weft_lab::client::{Client, HEADERS, STAMP, Stamp, Workbench};
 use weft_lab::flood::{Running, Sent};
 use weft_report::StatusReport;
 
@@ -12,10 +13,8 @@ use super::pinger::{self, LOST};
 use super::site::Site;
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
-use crate::peers::client::{Client, Workbench};
-use crate::peers::packet::{HEADERS, STAMP, Stamp};
 use crate::report::{Figure, PINGS_LOST, Sample};
-use crate::site::GATEWAY;
+use crate::site::{GATEWAY, to_gateway};
 use crate::status::Between;
 
 /// Excluded start-up time: slow start, and credit that a flood uses up at once.
@@ -128,9 +127,10 @@ pub(super) fn measure(
 /// Lets peers without a session ask for one, all at once. Returns the initiations that each needed, or `None`
 /// for one without a session after [`LIMIT`].
 fn come_in(mut strangers: Vec<Client>) -> std::io::Result<Vec<Option<u64>>> {
-    let (mut bench, start) = (Workbench::new(), Instant::now());
+    let (mut bench, start) = (Workbench::default(), Instant::now());
     for stranger in &mut strangers {
-        stranger.send((4002, 4000), HEADERS + STAMP, Stamp::default(), 1, start, &mut bench)?;
+        let flow = to_gateway(stranger, 4002, 4000);
+        stranger.send(flow, HEADERS + STAMP, Stamp::default(), 1, start, &mut bench)?;
     }
     let mut tries: Vec<Option<u64>> = vec![None; strangers.len()];
     while tries.contains(&None) && start.elapsed() < LIMIT {

@@ -1,12 +1,13 @@
 //! The namespaces and the daemons of one measurement.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use ipnet::{IpNet, Ipv4Net};
 use tempfile::TempDir;
 use weft_lab::Namespace;
+use weft_lab::client::{Client, socket};
 use weft_lab::flood::{self, Contents, Flood, Junk, ObservedMessage, Running, Sources};
 use weft_lab::link;
 use weft_tunnel::{PrivateKey, PublicKey};
@@ -14,11 +15,8 @@ use weft_tunnel::{PrivateKey, PublicKey};
 use super::attack::{Attack, Kind};
 use crate::implementation::{Daemon, Implementation};
 use crate::interrupt::Interrupt;
-use crate::peers::client::Client;
-use crate::peers::socket;
 use crate::site::{self, GATEWAY, Interface, Net, OUTER, PORT, Peer, namespace, nth};
 
-const CONNECT: Duration = Duration::from_secs(30);
 /// The gateway's interfaces, and the name of the interface at the other ends.
 const TO_CLIENT: &str = "to-client";
 const TO_ATTACKER: &str = "to-attacker";
@@ -115,7 +113,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Brings up the namespaces, links and daemons, and waits until a connection has passed the tunnel.
+    /// Brings up the namespaces, links and daemons.
     pub(super) fn start(
         is_v6: bool,
         implementation: &Implementation,
@@ -137,16 +135,7 @@ impl Site {
         let client_daemon = client_implementation
             .start(&networks.client, &client, files.path(), interrupt)
             .context("the client does not come up")?;
-        let site = Self { gateway, client_daemon, networks, key, strangers, is_v6, _files: files };
-        let listen = || TcpListener::bind((GATEWAY, 0));
-        let listener = site.networks.inside.run(listen).context("cannot listen in the tunnel")?;
-        let address: SocketAddr = listener.local_addr()?;
-        interrupt.wait_for("a connection through the tunnel", CONNECT, || {
-            site.check()?;
-            let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(1));
-            Ok(site.networks.client.run(connect).is_ok().then_some(()))
-        })?;
-        Ok(site)
+        Ok(Self { gateway, client_daemon, networks, key, strangers, is_v6, _files: files })
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -158,7 +147,7 @@ impl Site {
         let stranger = |(number, key): (usize, &PrivateKey)| {
             let bind = || socket::bind(TO_CLIENT_NET.host(2, self.is_v6), 0);
             let socket = self.networks.client.run(bind)?;
-            Client::over(socket, target(self.is_v6), nth(FIRST_STRANGER, number), key, self.key)
+            Ok(Client::over(socket, target(self.is_v6), nth(FIRST_STRANGER, number), key, self.key)?)
         };
         self.strangers.iter().enumerate().map(stranger).collect()
     }

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 use weft_lab::Namespace;
+use weft_lab::client::{Client, socket};
 use weft_tunnel::{PrivateKey, PublicKey};
 
-use super::client::Client;
-use super::socket;
 use crate::implementation::{Daemon, Implementation};
 use crate::interrupt::Interrupt;
 use crate::machine::Usage;
@@ -49,7 +48,7 @@ impl Roster {
         let key = self.active.get(number).context("there is no such peer")?;
         let address = LINK.v4(2 + (number % usize::from(SOURCES)) as u8);
         let socket = socket::bind(address, 0).with_context(|| format!("no socket on {address}"))?;
-        Client::over(socket, LINK.endpoint(1), inner(number), key, self.gateway.public_key())
+        Ok(Client::over(socket, LINK.endpoint(1), inner(number), key, self.gateway.public_key())?)
     }
 }
 

@@ -6,9 +6,10 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::packet::{STAMP, Stamp};
+use weft_lab::client::{STAMP, Stamp, socket};
+
 use super::task::Task;
-use super::{CLIENT, ECHO, HEAVY_SINK, SINK, socket};
+use super::{CLIENT, ECHO, HEAVY_SINK, SINK};
 use crate::pacing::{Ledger, PAUSE};
 use crate::site::GATEWAY;
 

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use weft_lab::client::{Client, HEADERS, STAMP, Stamp, Workbench};
 
-use super::client::{Client, Workbench};
 use super::gateway::Roster;
-use super::packet::{HEADERS, STAMP, Stamp};
 use super::task::Task;
 use super::{CLIENT, ECHO, SINK};
 use crate::interrupt::Interrupt;
 use crate::pacing::{Ledger, PAUSE};
+use crate::site::to_gateway;
 
 /// Interval at which the timers of all clients are checked.
 const TIMERS: Duration = Duration::from_millis(20);
@@ -50,7 +50,7 @@ impl Swarm {
             epoll.add(&client.socket, EpollEvent::new(EpollFlags::EPOLLIN, clients.len() as u64))?;
             clients.push(client);
         }
-        Ok(Self { clients, epoll, bench: Workbench::new(), timers_at: Instant::now() })
+        Ok(Self { clients, epoll, bench: Workbench::default(), timers_at: Instant::now() })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -69,7 +69,7 @@ impl Swarm {
         for number in 0..self.clients.len() {
             let stamp = Stamp::default();
             let now = Instant::now();
-            self.clients[number].send((CLIENT, SINK), HEADERS + STAMP, stamp, 1, now, &mut self.bench)?;
+            self.send(number, SINK, HEADERS + STAMP, stamp, 1, now)?;
             if number % BURSTS as usize == 0 {
                 self.serve(Duration::ZERO, &no_peers, |_| {})?;
             }
@@ -110,7 +110,7 @@ impl Swarm {
             let number = ledger.send(peer, shape.burst);
             let stamp = Stamp { run: ledger.run(), peer: peer as u32, number };
             let (bytes, now) = (Task::PAYLOAD + HEADERS, Instant::now());
-            self.clients[peer].send((CLIENT, port), bytes, stamp, shape.burst, now, &mut self.bench)?;
+            self.send(peer, port, bytes, stamp, shape.burst, now)?;
         }
         Ok(())
     }
@@ -138,7 +138,7 @@ impl Swarm {
             }
             let stamp = Stamp { run, peer: peer as u32, number };
             let start = Instant::now();
-            self.clients[peer].send((CLIENT, ECHO), 92, stamp, 1, start, &mut self.bench)?;
+            self.send(peer, ECHO, 92, stamp, 1, start)?;
             let mut answered = None;
             while answered.is_none() && start.elapsed() < PING_LOST {
                 self.serve(Duration::from_millis(1), &no_peers, |echo| {
@@ -155,6 +155,19 @@ impl Swarm {
             std::thread::sleep(PING_PAUSE);
         }
         Ok(pings)
+    }
+
+    fn send(
+        &mut self,
+        peer: usize,
+        port: u16,
+        bytes: usize,
+        stamp: Stamp,
+        count: u64,
+        now: Instant,
+    ) -> io::Result<()> {
+        let client = &mut self.clients[peer];
+        client.send(to_gateway(client, CLIENT, port), bytes, stamp, count, now, &mut self.bench)
     }
 
     /// Waits at most `wait` for readable sockets, receives, and handles timers. Calls `echo` with the stamp

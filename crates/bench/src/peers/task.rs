@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::packet::HEADERS;
+use weft_lab::client::HEADERS;
+
 use crate::pacing::{Bounds, Ledger, Windows};
 
 /// Time without an arrival after which packets in flight count as lost.

@@ -12,17 +12,17 @@ use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::sendfile::sendfile;
 use nix::sys::socket::{setsockopt, sockopt};
 use weft::up::{Daemon, Options};
 use weft_config::{PacketThreads, TunThreads};
+use weft_lab::client::{Client, Flow, HEADERS, STAMP, Stamp, Workbench, socket};
 use weft_lab::{Namespace, cpu};
 use weft_tunnel::{MAX_BATCH_BYTES, PrivateKey};
 
 use crate::interrupt::Interrupt;
-use crate::peers::client::{Client, Workbench};
 use crate::peers::gateway::inner;
-use crate::peers::packet::{Flow, HEADERS, STAMP, Stamp};
-use crate::peers::socket;
 use crate::site::{self, GATEWAY, Interface, MTU, Net, Peer};
 
 const LINK: Net = Net(0);
@@ -105,14 +105,14 @@ impl Site {
         LINK.join(&inside, &clients, 2)?;
         let (key, keys) = (site::key()?, site::keys(peers)?);
         let gateway = start(inside, packet_threads, &key, &keys)?;
-        let mut site = Self { gateway, peers: Vec::new(), bench: Workbench::new(), _clients: clients };
+        let mut site = Self { gateway, peers: Vec::new(), bench: Workbench::default(), _clients: clients };
         let mut by_shard = vec![0; usize::from(packet_threads.get())];
         for (number, own) in keys.iter().enumerate() {
             let socket = site._clients.run(|| socket::bind(LINK.v4(2), 0))?;
             let mut client = Client::over(socket, LINK.endpoint(1), inner(number), own, key.public_key())?;
             let shard = shake_hands(&site.gateway, &mut client, &mut site.bench, interrupt)?;
             by_shard[shard] += 1;
-            let messages = socket::file()?;
+            let messages = memory_file()?;
             site.peers.push(SitePeer { client, shard, flow: None, messages, batches: 0, sent: 0 });
         }
         let spread = by_shard.iter().max().zip(by_shard.iter().min());
@@ -130,11 +130,11 @@ impl Site {
                 let socket = gateway.inside.run(|| {
                     let socket = socket::bind(GATEWAY, 0)?;
                     socket.connect(address)?;
-                    socket::set_segment(&socket, PAYLOAD)?;
+                    set_segment(&socket, PAYLOAD)?;
                     std::io::Result::Ok(socket)
                 })?;
                 let (handed_over, [_, sealed]) = (gateway.handed_over_bytes()?, gateway.handled()?);
-                socket::send_file(&socket, &gateway.contents, 0, gateway.segments * PAYLOAD)?;
+                send_file(&socket, &gateway.contents, 0, gateway.segments * PAYLOAD)?;
                 let wanted = sealed[*shard] + gateway.segments as u64;
                 interrupt.wait_closely("a packet to a peer", PATIENCE, TICK, || {
                     let [_, sealed] = gateway.handled()?;
@@ -165,7 +165,7 @@ impl Site {
                 ensure!((segment, batch.len()) == (MESSAGE, MESSAGES * MESSAGE), "a peer has no session");
                 messages.write_all_at(&batch, (number * BATCH_DISTANCE) as u64)?;
             }
-            socket::set_segment(&client.socket, MESSAGE)?;
+            set_segment(&client.socket, MESSAGE)?;
         }
         Ok(())
     }
@@ -220,7 +220,7 @@ fn start(inside: Namespace, count: NonZeroU16, key: &PrivateKey, peers: &[Privat
     // A longer super-packet would be split by the kernel before weft reads it.
     let limit = weft::interface::queue_limits(MTU).gso_max_bytes.context("no limit of super-packets")?;
     let segments = (limit as usize - HEADERS) / PAYLOAD;
-    let contents = socket::file()?;
+    let contents = memory_file()?;
     contents.set_len((segments * PAYLOAD) as u64)?;
     Ok(Gateway { daemon, inside, threads, segments, contents })
 }
@@ -234,7 +234,7 @@ fn shake_hands(
 ) -> Result<usize> {
     let flow = Flow { source: (client.inner, PORT), destination: BEHIND };
     let [before, _] = gateway.handled()?;
-    client.send_flow(flow, HEADERS + STAMP, Stamp::default(), 1, Instant::now(), bench)?;
+    client.send(flow, HEADERS + STAMP, Stamp::default(), 1, Instant::now(), bench)?;
     let shard = interrupt.wait_closely("a handshake with the gateway", PATIENCE, TICK, || {
         let now = Instant::now();
         client.timers(now, bench)?;
@@ -267,7 +267,7 @@ impl Sender<'_> {
             Some((sent, _)) => **sent,
             None => 0,
         };
-        match socket::send_file(self.socket, self.file, number * self.step, self.bytes) {
+        match send_file(self.socket, self.file, number * self.step, self.bytes) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(Some(0)),
             result => result?,
         }
@@ -276,4 +276,28 @@ impl Sender<'_> {
         }
         Ok(Some((self.bytes / if self.step > 0 { MESSAGE } else { PAYLOAD }) as u64))
     }
+}
+
+/// Lets the system calls of [`send_file`] send datagrams of `segment` bytes.
+fn set_segment(socket: &UdpSocket, segment: usize) -> std::io::Result<()> {
+    Ok(setsockopt(socket, sockopt::UdpGsoSegment, &i32::try_from(segment).map_err(std::io::Error::other)?)?)
+}
+
+/// Sends `count` bytes of a file as datagrams of the length that the socket was given, with one call. The
+/// kernel copies nothing, so the bytes stay as they are until they were received.
+///
+/// They have to begin at a page and fill no more than 16.
+fn send_file(socket: &UdpSocket, file: &File, offset: usize, count: usize) -> std::io::Result<()> {
+    let mut position = i64::try_from(offset).map_err(std::io::Error::other)?;
+    let sent = sendfile(socket, file, Some(&mut position), count)?;
+    if sent == count {
+        Ok(())
+    } else {
+        Err(std::io::Error::other(format!("{sent} bytes of {count} were sent")))
+    }
+}
+
+/// Creates a file in memory, for [`send_file`].
+fn memory_file() -> std::io::Result<File> {
+    Ok(memfd_create(c"weft-bench", MFdFlags::MFD_CLOEXEC)?.into())
 }

@@ -11,13 +11,12 @@ use anyhow::Result;
 use ipnet::Ipv4Net;
 use nix::sys::socket::{setsockopt, sockopt};
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_lab::client::{Client, HEADERS, STAMP, Stamp, Workbench};
 
 use super::STALL;
 use super::site::Site;
-use crate::peers::client::{Client, Workbench};
 use crate::peers::gateway::inner;
-use crate::peers::packet::{HEADERS, STAMP, Stamp};
-use crate::site::GATEWAY;
+use crate::site::{GATEWAY, to_gateway};
 use crate::worker::Worker;
 
 const ECHO: u16 = 4100;
@@ -87,7 +86,7 @@ impl Visitors {
         };
         let visitors = (0..count).map(visitor).collect();
         let _echo = Worker::start("echo", move |stop| echo(&socket, stop))?;
-        Ok(Self { seen: Seen::default(), visitors, bench: Workbench::new(), _echo })
+        Ok(Self { seen: Seen::default(), visitors, bench: Workbench::default(), _echo })
     }
 
     pub(super) fn step(&mut self, site: &Site) -> Result<()> {
@@ -182,7 +181,7 @@ impl Present {
         let stamp = Stamp { run, peer, number: self.next };
         let bytes = SIZES[self.next as usize % SIZES.len()];
         if self.awaited.is_none() && now >= self.due {
-            self.client.send((4000, ECHO), bytes, stamp, 1, now, bench)?;
+            self.client.send(to_gateway(&self.client, 4000, ECHO), bytes, stamp, 1, now, bench)?;
             (self.awaited, self.due) = (Some(now), now + SEND_EVERY);
             seen.sent += 1;
         }

@@ -15,7 +15,7 @@ use super::{Account, COUNTED, FLOODED, LOST, ROAMS, SENT, STALL, SoakArgs, USED,
 use crate::floods::attack::{Attack, Kind};
 use crate::implementation::Implementation;
 use crate::interrupt::Interrupt;
-use crate::machine::{CpuTime, Usage, rss_mib};
+use crate::machine::{CpuTime, Usage, memory_mib};
 use crate::report::Sample;
 
 /// Time after a restart in which losses are those of the restart: sessions are made, and peers find out what
@@ -294,7 +294,7 @@ impl Run<'_> {
                 Ok::<_, anyhow::Error>(std::fs::read_dir(format!("/proc/{process}/{name}"))?.count())
             };
             let cpu = 100.0 * cpu.saturating_sub(then).as_secs_f64() / span;
-            let values = [rss_mib(process)?, count("fd")? as f64, count("task")? as f64, cpu];
+            let values = [memory_mib(process, "VmRSS")?, count("fd")? as f64, count("task")? as f64, cpu];
             sample = used.into_iter().zip(values).fold(sample, |sample, (of, value)| sample.with(of, value));
         }
         Ok(sample.with_all([("busy_cores", "busy cores", 1, busy)]))

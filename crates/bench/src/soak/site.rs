@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
+use weft_lab::client::{Client, socket};
 use weft_lab::flood::Running;
 use weft_lab::link::receive_on_one_cpu;
 use weft_lab::service_manager::{Doing, Manager};
@@ -28,9 +29,7 @@ use crate::floods::attack::Attack;
 use crate::floods::site::{CLIENT, Networks, target};
 use crate::implementation::{Daemon, Implementation, uapi_socket};
 use crate::interrupt::Interrupt;
-use crate::peers::client::Client;
 use crate::peers::gateway::inner;
-use crate::peers::socket;
 use crate::site::{self, GATEWAY, Interface, Net, OUTER, PORT, Peer, namespace};
 
 const TO_PEERS: &str = "to-peers";
@@ -219,7 +218,7 @@ impl Site {
 
     pub(super) fn client(&self, number: usize, place: usize) -> Result<Client> {
         let gateway = TO_PEERS_NET.endpoint(1);
-        Client::over(self.socket(place)?, gateway, inner(number), &self.keys[number], self.public)
+        Ok(Client::over(self.socket(place)?, gateway, inner(number), &self.keys[number], self.public)?)
     }
 
     pub(super) fn socket(&self, place: usize) -> Result<UdpSocket> {

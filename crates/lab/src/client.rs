@@ -1,18 +1,21 @@
-//! One peer of the gateway: a tunnel with a socket. Many peers share a thread.
+//! A peer of a gateway without a daemon: a tunnel with a socket, of which many share a thread.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
 use weft_tunnel::{
     ControlQueue, Ecn, Inbound, Offload, Outbound, PacketMut, PeerConfig, PeerSettings, PlainSlab,
     PrivateKey, PublicKey, RecvMeta, TAILROOM, TransmitQueue, Tunnel, TunnelConfig,
 };
 
-use super::packet::{self, Flow, Stamp};
-use super::socket;
-use crate::site::{GATEWAY, MTU};
+mod packet;
+pub mod socket;
+
+pub use packet::{Flow, HEADERS, STAMP, Stamp};
+
+/// The MTU of its tunnel.
+pub const MTU: u16 = 1420;
 
 /// Capacity for packets that wait for a session: the first one and a few more.
 const STAGING_BYTES: usize = 1 << 16;
@@ -20,7 +23,7 @@ const STAGING_BYTES: usize = 1 << 16;
 const CALLS: usize = 4;
 
 /// Buffers that the clients of one thread share.
-pub(crate) struct Workbench {
+pub struct Workbench {
     queue: TransmitQueue,
     control: ControlQueue,
     plain: PlainSlab,
@@ -29,8 +32,8 @@ pub(crate) struct Workbench {
     ancillary: Vec<u8>,
 }
 
-impl Workbench {
-    pub(crate) fn new() -> Self {
+impl Default for Workbench {
+    fn default() -> Self {
         Self {
             queue: TransmitQueue::new(8),
             control: ControlQueue::new(16),
@@ -42,75 +45,67 @@ impl Workbench {
     }
 }
 
-pub(crate) struct Client {
+/// A peer of a gateway.
+pub struct Client {
     tunnel: Tunnel,
-    pub(crate) socket: UdpSocket,
+    /// Its socket, which is connected to the gateway.
+    pub socket: UdpSocket,
     gateway: SocketAddr,
-    pub(crate) inner: Ipv4Addr,
+    /// Its address in the tunnel.
+    pub inner: Ipv4Addr,
     /// How many handshakes have completed once there is a session for what was sent.
     wanted_handshakes: u64,
 }
 
 impl Client {
     /// Creates a peer with this address in the tunnel, over a socket that is connected to the gateway.
-    pub(crate) fn over(
+    pub fn over(
         socket: UdpSocket,
         gateway: SocketAddr,
         inner: Ipv4Addr,
         key: &PrivateKey,
         gateway_key: PublicKey,
-    ) -> Result<Self> {
+    ) -> io::Result<Self> {
         socket.connect(gateway)?;
         socket.set_nonblocking(true)?;
         let config = PeerConfig {
             public_key: gateway_key,
             endpoint: Some(gateway),
-            allowed_ips: vec!["10.0.0.0/8".parse()?],
+            allowed_ips: vec!["0.0.0.0/0".parse().map_err(io::Error::other)?],
             settings: PeerSettings::default(),
         };
         let mut tunnel = Tunnel::new(key.clone(), TunnelConfig { mtu: MTU, staging_bytes: STAGING_BYTES });
-        ensure!(tunnel.insert_peer(config, Instant::now()).is_ok(), "a tunnel does not take its only peer");
+        let inserted = tunnel.insert_peer(config, Instant::now());
+        inserted.map_err(|_| io::Error::other("a tunnel does not take its only peer"))?;
         Ok(Self { tunnel, socket, gateway, inner, wanted_handshakes: 1 })
     }
 
     /// Moves to another socket, as a roaming peer does. The gateway notices with the next packet.
-    pub(crate) fn roam(&mut self, socket: UdpSocket) -> io::Result<()> {
+    pub fn roam(&mut self, socket: UdpSocket) -> io::Result<()> {
         socket.connect(self.gateway)?;
         socket.set_nonblocking(true)?;
         self.socket = socket;
         Ok(())
     }
 
-    pub(crate) fn has_session(&self) -> bool {
+    /// Reports whether a handshake has completed.
+    pub fn has_session(&self) -> bool {
         self.tunnel.stats().handshakes > 0
     }
 
     /// Reports whether what was sent last waits for a session.
-    pub(crate) fn waits_for_session(&self) -> bool {
+    pub fn waits_for_session(&self) -> bool {
         self.tunnel.stats().handshakes < self.wanted_handshakes
     }
 
-    pub(crate) fn initiations(&self) -> u64 {
+    /// Returns the number of handshake initiations sent.
+    pub fn initiations(&self) -> u64 {
         self.tunnel.stats().initiations_sent
     }
 
-    /// Sends `count` packets of `bytes` bytes each to a port of the gateway, numbered from `stamp` on.
-    /// Without a session they are staged, and a handshake begins.
-    pub(crate) fn send(
-        &mut self,
-        ports: (u16, u16),
-        bytes: usize,
-        stamp: Stamp,
-        count: u64,
-        now: Instant,
-        bench: &mut Workbench,
-    ) -> io::Result<()> {
-        let flow = Flow { source: (self.inner, ports.0), destination: (GATEWAY, ports.1) };
-        self.send_flow(flow, bytes, stamp, count, now, bench)
-    }
-
-    /// Sends packets as [`Self::send`] does, to any address in the tunnel.
-    pub(crate) fn send_flow(
+    /// Sends `count` packets of `bytes` bytes each, numbered from `stamp` on. Without a session they are
+    /// staged, and a handshake begins.
+    pub fn send(
         &mut self,
         flow: Flow,
         bytes: usize,
@@ -146,7 +141,7 @@ impl Client {
 
     /// Seals `count` packets for later, at most a batch of them: appends their messages to `sealed`, which
     /// can be sent in any order but only once. Returns the length of a message.
-    pub(crate) fn seal_for_later(
+    pub fn seal_for_later(
         &mut self,
         flow: Flow,
         bytes: usize,
@@ -168,7 +163,8 @@ impl Client {
         segment
     }
 
-    pub(crate) fn timers(&mut self, now: Instant, bench: &mut Workbench) -> io::Result<()> {
+    /// Handles expired timers.
+    pub fn timers(&mut self, now: Instant, bench: &mut Workbench) -> io::Result<()> {
         if self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now) {
             let _ = self.tunnel.handle_timeout(now, &mut bench.control);
             self.flush(bench)?;
@@ -178,7 +174,7 @@ impl Client {
 
     /// Receives the pending datagrams, and calls `show` with the destination port and payload of each packet
     /// from the tunnel.
-    pub(crate) fn receive(
+    pub fn receive(
         &mut self,
         now: Instant,
         bench: &mut Workbench,

@@ -2,28 +2,32 @@
 
 use std::net::Ipv4Addr;
 
-pub(crate) const HEADERS: usize = 28;
+/// Length of the IPv4 and UDP headers.
+pub const HEADERS: usize = 28;
 /// Length of the stamp, with which the payload begins: run, peer, number.
-pub(crate) const STAMP: usize = 16;
+pub const STAMP: usize = 16;
 
 /// The identification of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    pub(crate) run: u32,
-    pub(crate) peer: u32,
-    pub(crate) number: u64,
+pub struct Stamp {
+    /// The measurement.
+    pub run: u32,
+    /// The peer that sends it, or that it is for.
+    pub peer: u32,
+    /// Counts the packets of the peer.
+    pub number: u64,
 }
 
 impl Stamp {
     /// Writes the stamp to the start of a payload of at least [`STAMP`] bytes.
-    pub(crate) fn write(self, payload: &mut [u8]) {
+    pub fn write(self, payload: &mut [u8]) {
         payload[..4].copy_from_slice(&self.run.to_be_bytes());
         payload[4..8].copy_from_slice(&self.peer.to_be_bytes());
         payload[8..STAMP].copy_from_slice(&self.number.to_be_bytes());
     }
 
     /// Reads the stamp of a payload; `None` if it is too short.
-    pub(crate) fn read(payload: &[u8]) -> Option<Self> {
+    pub fn read(payload: &[u8]) -> Option<Self> {
         let word = |at: usize| payload.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
         let number = u64::from_be_bytes(*payload.get(8..)?.first_chunk()?);
         Some(Self { run: word(0)?, peer: word(4)?, number })
@@ -32,14 +36,16 @@ impl Stamp {
 
 /// Source and destination of an inner packet, addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flow {
-    pub(crate) source: (Ipv4Addr, u16),
-    pub(crate) destination: (Ipv4Addr, u16),
+pub struct Flow {
+    /// Of the sender.
+    pub source: (Ipv4Addr, u16),
+    /// Of the receiver.
+    pub destination: (Ipv4Addr, u16),
 }
 
 /// Writes a packet of `packet.len()` bytes, which has room for headers and stamp. The rest has to be zero, so
 /// that the checksum covers a few words only.
-pub(crate) fn write(packet: &mut [u8], flow: Flow, stamp: Stamp) {
+pub(super) fn write(packet: &mut [u8], flow: Flow, stamp: Stamp) {
     let total = packet.len() as u16;
     let udp_len = total - 20;
     packet[..4].copy_from_slice(&[0x45, 0, (total >> 8) as u8, total as u8]);
@@ -62,7 +68,7 @@ pub(crate) fn write(packet: &mut [u8], flow: Flow, stamp: Stamp) {
 }
 
 /// Returns the destination port and payload of a UDP packet without IP options.
-pub(crate) fn parse(packet: &[u8]) -> Option<(u16, &[u8])> {
+pub(super) fn parse(packet: &[u8]) -> Option<(u16, &[u8])> {
     let is_udp = packet.first() == Some(&0x45) && packet.get(9) == Some(&17);
     let port = u16::from_be_bytes(*packet.get(22..)?.first_chunk()?);
     is_udp.then_some(())?;
