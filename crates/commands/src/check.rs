@@ -41,7 +41,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
         output::warning(warning);
     }
     if loaded.is_ok() && matches!(config::name_of(&config::path_of(target)), Err(LoadError::Name { .. })) {
-        output::note(&"the file's name is no interface's: `weft up` needs --name NAME for it");
+        output::note(&"the name of the file is not that of an interface: `weft up` needs --name NAME for it");
     }
     let dns = loaded.as_ref().ok().and_then(|parsed| weft_host::misrouted::dns_predicted(&parsed.config));
     let is_refused =

@@ -49,7 +49,7 @@ pub fn genpsk() -> Result<(), Error> {
 pub(crate) fn warn_of_readers() {
     if let Some(mode) = stdout::open_to_all() {
         output::warning(&format!(
-            "everybody can read or change the file that this key is written into (mode {mode:04o}); take that away with \
+            "everybody can read or change the file that this key is written into (mode {mode:04o}); remove that access with \
              chmod 600, or make the file with `umask 077`"
         ));
     }

@@ -8,7 +8,8 @@ pub mod speedtest {
 
     /// Reports that there are no speed tests.
     pub fn run(_: &SpeedtestArgs) -> Result<(), Error> {
-        let message = format!("`weft speedtest` needs Linux, and there are none on {}", std::env::consts::OS);
+        let message =
+            format!("`weft speedtest` needs Linux, and there are no speed tests on {}", std::env::consts::OS);
         Err(Error::new(Code::Failure, message))
     }
 }

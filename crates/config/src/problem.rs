@@ -320,14 +320,14 @@ impl fmt::Display for Notice {
             }
             Self::ReadableKey { mode } => write!(
                 f,
-                "others can read the file of this key (mode {mode:04o}); take that away with chmod 600"
+                "others can read the file of this key (mode {mode:04o}); remove that access with chmod 600"
             ),
             Self::Readable { mode } => write!(
                 f,
-                "others can read this file and its private key (mode {mode:04o}); take that away with chmod 600"
+                "others can read this file and its private key (mode {mode:04o}); remove that access with chmod 600"
             ),
             Self::ReadableByAll => f.write_str(
-                "all users can read this file and its private key; take that away with \
+                "all users can read this file and its private key; remove that access with \
                  icacls FILE /inheritance:r /grant *S-1-5-18:F *S-1-5-32-544:F",
             ),
         }

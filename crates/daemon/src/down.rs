@@ -106,7 +106,7 @@ fn told_of(interface: &InterfaceName, down: Down) -> Result<(), Error> {
             Err(Error::new(Code::Failure, message))
         }
         Down::CleanedUp => {
-            tracing::info!(%interface, "what a daemon had left behind is taken back");
+            tracing::info!(%interface, "undid what a previous daemon had left behind");
             Ok(())
         }
         _ => {

@@ -133,7 +133,7 @@ impl NetworkKeeper {
                     before = self.mtu,
                     mtu,
                     interface = self.link.name,
-                    "the ways to the peers have another MTU"
+                    "the MTU of the paths to the peers has changed"
                 );
                 self.mtu = mtu;
             }

@@ -73,7 +73,9 @@ impl InitiationFilter {
             }
             Some(on) if unread_for < on.quiet => Some(On { heard: None, until: now + BETWEEN, ..on }),
             Some(_) => {
-                tracing::info!("fewer handshake messages arrive: all sources are heard again");
+                tracing::info!(
+                    "fewer handshake messages arrive: initiations of all sources are accepted again"
+                );
                 self.off_at = Some(now);
                 None
             }

@@ -303,7 +303,7 @@ impl Host {
                     done += 1;
                     if done <= NAMED_STEPS {
                         let step = step.doing(&interface);
-                        tracing::warn!(%interface, "another program had undone this, which was done again: {step}");
+                        tracing::warn!(%interface, "another program had undone this, and weft did it again: {step}");
                     }
                 }
                 Err(error) => failed.push((step.clone(), error.to_string())),

@@ -31,22 +31,22 @@ pub(crate) fn below<'a>(prefix: &str, pipes: impl Iterator<Item = &'a str>) -> V
     pipes.filter_map(|pipe| Some(pipe.strip_prefix(&prefix)?.to_owned())).collect()
 }
 
-/// Whose an object is.
+/// The owner of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// SYSTEM's, as which services run.
+    /// SYSTEM, the user of services.
     System,
-    /// The group of administrators', as what they make is.
+    /// The group of administrators, which owns what they create.
     Administrators,
-    /// The user's of this process.
+    /// The user of this process.
     Own,
-    /// Someone else's.
+    /// Another user.
     Other,
 }
 
 impl Owner {
-    /// Reports whether a client gives keys to a daemon with a pipe of this owner. A pipe of the user's own is
-    /// no daemon's: only administrators run one, and their group owns the pipe.
+    /// Reports whether a client gives keys to a daemon with a pipe of this owner. No daemon has a pipe that
+    /// the user owns: only administrators run one, and their group owns its pipe.
     pub fn is_trusted(self) -> bool {
         matches!(self, Self::System | Self::Administrators)
     }

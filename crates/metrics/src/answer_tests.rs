@@ -177,7 +177,7 @@ async fn an_interface_is_ready_when_the_peers_that_should_have_sessions_have_the
     *fake.report.lock().unwrap() = report.clone();
     let (status, body) = get(&site(&fake), "/readyz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(body, "not ready\n- Büro: a handshake is wanted, and none came through yet\n");
+    assert_eq!(body, "not ready\n- Büro: a handshake is needed, and none has completed yet\n");
     let (status, body) = get(&site(&fake), "/metrics").await;
     assert_eq!(status, StatusCode::OK);
     assert!(body.contains("weft_ready{interface=\"wg0\"} 0\n"));

@@ -103,7 +103,7 @@ pub fn of_expired(report: &StatusReport, peer: &ExpiredPeerReport) -> Option<Fin
         let quoted = shell_word(word.as_ref());
         let word = if word.chars().all(is_plain) { word.into() } else { quoted.to_string_lossy() };
         let finding = if report.peers.iter().any(|other| other.public_key == peer.public_key) {
-            let message = format!("ended at {expiry}, and is let in since it was set at run time");
+            let message = format!("ended at {expiry}, but `wg set` or `weft set` has let it in again");
             Finding::new("expired", Level::Warning, message).advise(format!(
                 "`weft peer extend {word} 30d` gives it another end, `weft set {} peer {word} remove` ends it now",
                 report.interface
@@ -244,7 +244,7 @@ pub fn unready(report: &StatusReport) -> Vec<String> {
     for label in lacking.map(PeerReport::label).filter(|label| !told(label)) {
         if named < NAMED_PEERS {
             named += 1;
-            sentences.push(format!("{label}: a handshake is wanted, and none came through yet"));
+            sentences.push(format!("{label}: a handshake is needed, and none has completed yet"));
         } else {
             more += 1;
         }
@@ -360,7 +360,7 @@ fn mtu(report: &StatusReport, findings: &mut Vec<Finding>) {
                 format!("{too_long} datagrams were longer than the path to a peer carries, with MTU {mtu}"),
             )
             .advise(format!(
-                "lower MTU to that of the way less 80, as with `ip link set {} mtu 1280`",
+                "lower MTU to that of the path less 80, as with `ip link set {} mtu 1280`",
                 report.interface
             )),
         );
@@ -430,7 +430,7 @@ fn handshake_load(report: &StatusReport, findings: &mut Vec<Finding>) {
                 age(ms)
             ),
         )
-        .advise("peers get in all the same, after a retry; a firewall can limit UDP to the port by source"),
+        .advise("peers still connect, after a retry; a firewall can limit UDP to the port by source"),
     );
 }
 
@@ -447,7 +447,7 @@ fn packet_threads(report: &StatusReport, findings: &mut Vec<Finding>) {
                 "the kernel does not choose the packet thread of each datagram, and most are copied between threads: \
                  slower",
             )
-            .advise("a kernel from 4.5 on does (SO_ATTACH_REUSEPORT_CBPF); --packet-threads 1 needs no choice"),
+            .advise("use Linux 4.5 or newer (SO_ATTACH_REUSEPORT_CBPF), or --packet-threads 1"),
         );
     }
     let Some(recent) = report.recent.as_ref().filter(|recent| recent.busy >= FULL) else { return };
@@ -505,10 +505,10 @@ fn overflows(report: &StatusReport, findings: &mut Vec<Finding>) {
                 Finding::new(
                     code,
                     Level::Warning,
-                    format!("{count} {what} just now: weft did not get to them in time"),
+                    format!("{count} {what} just now: weft did not read them in time"),
                 )
                 .advise(
-                    "more of the processor for it (CPUWeight= of its unit, --realtime), or less for others",
+                    "give weft more CPU time (CPUWeight= of its unit, --realtime), or other programs less",
                 ),
             );
         }
@@ -523,7 +523,7 @@ fn offload(report: &StatusReport, findings: &mut Vec<Finding>) {
     if !report.udp.gso {
         findings.push(
             Finding::new("no_gso", Level::Note, "every datagram is sent by itself (no UDP GSO): slower")
-                .advise("a kernel from 4.18 on has it; --no-offload switches it off"),
+                .advise("use Linux 4.18 or newer; --no-offload switches it off, too"),
         );
     }
     if !report.tun.tcp_offload {

@@ -30,7 +30,7 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
         // The kernel and programs that look for neighbours send these by themselves.
         LinkLocal => return None,
         MalformedPacket => {
-            (Warning, "packets from the TUN that are no valid IP packets", "see what sends them")
+            (Warning, "packets from the TUN that are not valid IP packets", "see what sends them")
         }
         NoPeer => (
             Note,
@@ -45,7 +45,7 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
         ControlQueueFull => (
             Warning,
             "handshakes and keepalives, because the socket took nothing",
-            "see that the way out is not blocked (`tc -s qdisc`)",
+            "check that nothing blocks the way out (`tc -s qdisc`)",
         ),
         TruncatedDatagram => (Warning, "datagrams larger than 64 KiB", "find out what sends them"),
         InvalidMac => (
@@ -69,7 +69,7 @@ pub(super) fn explain(reason: DropReason) -> Option<(Level, &'static str, &'stat
             "look for a link on the way that duplicates or reorders",
         ),
         MalformedPlaintext => {
-            (Warning, "packets from peers that are no IP packets", "see what the peer's WireGuard is")
+            (Warning, "packets from peers that are not IP packets", "see what the peer's WireGuard is")
         }
         SourceNotAllowed => (
             Warning,

@@ -73,8 +73,8 @@ impl Tunnel {
         Some(MovedPeer { peer, unsent: out.take_peer(id) })
     }
 
-    /// Makes a foreign peer that another shard has taken out a peer of this shard. If it had a session, a
-    /// handshake starts as soon as one may be sent: the next session has an index of this shard.
+    /// Adds a peer that another shard has given up. If the peer had a session, a handshake starts as soon as
+    /// one may be sent, so that the next session has an index of this shard.
     pub fn adopt_peer(&mut self, moved: MovedPeer, now: Instant, out: &mut TransmitQueue) {
         let MovedPeer { mut peer, unsent } = moved;
         let id = self.place_of(peer.public_key);

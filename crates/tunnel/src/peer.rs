@@ -135,7 +135,7 @@ impl Peer {
 /// Data messages of a peer, counted by the counters that they carry (whitepaper, section 5.4.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrivals {
-    /// Messages that the peer sent, up to the last one that arrived in each session.
+    /// Messages that the peer sent, as the counters of those that arrived tell.
     pub expected: u64,
     /// Authentic messages that arrived.
     pub received: u64,

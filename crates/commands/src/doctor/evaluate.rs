@@ -267,7 +267,7 @@ fn forwarding(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
         (false, false) => Finding::new(
             "forwarding",
             Note,
-            "packets are not forwarded: right, unless peers shall reach others through this machine",
+            "packets are not forwarded: correct, unless peers should reach others through this machine",
         )
         .advise(advice),
     })
@@ -345,7 +345,7 @@ fn ipv6(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
 
 fn nft(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
     let (is, advice) = match facts.nft.as_ref()? {
-        Nft::Works => return Some(Finding::new("nft", Ok, "nft is there, and sets the rules")),
+        Nft::Works => return Some(Finding::new("nft", Ok, "nft is installed, and sets the rules")),
         Nft::Missing => ("nft is missing".to_owned(), "install nftables (apt-get install nftables)"),
         Nft::Fails(reason) => {
             (format!("nft does not work ({reason})"), "see what `nft --version` and `nft list tables` say")
@@ -473,16 +473,16 @@ fn route(way: &Way, target: &DoctorTarget) -> Finding {
                 wished + OVERHEAD
             ),
         )
-        .advise(format!("set MTU = {room}, or leave it out: it is chosen by the way then")),
+        .advise(format!("set MTU = {room}, or leave it out: weft then derives it from the path")),
         None if way.is_here => found(
             Warning,
             format!(
-                "{address} is on this machine: the way on from there is not known, and the MTU becomes that of the \
+                "{address} is on this machine: the path from there on is not known, and the MTU becomes that of the \
                  uplinks, {room}"
             ),
         )
         .advise(
-            "set MTU to what the way of the relay carries, less 80 and what the relay adds to a packet, such as \
+            "set MTU to what the path of the relay carries, less 80 and what the relay adds to a packet, such as \
              MTU = 1280",
         ),
         _ if room < u32::from(weft_config::MIN_MTU_IPV6) => found(

@@ -96,7 +96,7 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     let printed =
         code.as_ref().map_or(Ok(()), |code| output::print_drawing(code)).and_then(|()| print_text());
     printed.and_then(|()| gateway.apply(new)).map_err(|error| {
-        let of_no_use = if is_printed { "; what was printed is of no use" } else { "" };
+        let of_no_use = if is_printed { "; the file that was printed is not valid" } else { "" };
         Error::new(error.code(), format!("{error}; {} was not added{of_no_use}", args.name))
     })?;
     if let Some(written) = written {

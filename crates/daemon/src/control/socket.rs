@@ -23,12 +23,12 @@ pub trait Manage: Send + Sync + 'static {
 
     /// Makes the interface what a configuration file says, or with `dry_run` only reports what that would do.
     fn reload(&self, _reload: &Reload) -> Result<ReloadReport, ManageError> {
-        Err(ManageError::Failed("this interface cannot be reloaded".to_owned()))
+        Err(ManageError::Failed("this interface does not support reloads".to_owned()))
     }
 
     /// Begins a capture.
     fn capture(&self, _request: &CaptureRequest) -> Result<Recording, ManageError> {
-        Err(ManageError::Failed("this interface cannot be captured".to_owned()))
+        Err(ManageError::Failed("this interface does not support captures".to_owned()))
     }
 
     /// Checks whether the interface can be asked to end. `within_command`: a command of its file asks.

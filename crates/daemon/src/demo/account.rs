@@ -134,7 +134,8 @@ impl Account {
         let mut found = Vec::new();
         let mut equal = |what: &str, went_in: u64, came_out: u64| {
             if went_in != came_out {
-                found.push(format!("of {went_in} packets {what}, {came_out} are accounted for"));
+                found
+                    .push(format!("{went_in} packets were {what}, and {came_out} of them are accounted for"));
             }
         };
         equal(

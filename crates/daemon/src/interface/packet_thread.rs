@@ -206,7 +206,7 @@ pub(super) fn spawn(
             weft_confine::join(thread);
             Err(error)
         }
-        Err(mpsc::RecvError) => Err(StartError::Thread(io::Error::other("it ended before it had begun"))),
+        Err(mpsc::RecvError) => Err(StartError::Thread(io::Error::other("it ended while it started"))),
     }
 }
 
@@ -327,7 +327,7 @@ impl Others {
             };
             let thread = std::thread::Builder::new().name(thread_name(name, number)).spawn(body);
             others.0.push((thread.map_err(StartError::Thread)?, start));
-            is_ready.recv().map_err(|_| thread_error("a packet thread ended before it had begun"))??;
+            is_ready.recv().map_err(|_| thread_error("a packet thread ended while it started"))??;
         }
         Ok(others)
     }

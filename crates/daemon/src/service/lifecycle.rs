@@ -145,7 +145,7 @@ impl Service<'_> {
         if let Err(error) = result {
             for step in done.into_iter().rev() {
                 if let Err(error) = self.undo(step) {
-                    tracing::warn!("while taking back the installation: {error}");
+                    tracing::warn!("while undoing the installation: {error}");
                 }
             }
             return Err(error);

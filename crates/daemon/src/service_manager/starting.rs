@@ -35,7 +35,9 @@ impl Starting {
             }
         };
         let started = thread::Builder::new().name("weft-starting".to_owned()).spawn(body);
-        started.inspect_err(|error| tracing::debug!(%error, "cannot ask for patience")).ok()?;
+        started
+            .inspect_err(|error| tracing::debug!(%error, "cannot ask the service manager for more time"))
+            .ok()?;
         Some(Self { _end: end })
     }
 }

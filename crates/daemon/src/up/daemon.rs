@@ -265,7 +265,7 @@ impl Daemon {
         let endpoints: Vec<SocketAddr> =
             controller.snapshot()?.peers.iter().filter_map(|peer| peer.endpoint).collect();
         match self.host.as_mut().map(|host| host.follow(&endpoints)) {
-            Some(Ok(true)) => tracing::info!("the ways to the peers past the tunnel were made again"),
+            Some(Ok(true)) => tracing::info!("renewed the routes to the peers past the tunnel"),
             Some(Err(error)) => tracing::warn!("{error}"),
             Some(Ok(false)) | None => {}
         }

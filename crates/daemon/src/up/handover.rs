@@ -171,7 +171,7 @@ impl Handover {
             this.previous.as_ref().and_then(|previous| previous.clock_set_back(SystemTime::now()))
         {
             tracing::warn!(
-                "the clock was set back: for {} s peers may take our handshakes for replayed ones; theirs are answered",
+                "the clock was set back: for {} s peers may reject our handshakes as replayed; theirs are answered",
                 back.as_secs() + 1
             );
         }

@@ -31,7 +31,7 @@ pub(super) enum LeaveError {
     Store(#[from] io::Error),
     #[error(transparent)]
     Control(#[from] ControlError),
-    #[error("what is known of the peers cannot be written: {0}")]
+    #[error("cannot write the state of the peers: {0}")]
     State(#[from] serde_json::Error),
 }
 
@@ -157,8 +157,8 @@ impl Writer {
                     self.look_for_room();
                     let start = Instant::now();
                     match self.write() {
-                        Ok(()) => tracing::debug!("what a restart has to know is written down"),
-                        Err(error) => tracing::warn!("cannot write down what a restart has to know: {error}"),
+                        Ok(()) => tracing::debug!("wrote the state for a restart"),
+                        Err(error) => tracing::warn!("cannot write the state for a restart: {error}"),
                     }
                     due = None;
                     not_before = Instant::now() + start.elapsed() * SHARE;

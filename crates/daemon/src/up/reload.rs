@@ -75,7 +75,7 @@ pub(super) fn reload(
     let applied = controller.set(device).and_then(|()| controller.set_mtu(mtu));
     if let Err(error) = applied {
         if let Err(again) = host.reload(config, &before) {
-            tracing::warn!("while taking back a reload that failed: {again}");
+            tracing::warn!("while undoing a reload that failed: {again}");
         }
         return Err(control_failed(error));
     }

@@ -145,7 +145,7 @@ fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> R
             state.allowed_ips = allowed_ips(config);
         });
         if let Err(error) = told {
-            tracing::warn!("the commands that use the tunnel do not know of the change: {error}");
+            tracing::warn!("cannot tell the commands that use the tunnel of the change: {error}");
         }
     }));
     supervisor.on_ending = Some(Box::new(members.ending()));

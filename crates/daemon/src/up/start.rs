@@ -50,7 +50,7 @@ pub(super) fn run(
         Ok((supervisor, messages)) => supervisor.work(messages, file),
         // The service manager asked for it, and would call it a failure of the service.
         Err(error) if interruption.is_asked() && service_manager::is_present() => {
-            tracing::info!("the start was ended as asked, and is undone: {error}");
+            tracing::info!("the start was stopped on request, and is undone: {error}");
             Ok(())
         }
         Err(error) => Err(error),
@@ -215,7 +215,7 @@ fn begin(
         tracing::info!(
             interface = %config.interface.name,
             peers = state.as_ref().map(|state| state.change.peers.len()),
-            "going on with the interface that was left"
+            "continuing with the interface that the previous process left"
         );
     }
     let Adopted { inherited, port, kept } = handover.open(config, options.tun_queues().count)?;

@@ -247,7 +247,7 @@ fn an_nft_that_was_built_without_json_sets_all_rules() {
     assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().count(), 3, "{}", daemon.log());
     let doctor = network.weft(&["doctor", file.to_str().unwrap()]).env("PATH", &path).output().unwrap();
     let found = String::from_utf8(doctor.stdout).unwrap();
-    assert!(found.contains("nft is there, and sets the rules"), "{found}");
+    assert!(found.contains("nft is installed, and sets the rules"), "{found}");
     assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
     daemon.stop();
     network.assert_as(&before);

@@ -83,7 +83,7 @@ impl Listener {
         let path = address.as_pathname().filter(|path| path.is_absolute());
         let file = path.and_then(|path| SocketFile::at(path.to_owned()).ok());
         if file.is_none() {
-            tracing::debug!("the socket that was handed in has no file here: its removal cannot be noticed");
+            tracing::debug!("the inherited socket has no file here, so its removal will not be noticed");
         }
         Ok(Self { socket, file })
     }

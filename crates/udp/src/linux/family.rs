@@ -230,7 +230,7 @@ impl Family {
     pub(crate) fn let_half_ask(&mut self, half: Option<Half>) {
         let Some(steered) = &self.steered else { return };
         if let Err(error) = steered.steering.let_half_ask(self.first().io.get_ref(), half) {
-            tracing::warn!("cannot set the kernel's list of initiations to let pass: {error}");
+            tracing::warn!("cannot choose the initiations that the kernel lets pass: {error}");
         }
     }
 
