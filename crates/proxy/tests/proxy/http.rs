@@ -493,10 +493,13 @@ fn clients_that_have_closed_keep_no_client_out_whatever_they_wait_for() {
             // All places of the forward, again and again.
             ("127.0.0.1:8000", b"x", None),
         ] {
+            let mut ended = Vec::new();
             for round in 0..2 * CLIENTS {
-                let mut closing = TcpStream::connect(proxy).await.unwrap();
-                closing.write_all(sent).await.unwrap();
-                drop(closing);
+                // A closed one would be reset by an answer to it.
+                let mut ending = TcpStream::connect(proxy).await.unwrap();
+                ending.write_all(sent).await.unwrap();
+                ending.shutdown().await.unwrap();
+                ended.push(ending);
                 let Some(good) = good.filter(|_| round >= CLIENTS) else { continue };
                 let mut client = TcpStream::connect(proxy).await.unwrap();
                 client.write_all(good).await.unwrap();
@@ -506,6 +509,8 @@ fn clients_that_have_closed_keep_no_client_out_whatever_they_wait_for() {
                 let answer = String::from_utf8_lossy(&answer).into_owned();
                 assert!(answer.contains("HTTP/1.1 200"), "{proxy} {round}: {answer}");
             }
+            let given_way = tokio::time::timeout(PATIENCE, ended[0].read_to_end(&mut Vec::new())).await;
+            assert!(given_way.is_ok(), "{proxy}: the first one is disconnected");
         }
     });
 }
