@@ -190,6 +190,8 @@ mod tests {
         assert!(read("two.key").contains("more than a key") && !read("two.key").contains(&KEY[..8]));
         std::fs::write(directory.path().join("lines.key"), format!("{KEY}\n[Peer]\n")).unwrap();
         assert!(read("lines.key").contains("more than a key"), "{}", read("lines.key"));
+        std::fs::write(directory.path().join("long.key"), format!("{KEY}{}", " ".repeat(MAX_BYTES))).unwrap();
+        assert!(read("long.key").contains("more than a key"), "{}", read("long.key"));
         assert!(read(".").contains("not a regular file"), "{}", read("."));
     }
 

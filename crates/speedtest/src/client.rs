@@ -322,6 +322,21 @@ mod tests {
     }
 
     #[test]
+    fn no_more_was_lost_on_the_way_than_this_end_has_sent() {
+        let counters = |datagrams, expected_messages| {
+            Some(Counters { datagrams, expected_messages, ..Counters::default() })
+        };
+        let outcome = Outcome {
+            direction: Direction::Up,
+            here: Vec::new(),
+            there: Vec::new(),
+            counters_here: [counters(10, 0), counters(15, 0)],
+            counters_there: [counters(0, 0), counters(0, u64::MAX)],
+        };
+        assert_eq!(outcome.outside().unwrap().lost, 5);
+    }
+
+    #[test]
     fn a_connection_that_breaks_at_the_end_of_the_responder_is_no_failure() {
         for (at_us, is_failure) in [(1_000_000, false), (900_000, true)] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -381,6 +381,10 @@ mod tests {
             end(counters(257, 0, 0)),
             format!("{{\"accepted\":{{\"token\":\"{}\"}}}}\n", "a".repeat(65)),
             format!("{{\"refused\":{{\"failed\":\"{}\"}}}}\n", "a".repeat(513)),
+            format!(
+                "{{\"refused\":{{\"congestion\":{{\"name\":\"\",\"reason\":\"{}\"}}}}}}\n",
+                "a".repeat(513)
+            ),
         ];
         for (lines, is_ok) in [(&ok[..], true), (&refused, false)] {
             for line in lines {

@@ -283,6 +283,9 @@ mod tests {
         let line = br#"{"version":1,"error":{"kind":"failed","message":"\u202e"}}"#;
         let Answer { error: Some(error), .. } = parse::<Answer<Done>>(line).unwrap() else { panic!() };
         assert_eq!(ManageError::from(error).to_string(), r"\u{202e}");
+        let line = br#"{"version":1,"ok":{"\u001b":"a"}}"#;
+        let Answer { ok, .. } = parse::<Answer<std::collections::BTreeMap<String, String>>>(line).unwrap();
+        assert_eq!(ok.unwrap().keys().next().unwrap(), r"\u{1b}");
         let line = r#"{"version":1,"ok":{"failures":["plain ä"]}}"#;
         let Answer { ok: Some(Incomplete { failures }), .. } = parse(line.as_bytes()).unwrap() else {
             panic!()

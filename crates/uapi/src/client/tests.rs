@@ -169,3 +169,30 @@ fn a_long_request_may_take_longer_than_a_short_one() {
     assert!((PATIENCE - SHORT_PATIENCE..=PATIENCE).contains(&first(2_000_000)));
     assert_eq!(first(64 << 20), PATIENCE);
 }
+
+#[cfg(unix)]
+#[test]
+fn an_answer_that_does_not_begin_or_does_not_end_is_not_waited_for() {
+    use std::io::Write as _;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    for (first, whole, says) in [(Duration::ZERO, HOUR, ""), (HOUR, Duration::from_millis(50), "x")] {
+        let connection = Connection::connect(&path, Instant::now() + HOUR).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let silent = stream.try_clone().unwrap();
+        let daemon =
+            std::thread::spawn(
+                move || {
+                    while !says.is_empty() && stream.write_all(says.as_bytes()).is_ok() {}
+                },
+            );
+        let limits = Limits { begin: Instant::now(), first, whole };
+        let error = converse(&connection, b"get=1\n\n", &limits).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{says:?}");
+        drop((connection, silent));
+        daemon.join().unwrap();
+    }
+}
