@@ -31,6 +31,7 @@ Exit codes:
   0   all went well
   1   something failed
   2   the command line is wrong
+  73  the interface is up already (up, run)
   77  a permission is missing (root, CAP_NET_ADMIN, or to read the file)
   78  the configuration is wrong";
 

@@ -70,7 +70,15 @@ pub(crate) fn findings_of_start(config: &Config) -> (Vec<Finding>, Code) {
     };
     findings.retain(counts);
     let is_forbidden = facts.tun_device == Some(TunDevice::Forbidden);
-    (findings, if is_forbidden { Code::Permission } else { Code::Failure })
+    let mut problems = findings.iter().filter(|finding| finding.level == Level::Problem);
+    let is_wrong = problems.next().is_some_and(|first| first.check == "ipv6")
+        && problems.all(|finding| finding.check == "ipv6");
+    let code = match () {
+        () if is_forbidden => Code::Permission,
+        () if is_wrong => Code::Configuration,
+        () => Code::Failure,
+    };
+    (findings, code)
 }
 
 #[derive(Serialize)]

@@ -18,6 +18,8 @@ pub enum Code {
     Failure = 1,
     /// The command line is wrong.
     Usage = 2,
+    /// The interface is up already (sysexits.h: EX_CANTCREAT).
+    IsUp = 73,
     /// A permission is missing (sysexits.h: EX_NOPERM).
     Permission = 77,
     /// The configuration is wrong (sysexits.h: EX_CONFIG).
@@ -58,6 +60,11 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl Code {
+    /// Reports whether another start would fail in the same way.
+    pub fn is_lasting(self) -> bool {
+        !matches!(self, Self::Success | Self::Failure)
+    }
+
     /// Returns the exit code for a configuration that cannot be used. `is_denied`: missing permissions are
     /// the only errors.
     pub fn of_configuration(is_denied: bool) -> Self {

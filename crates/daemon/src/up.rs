@@ -126,17 +126,12 @@ impl From<UpError> for exit::Error {
 /// Those of [`UpError`]; nothing is left behind.
 pub fn run(args: &UpArgs) -> Result<(), exit::Error> {
     match bring_up(args) {
-        Err(error) if args.launchd && is_lasting(error.code()) => {
+        Err(error) if args.launchd && error.code().is_lasting() => {
             output::error(&error);
             Ok(())
         }
         other => other,
     }
-}
-
-/// Reports whether another start would fail in the same way.
-fn is_lasting(code: exit::Code) -> bool {
-    matches!(code, exit::Code::Usage | exit::Code::Permission | exit::Code::Configuration)
 }
 
 fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {

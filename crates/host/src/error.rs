@@ -160,9 +160,18 @@ pub enum HostError {
 }
 
 impl HostError {
+    /// Reports whether another process has the interface.
+    pub fn is_held(&self) -> bool {
+        matches!(
+            self,
+            Self::Running { .. } | Self::Ending { .. } | Self::Elsewhere { .. } | Self::Locked { .. }
+        )
+    }
+
     /// Returns the exit code for this error.
     pub fn exit_code(&self) -> exit::Code {
         match self {
+            Self::Running { .. } => exit::Code::IsUp,
             Self::Routes(error) => error.exit_code(),
             Self::Outside(error) => error.code(),
             Self::Sysctl { error, .. } | Self::Signal { error, .. } | Self::State { error, .. }

@@ -118,9 +118,13 @@ impl Process {
         process::user(self.id).is_none_or(|is| is == user)
     }
 
-    /// Reports whether it still runs; true if the system does not report start times.
+    /// Reports whether it still runs; true if the system does not report start times. Of a process that is
+    /// hidden from this user (`hidepid`, `ProtectProc=`) its id alone is known.
     pub(super) fn is_alive(&self) -> bool {
-        process::started(self.id).unwrap_or_default() == self.started
+        match process::started(self.id) {
+            Some(started) => started == self.started,
+            None => self.started == 0 || files::is_hidden(self.id),
+        }
     }
 }
 

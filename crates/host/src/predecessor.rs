@@ -28,7 +28,7 @@ pub fn wait_for_predecessor(directory: &Path, interface: &InterfaceName) -> Resu
             owner.note_end();
             Ok(())
         }
-        Err(error @ (HostError::Running { .. } | HostError::Ending { .. })) => Err(error),
+        Err(error) if error.is_held() => Err(error),
         Err(error) => {
             tracing::debug!("the interface cannot be claimed: {error}");
             Ok(())

@@ -350,9 +350,13 @@ impl Owner {
         let process = is_held.then(|| signature_of(&lock)).flatten().map(|holder| holder.process);
         // Any program can lock the file that a daemon has left.
         let process = process.filter(Process::is_alive);
-        // A user must not get another user's process ended by writing its id to the file.
+        // A user must not get another user's process ended by writing its id to the file. But the service
+        // manager gives the directory of an interface that runs to the user of a service.
         let owner = platform::other_owner(&lock);
-        Ok(process.filter(|process| owner.is_none_or(|owner| process.is_of(owner))))
+        let holds_it = |id| matches!(LockHolder::of(Held::Lock(&path)), LockHolder::Process { id: holder, .. } if holder == id);
+        let is_trusted =
+            |process: &Process| owner.is_none_or(|owner| process.is_of(owner)) || holds_it(process.id);
+        Ok(process.filter(is_trusted))
     }
 
     /// Reports whether this process has noted that it takes the interface down.

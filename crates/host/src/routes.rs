@@ -179,6 +179,8 @@ impl RouteError {
         match self {
             Self::Open(error) | Self::Refused { error, .. } if permission(error) => exit::Code::Permission,
             Self::NotUtun { .. } => exit::Code::Usage,
+            // The file wants what the machine is set not to have: another start would fail too.
+            Self::Ipv6Off { .. } => exit::Code::Configuration,
             _ => exit::Code::Failure,
         }
     }

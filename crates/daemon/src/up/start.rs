@@ -43,7 +43,9 @@ pub(super) fn run(
     let interruption = Interruption::default();
     let interface = config.interface.name.clone();
     let started = start(config, text, overrides, file, options, notifier, &interruption);
-    if started.is_err() {
+    // What another process has set up is not what an earlier one left.
+    let is_held = matches!(&started, Err(UpError::Host(error)) if error.is_held());
+    if started.is_err() && !is_held {
         weft_host::tell_what_is_left(&runtime_dir(), &interface);
     }
     match started {

@@ -92,7 +92,7 @@ fn down_ends_a_daemon_and_waits_until_it_is_gone() {
     let file = network.file("weft0.conf", &full_tunnel(""));
     let mut daemon = network.up(&file);
     let second = network.run(&["up", file.to_str().unwrap()]);
-    assert_eq!(second.code, Some(1), "{second:?}");
+    assert_eq!(second.code, Some(73), "{second:?}");
     let says = format!("interface weft0 is up already (weft runs as process {})", daemon.pid());
     assert!(second.stderr.contains(&says), "{second:?}");
     let ended = network.run(&["down", file.to_str().unwrap()]);

@@ -66,7 +66,10 @@ impl Machine {
         } else {
             let up = up.output().unwrap();
             let start = String::from_utf8(up.stderr).unwrap();
-            assert!(matches!(up.status.code(), Some(1 | 77)) && start.contains(expected), "{case}: {start}");
+            assert!(
+                matches!(up.status.code(), Some(1 | 77 | 78)) && start.contains(expected),
+                "{case}: {start}"
+            );
             assert_eq!(check.code, up.status.code(), "{case}: {check:?}");
             assert!(check.stderr.contains(expected), "{case}: {check:?}");
             assert!(doctor.stdout.contains(expected) && doctor.code == Some(1), "{case}: {doctor:?}");

@@ -154,7 +154,7 @@ fn an_address_that_cannot_be_added_leaves_no_interface() {
         return here::not_run(&error.to_string());
     }
     let (conf, _) = Conf::pair(Family::V4);
-    let ended = refused_conf(&ends.a, &conf, NAME, 1, &["fd77::1/64", "disable_ipv6"]);
+    let ended = refused_conf(&ends.a, &conf, NAME, 78, &["fd77::1/64", "disable_ipv6"]);
     assert!(!ended.stderr.contains(" is up: port "), "{ended:?}");
     assert!(links_of(&ends.a).iter().all(|(name, ..)| name != NAME));
 }

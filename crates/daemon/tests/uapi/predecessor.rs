@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use weft_lab::until;
+use weft_lab::{here, until};
 
 use crate::support::{Daemon, Machine, NAME, daemon_of, key, public_key, socket_of};
 
@@ -145,14 +145,43 @@ fn of_two_starts_at_once_one_is_refused_and_names_the_other() {
         });
         let mut both = [a, b];
         let codes = both.each_mut().map(|daemon| daemon.wait().code().unwrap());
-        assert_eq!(codes.iter().sum::<i32>(), 1, "{codes:?}: {}\n{}", both[0].log(), both[1].log());
-        let refused = both[usize::from(codes[1] == 1)].log();
+        assert_eq!(codes.iter().sum::<i32>(), 73, "{codes:?}: {}\n{}", both[0].log(), both[1].log());
+        let refused = both[usize::from(codes[1] == 73)].log();
         let pid = daemon_of(&machine, NAME).unwrap();
         let told = format!("is up already (weft runs as process {pid})");
         assert!(refused.contains(&told), "{pid}: {refused}");
         assert_serves(&machine, &refused);
         down(&machine);
     }
+}
+
+/// systemd gives the directory of an interface to the user of its service before that starts, which does not see
+/// the processes of others (`ProtectProc=`).
+#[test]
+fn a_service_of_another_user_says_at_once_that_root_runs_the_interface() {
+    let Some(machine) = Machine::new(&["wg", "ip", "setpriv", "chown", "mount", "unshare"]) else { return };
+    if !machine.output("setpriv", &["--reuid=12", "--clear-groups", "true"]).status.success() {
+        return here::not_run("there is no other user");
+    }
+    let file = file(&machine, "");
+    let start =
+        |program: &str, arguments: &[&str]| machine.output(program, &[arguments, &["up", &file]].concat());
+    machine.run("weft", &["up", "-d", &file]);
+    let pid = daemon_of(&machine, NAME).unwrap();
+    machine.run("chown", &["--recursive", "12", &format!("/run/weft/{NAME}"), &file]);
+    machine.run("chmod", &["o+x", std::path::Path::new(&file).parent().unwrap().to_str().unwrap()]);
+    let hidden = "mount -t proc -o hidepid=invisible proc /proc && exec setpriv --reuid=12 --clear-groups \
+                  --inh-caps=+net_admin --ambient-caps=+net_admin weft \"$@\"";
+    let refused = start("unshare", &["--mount", "sh", "-c", hidden, "sh"]);
+    let log = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(73), "{log}");
+    assert!(log.contains(&format!("is up already (weft runs as process {pid})")), "{log}");
+    assert!(!log.contains("still in force"), "{log}");
+    // Its ExecStopPost=.
+    machine.run("weft", &["down", "--keep-kill-switch", NAME]);
+    assert_eq!(daemon_of(&machine, NAME), Some(pid));
+    machine.run("weft", &["down", NAME]);
+    assert!(!machine.has_link(NAME));
 }
 
 #[test]

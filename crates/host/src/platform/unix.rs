@@ -17,6 +17,12 @@ pub(crate) fn other_owner(file: &File) -> Option<u32> {
     (owner != nix::unistd::geteuid().as_raw()).then_some(owner)
 }
 
+/// Reports whether there is a process of this id, which belongs to another user.
+pub(crate) fn is_hidden(id: u32) -> bool {
+    let id = i32::try_from(id).ok().filter(|id| *id > 0).map(nix::unistd::Pid::from_raw);
+    id.is_some_and(|id| nix::sys::signal::kill(id, None) == Err(nix::errno::Errno::EPERM))
+}
+
 /// Reports whether the path still leads to this open file.
 pub(crate) fn is_same_file(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
