@@ -1,12 +1,19 @@
 //! `weft save`: writes the state of a running interface into its file.
 
+use std::path::Path;
+
+use weft_config::PeerComments;
 use weft_config::exit::{Code, Error};
 use weft_host as host;
 use weft_ipc::runtime_dir::runtime_dir;
+use weft_report::control_socket::Client;
+use weft_report::{LimitReport, PeerReport};
+use weft_tunnel::{PeerLimits, Rate};
 use weft_uapi::client;
 
 use crate::args::SaveArgs;
 use crate::own_file::interface_of;
+use crate::reload;
 
 /// Reads the state from the daemon, and writes it into the file that the interface was brought up from.
 ///
@@ -20,7 +27,26 @@ pub fn run(args: &SaveArgs) -> Result<(), Error> {
         let reason = format!("{interface}: its daemon does not reveal the private key, which the file needs");
         return Err(Error::new(Code::Failure, reason));
     }
-    let file = host::save_running(&runtime_dir(), &interface, &reported.state)?;
+    let mut client = Client::connect(&interface)?;
+    let comments: Vec<_> = client.status()?.peers.iter().filter_map(comments).collect();
+    let file = host::save_running(&runtime_dir(), &interface, (&reported.state, &comments))?;
     tracing::info!(%interface, file = %file.display(), "the state of the interface is saved");
+    settle(&mut client, &file)
+}
+
+fn comments(peer: &PeerReport) -> Option<PeerComments> {
+    let rate = |limit: &Option<LimitReport>| Rate::from_bits_per_second(limit.as_ref()?.bits_per_second);
+    let limits = PeerLimits { to_peer: rate(&peer.limit_to_peer), from_peer: rate(&peer.limit_from_peer) };
+    let public_key = peer.public_key.parse().ok()?;
+    Some(PeerComments { public_key, report: peer.settings.clone(), limits })
+}
+
+/// Tells the daemon that its file has the endpoints from which peers were heard, so that a peer that moves later
+/// is no difference. An edit of the file that was not loaded yet stays for `weft reload`.
+fn settle(client: &mut Client, file: &Path) -> Result<(), Error> {
+    let text = weft_config::read_regular_text(file)?;
+    if reload::send(client, file, &text, true)?.steps.is_empty() {
+        reload::send(client, file, &text, false)?;
+    }
     Ok(())
 }

@@ -8,15 +8,16 @@ use std::str::FromStr as _;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
-use weft_tunnel::PublicKey;
+use weft_tunnel::{PeerLimits, PublicKey, Rate};
 use zeroize::Zeroizing;
 
 use super::keys::PeerSetting;
 use super::lexer::{self, Header, compact};
-use super::{Endpoint, Expiry, key_file, values};
+use super::{Endpoint, Expiry, key_file, peers, values};
 use crate::device::{DeviceState, PeerState};
 use crate::endpoint;
 use crate::keys::PeerKey;
+use crate::settings::ReportSettings;
 
 /// The state of an interface, as far as its file can express it.
 #[derive(Clone, Debug)]
@@ -31,6 +32,40 @@ pub struct Saved<'a> {
     pub mtu: Option<u32>,
     /// The mark that was chosen because the file has none; it is not written.
     pub chosen_mark: u32,
+    /// What stands in comments of the peers, and is written where the file lacks it.
+    pub comments: &'a [PeerComments],
+}
+
+/// What weft knows of a peer from comments of its file, which other programs do not keep.
+#[derive(Clone, Debug)]
+pub struct PeerComments {
+    /// The peer.
+    pub public_key: PublicKey,
+    /// Its name, its end, and whether it is missed.
+    pub report: ReportSettings,
+    /// Its rates.
+    pub limits: PeerLimits,
+}
+
+impl PeerComments {
+    /// Returns the lines, each with what tells whether a file has it.
+    fn lines(&self) -> impl Iterator<Item = (Option<PeerSetting>, String)> {
+        let Self { report, limits, .. } = self;
+        // It comes from a daemon, which may be another user's: a line break would begin another setting.
+        let name = report.friendly_name.as_deref().filter(|name| peers::check_name(name).is_ok());
+        let name = name.map(|name| (None, peers::line_of(name)));
+        let rate = |rate: Option<Rate>| rate.map(|rate| rate.to_string());
+        let settings = [
+            (PeerSetting::RateToPeer, rate(limits.to_peer)),
+            (PeerSetting::RateFromPeer, rate(limits.from_peer)),
+            (PeerSetting::Expected, report.expected.map(|on| if on { "on" } else { "off" }.to_owned())),
+            (PeerSetting::Expires, report.expires.map(|expiry| expiry.to_string())),
+        ];
+        let line = |(key, value): (PeerSetting, Option<String>)| {
+            Some((Some(key), format!("# weft: {} = {}", key.text(), value?)))
+        };
+        name.into_iter().chain(settings.into_iter().filter_map(line))
+    }
 }
 
 /// Returns the text with all differences from `saved` applied: settings changed, missing peers removed, and
@@ -58,6 +93,12 @@ pub fn edit(text: &str, saved: &Saved<'_>) -> Zeroizing<String> {
     });
     for peer in saved.device.peers.iter().filter(|peer| peers.contains_key(&peer.public_key)) {
         sections.push(Section::of_peer(peer, saved.file));
+    }
+    let comments: HashMap<_, _> = saved.comments.iter().map(|peer| (peer.public_key, peer)).collect();
+    for section in sections.iter_mut().filter(|section| section.kind == Kind::Peer) {
+        if let Some(peer) = section.public_key().and_then(|key| comments.get(&key)) {
+            section.add_comments(peer);
+        }
     }
     let lines = sections.iter().flat_map(|section| &section.lines).map(Line::text);
     // The capacity is reserved at once: a string that grows leaves copies of the keys in memory.
@@ -234,11 +275,30 @@ impl Section<'_> {
 
     /// Returns when the peer ends.
     pub(super) fn expiry(&self) -> Option<Expiry> {
-        let settings = self.lines.iter().rev().filter_map(|line| {
+        self.setting(PeerSetting::Expires).map(values::expiry)?.ok()?
+    }
+
+    /// Returns the value in effect of a setting of weft: the last one.
+    fn setting(&self, setting: PeerSetting) -> Option<&str> {
+        self.lines.iter().rev().find_map(|line| {
             let (key, value) = lexer::Line::new(0, line.text()).weft_setting()?.split_once('=')?;
-            key.trim().eq_ignore_ascii_case(PeerSetting::Expires.text()).then_some(value.trim())
-        });
-        settings.map(values::expiry).next()?.ok()?
+            key.trim().eq_ignore_ascii_case(setting.text()).then_some(value.trim())
+        })
+    }
+
+    /// Adds the comments that the peer lacks below its header.
+    fn add_comments(&mut self, peer: &PeerComments) {
+        let is_named =
+            || self.lines.iter().any(|line| lexer::Line::new(0, line.text()).friendly_name().is_some());
+        let is_there = |setting: &Option<PeerSetting>| match setting {
+            Some(setting) => self.setting(*setting).is_some(),
+            None => is_named(),
+        };
+        let missing = peer.lines().filter(|(setting, _)| !is_there(setting));
+        let missing: Vec<Line<'_>> = missing.map(|(_, line)| Line::New(Zeroizing::new(line))).collect();
+        let header = self.lines.iter().position(|line| line.header().is_some());
+        let below = header.map_or(0, |header| header + 1);
+        self.lines.splice(below..below, missing);
     }
 
     /// Reports whether the peer has ended: its absence from the tunnel is then no change to be saved.

@@ -59,7 +59,7 @@ fn state_of(config: &Config) -> DeviceState {
 
 fn saved<'a>(device: &'a DeviceState, addresses: &'a [IpNet]) -> Saved<'a> {
     let file = Path::new("wg0.conf");
-    Saved { file, device, addresses: Some(addresses), mtu: Some(1420), chosen_mark: 51_820 }
+    Saved { file, device, addresses: Some(addresses), mtu: Some(1420), chosen_mark: 51_820, comments: &[] }
 }
 
 #[test]
@@ -120,6 +120,38 @@ fn peers_come_and_go_with_their_comments() {
     let edited = edit(TEXT, &saved(&device, &config.interface.addresses));
     assert_eq!(parsed(&edited).peers.len(), 0);
     assert!(edited.contains(KEY) && edited.contains("PostUp = echo up # %i"), "{}", *edited);
+}
+
+#[test]
+fn comments_that_another_program_has_wiped_come_back_and_those_that_are_there_stay() {
+    let text = format!(
+        "[Interface]\nPrivateKey = {KEY}\n\n[Peer]\nPublicKey = {PEER}\n\n[Peer]\n# friendly_name = new\n\
+         # weft: RateToPeer = off\nPublicKey = {OTHER}\n"
+    );
+    let device = state_of(&parsed(&text));
+    let comments = |key: &str, name: &str| PeerComments {
+        public_key: key.parse().unwrap(),
+        report: ReportSettings {
+            expected: Some(false),
+            expires: values::expiry("2031-01-02").unwrap(),
+            ..ReportSettings::named(name)
+        },
+        limits: PeerLimits { to_peer: values::parse_rate("5Mbit"), from_peer: None },
+    };
+    let edited = |name| {
+        let comments = [comments(PEER, name), comments(OTHER, "old")];
+        edit(&text, &Saved { comments: &comments, ..saved(&device, &[]) }).to_string()
+    };
+    let ends = "# weft: Expected = off\n# weft: Expires = 2031-01-02\n";
+    let expected = text
+        .replacen(
+            "[Peer]\n",
+            &format!("[Peer]\n# friendly_name = office\n# weft: RateToPeer = 5Mbit\n{ends}"),
+            1,
+        )
+        .replace("[Peer]\n# friendly_name = new\n", &format!("[Peer]\n{ends}# friendly_name = new\n"));
+    assert_eq!(edited("office"), expected);
+    assert!(!edited("x\nEndpoint = 192.0.2.9:9").contains("192.0.2.9"));
 }
 
 #[test]
@@ -243,7 +275,7 @@ fn a_key_in_a_file_of_its_own_stays_there_until_it_is_another_one() {
     let config = parse(&text, &file, "wg0".parse().unwrap()).unwrap().config;
     let mut device = state_of(&config);
     let edited = |device: &DeviceState| {
-        edit(&text, &Saved { file: &file, device, addresses: None, mtu: None, chosen_mark: 0 })
+        edit(&text, &Saved { file: &file, device, addresses: None, mtu: None, chosen_mark: 0, comments: &[] })
     };
     assert_eq!(*edited(&device), text);
     device.peers[0].settings.preshared_key = Some(KEY.parse().unwrap());

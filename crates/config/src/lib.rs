@@ -57,7 +57,7 @@ use unsupported as permissions;
 pub use advice::as_root;
 pub use dialect::{Dialect, is_of_amnezia_wg};
 pub use domain::{Domain, InvalidDomain};
-pub use edit::{Saved, edit};
+pub use edit::{PeerComments, Saved, edit};
 pub use expiry::{Expiry, InvalidExpiry};
 pub use finish::{parse, parse_to_edit, parse_to_start};
 pub use host::without_keys;

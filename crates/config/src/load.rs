@@ -67,12 +67,22 @@ fn advice(file: &Path, error: &io::Error) -> String {
             "run weft as root, or as a user who may read it",
             "the unit hands it over by LoadCredential= (docs/SYSTEMD.md)",
         ),
+        io::ErrorKind::NotFound if let Some(here) = here(file) => {
+            return format!("./{here} is the file here");
+        }
         io::ErrorKind::NotFound => return format!("give the path of a file, or a NAME for {MEANING}"),
         io::ErrorKind::IsADirectory => "give the path of a file in it",
         io::ErrorKind::FileTooLarge => "a configuration has at most 16 MiB: is this the right file?",
         _ => "check the path",
     };
     advice.to_owned()
+}
+
+/// Returns the file in the working directory that a bare name is almost that of.
+fn here(file: &Path) -> Option<String> {
+    let name = file.file_name().filter(|_| file.parent() == Some(&directory()))?.to_str()?;
+    let candidates = [name.strip_suffix(".conf"), Some(name)].into_iter().flatten();
+    candidates.filter(|name| Path::new(name).is_file()).map(str::to_owned).next()
 }
 
 /// Returns the directory in which a bare name is looked up.

@@ -34,7 +34,7 @@ pub fn check_name(name: &str) -> Result<(), InvalidName> {
     if is_kept { Ok(()) } else { Err(InvalidName::Characters) }
 }
 
-fn line_of(name: &str) -> String {
+pub(super) fn line_of(name: &str) -> String {
     format!("# friendly_name = {name}")
 }
 

@@ -46,7 +46,14 @@ fn read(text: &str) -> Result<Config, String> {
 
 /// Saves a state into a text, and checks that the text then says it.
 fn says(text: &str, device: &DeviceState, before: &Config) {
-    let saved = Saved { file: Path::new("wg0.conf"), device, addresses: None, mtu: None, chosen_mark: 0 };
+    let saved = Saved {
+        file: Path::new("wg0.conf"),
+        device,
+        addresses: None,
+        mtu: None,
+        chosen_mark: 0,
+        comments: &[],
+    };
     let edited = edit(text, &saved);
     let config =
         read(&edited).unwrap_or_else(|errors| panic!("what is saved is not read: {errors}\n{}", *edited));

@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug, thiserror::Error)]
 pub enum FileEditError {
     /// The system refused something.
-    #[error("{}: cannot {action} it: {error}; nothing was changed", file.display())]
+    #[error("{}: cannot {action} it: {error}; nothing was changed{}", file.display(), advice(error))]
     File {
         /// The action that failed, as a verb.
         action: &'static str,
@@ -46,10 +46,18 @@ impl From<FileEditError> for exit::Error {
             FileEditError::File { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
                 exit::Code::Permission
             }
+            // As every command that reads it.
+            FileEditError::File { error, .. } if error.kind() == io::ErrorKind::NotFound => {
+                exit::Code::Configuration
+            }
             _ => exit::Code::Failure,
         };
         Self::new(code, error)
     }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::PermissionDenied { "; run weft as root" } else { "" }
 }
 
 /// A file that no other edit changes while this value lives. A command of an older weft locks the directory,

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_config::device::DeviceState;
-use weft_config::{Config, Hook, InterfaceName, Location, Notice, Warning};
+use weft_config::{Config, Hook, InterfaceName, Location, Notice, PeerComments, Warning};
 use weft_ipc::runtime_dir::{self, runtime_dir};
 
 use crate::resolve::Tunnel;
@@ -513,12 +513,18 @@ impl Host {
     ) -> Result<bool, SaveError> {
         let chosen_mark = if config.interface.settings.fw_mark == 0 { self.plan.mark } else { 0 };
         let place = self.owner.as_ref().map(|owner| owner.directory());
+        let comments = config.peers.iter().map(|peer| PeerComments {
+            public_key: peer.public_key,
+            report: peer.report.clone(),
+            limits: peer.settings.limits,
+        });
+        let comments: Vec<PeerComments> = comments.collect();
         save::save_device(
             &self.kernel.netlink,
             place,
             &self.plan.interface,
             (file, text),
-            device,
+            (device, &comments),
             chosen_mark,
         )
     }

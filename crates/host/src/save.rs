@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use weft_config::device::DeviceState;
-use weft_config::{self as config, ConfigErrors, InterfaceName, Saved, exit};
+use weft_config::{self as config, ConfigErrors, InterfaceName, PeerComments, Saved, exit};
 use zeroize::Zeroizing;
 
 use super::{HostError, Record, file_edit, platform, record_path, unsaved};
@@ -119,7 +119,7 @@ pub(super) fn edit(
 pub fn save_running(
     directory: &Path,
     interface: &InterfaceName,
-    device: &DeviceState,
+    (device, comments): (&DeviceState, &[PeerComments]),
 ) -> Result<PathBuf, exit::Error> {
     let not_up =
         || HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) };
@@ -131,7 +131,7 @@ pub fn save_running(
     // If the file has a mark, it is this one, and it stays in the file.
     // What cannot be written is still in the daemon, and need not be kept.
     let superseded = unsaved::is_kept_for(directory, interface, &file);
-    save_device(&netlink, None, interface, (&file, None), device, record.mark)?;
+    save_device(&netlink, None, interface, (&file, None), (device, comments), record.mark)?;
     if superseded {
         unsaved::forget(directory, interface);
     }
@@ -145,7 +145,7 @@ pub(super) fn save_device(
     place: Option<&Path>,
     interface: &InterfaceName,
     (file, text): (&Path, Option<&str>),
-    device: &DeviceState,
+    (device, comments): (&DeviceState, &[PeerComments]),
     chosen_mark: u32,
 ) -> Result<bool, SaveError> {
     let link = netlink.link(interface).ok();
@@ -153,8 +153,14 @@ pub(super) fn save_device(
     // The kernel assigns an IPv6 link-local address by itself; it does not belong in the file.
     let is_own = |net: &IpNet| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local());
     let addresses: Option<Vec<IpNet>> = addresses.map(|nets| nets.into_iter().filter(is_own).collect());
-    let saved =
-        Saved { file, device, addresses: addresses.as_deref(), mtu: link.map(|link| link.mtu), chosen_mark };
+    let saved = Saved {
+        file,
+        device,
+        addresses: addresses.as_deref(),
+        mtu: link.map(|link| link.mtu),
+        chosen_mark,
+        comments,
+    };
     let superseded = place.is_some_and(|place| unsaved::is_kept_for(place, interface, file));
     let mut result = save(file, interface, &saved);
     if let Err(error) = &mut result
@@ -209,7 +215,14 @@ mod tests {
         let mut device = DeviceState::from(settings);
         let wg0 = "wg0".parse().unwrap();
         fn saved(device: &DeviceState) -> Saved<'_> {
-            Saved { file: Path::new("wg0.conf"), device, addresses: None, mtu: None, chosen_mark: 0 }
+            Saved {
+                file: Path::new("wg0.conf"),
+                device,
+                addresses: None,
+                mtu: None,
+                chosen_mark: 0,
+                comments: &[],
+            }
         }
         assert!(!save(&link, &wg0, &saved(&device)).unwrap(), "nothing is different");
         device.settings.listen_port = 51_820;

@@ -187,9 +187,18 @@ fn refuse_unsaved(client: &mut Client, file: &Path, text: &str) -> Result<(), Er
     let reason = format!(
         "{name} differs from {file}, and its next reload would {}; run `weft save {name}` to keep what runs, or `weft \
          reload {name}` to load the file, and try again: nothing was changed",
-        report.steps.join(", ")
+        shortened(&report.steps)
     );
     Err(Error::new(Code::Failure, reason))
+}
+
+/// Joins the first steps, and counts the others.
+fn shortened(steps: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let more = steps.len().saturating_sub(SHOWN);
+    let more = (more > 0).then(|| format!("and {more} changes more"));
+    let shown = steps.iter().take(SHOWN).cloned().chain(more);
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// Connects to the daemons of all interfaces that were brought up from this file. Warns if the interface of
@@ -253,7 +262,11 @@ fn file(args: &GatewayArgs) -> Result<PathBuf, Error> {
     if files.is_empty() {
         let entries = std::fs::read_dir(directory).map_err(|error| {
             let code = Error::from(std::io::Error::from(error.kind())).code();
-            Error::new(code, format!("{}: cannot look for a file there: {error}", directory.display()))
+            let advice = if code == Code::Permission { "; run weft as root, or give --to FILE" } else { "" };
+            Error::new(
+                code,
+                format!("{}: cannot look for a file there: {error}{advice}", directory.display()),
+            )
         })?;
         files
             .extend(entries.flatten().map(|entry| entry.path()).filter(|path| config::name_of(path).is_ok()));

@@ -187,12 +187,17 @@ fn told(old: &Config, new: &Config, state: &DeviceState, strays: &HashSet<Public
             told.push(format!("at the end, run {} as it is in the file now", phase.key()));
         }
     }
+    let label = |key: &PublicKey| {
+        let named = [configured.get(key), wanted.get(key)].into_iter().flatten();
+        let name = named.filter_map(|peer| peer.report.friendly_name.as_deref()).next();
+        name.map_or_else(|| key.to_string(), |name| format!("{key} ({name})"))
+    };
     let gone = state.peers.iter().filter(|peer| !wanted.contains_key(&peer.public_key));
-    told.extend(gone.map(|peer| format!("remove peer {}", peer.public_key)));
+    told.extend(gone.map(|peer| format!("remove peer {}", label(&peer.public_key))));
     let running: HashMap<PublicKey, _> = state.peers.iter().map(|peer| (peer.public_key, peer)).collect();
     for peer in &new.peers {
         let Some(is) = running.get(&peer.public_key) else {
-            told.push(format!("add peer {}", peer.public_key));
+            told.push(format!("add peer {}", label(&peer.public_key)));
             continue;
         };
         let sorted = |nets: &[ipnet::IpNet]| {
@@ -201,7 +206,9 @@ fn told(old: &Config, new: &Config, state: &DeviceState, strays: &HashSet<Public
             nets
         };
         let was = configured.get(&peer.public_key);
-        let is_other = was.map(|peer| &peer.endpoint) != Some(&peer.endpoint);
+        // A file that was saved has the endpoint from which the peer was heard.
+        let is_here = matches!(&peer.endpoint, Some(Endpoint::Address(new)) if is.endpoint == Some(*new));
+        let is_other = was.map(|peer| &peer.endpoint) != Some(&peer.endpoint) && !is_here;
         let endpoint = is_other || strays.contains(&peer.public_key);
         let parts = [
             ("endpoint", endpoint && peer.endpoint.is_some()),
@@ -213,7 +220,7 @@ fn told(old: &Config, new: &Config, state: &DeviceState, strays: &HashSet<Public
         let report = ReportSettingsChange::from(peer.report.clone()).without(&report);
         let parts: Vec<&str> = parts.chain(settings.names()).chain(report.names()).collect();
         if !parts.is_empty() {
-            told.push(format!("change {} of peer {}", parts.join(", "), peer.public_key));
+            told.push(format!("change {} of peer {}", parts.join(", "), label(&peer.public_key)));
         }
     }
     told

@@ -122,6 +122,19 @@ fn what_the_interface_and_its_file_do_not_share_is_neither_undone_nor_loaded() {
     refused(&format!("remove peer {key}"), "`weft save weft0`");
     assert_eq!(run(&["save", NAME]), Some(0));
     assert!(add("b").stdout.contains("Address = 10.77.0.4/32"));
+    // What was saved of where a peer is; it moves later.
+    let moves = |endpoint: &str| run(&["set", NAME, "peer", &key, "endpoint", endpoint]);
+    assert_eq!((moves("192.0.2.1:1"), run(&["save", NAME])), (Some(0), Some(0)));
+    assert_eq!((add("moved").code, moves("192.0.2.2:2"), add("again").code), (Some(0), Some(0), Some(0)));
+    assert!(
+        before().contains("Endpoint = 192.0.2.1:1")
+            && network.run(&["show", NAME]).stdout.contains("192.0.2.2:2")
+    );
+    // What another program has wiped, as `wg-quick save` does.
+    let comments = "[Peer]\n# friendly_name = again\n";
+    std::fs::write(&file, before().replace(comments, "[Peer]\n")).unwrap();
+    assert_eq!(run(&["save", NAME]), Some(0));
+    assert!(before().contains(comments), "{}", before());
     // What was edited, and asks for a port that is in use.
     let taken = network.client.run(|| UdpSocket::bind("0.0.0.0:4567")).unwrap();
     std::fs::write(&file, before().replace("51820", "4567")).unwrap();
