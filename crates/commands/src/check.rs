@@ -73,7 +73,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     }
     let parsed = loaded?;
     if !args.json {
-        output::print(summary(&parsed.config).as_bytes())?;
+        output::print(summary(&parsed.config, output::columns()).as_bytes())?;
     }
     if told.is_empty() { Ok(()) } else { Err(Error::new(code, told.join("\n"))) }
 }
@@ -134,35 +134,29 @@ fn misrouted(file: &Path, config: &Config, dns: Option<Misrouted>) -> Vec<(Level
     found.map(finding).collect()
 }
 
-/// Formats the tables for people.
-fn summary(config: &Config) -> String {
+/// Formats the file for people: tables, or what they say line by line where they are wider than the terminal.
+fn summary(config: &Config, width: Option<usize>) -> String {
     let interface = &config.interface;
-    let mut own = new_table();
-    own.add_row(["interface", interface.name.as_str()]);
-    own.add_row([
-        "public key",
-        &public_key(interface).unwrap_or_else(|| "none: a command has to set it".to_owned()),
-    ]);
-    own.add_row([
-        "listen port",
-        &or(&interface.settings.listen_port, interface.settings.listen_port == 0, "random"),
-    ]);
-    own.add_row(["addresses", &list(&interface.addresses)]);
-    own.add_row([
-        "MTU",
-        &interface.mtu.map_or("from the routes to the endpoints".to_owned(), |mtu| mtu.to_string()),
-    ]);
-    own.add_row([
-        "mark",
-        &or(&format!("{:#x}", interface.settings.fw_mark), interface.settings.fw_mark == 0, "off"),
-    ]);
-    own.add_row(["routes", &routes_of(config, Routing::here())]);
-    add_host_rows(&mut own, config);
-    let mut text = format!("{own}\n");
+    let settings = &interface.settings;
+    let public_key = public_key(interface).unwrap_or_else(|| "none: a command has to set it".to_owned());
+    let mtu = interface.mtu.map_or("from the routes to the endpoints".to_owned(), |mtu| mtu.to_string());
+    let mark = format!("{:#x}", settings.fw_mark);
+    let mut own = vec![
+        ("interface", interface.name.to_string()),
+        ("public key", public_key),
+        ("listen port", or(&settings.listen_port, settings.listen_port == 0, "random")),
+        ("addresses", list(&interface.addresses)),
+        ("MTU", mtu),
+        ("mark", or(&mark, settings.fw_mark == 0, "off")),
+        ("routes", routes_of(config, Routing::here())),
+    ];
+    own.extend(host_rows(config));
+    let mut table = new_table();
+    table.add_rows(own.iter().map(|(label, value)| [*label, value.as_str()]));
+    let mut text = fitting(&table, width).unwrap_or_else(|| block(&own));
     if config.peers.is_empty() {
         return text + "no peers\n";
     }
-    let mut peers = new_table();
     let mut header = vec!["peer", "endpoint", "allowed IPs", "keepalive", "preshared key"];
     let has_limits = config.peers.iter().any(|peer| peer.settings.limits != PeerLimits::default());
     header.extend(has_limits.then_some("limits"));
@@ -170,55 +164,58 @@ fn summary(config: &Config) -> String {
     header.extend(has_expectations.then_some("expected"));
     let has_ends = config.peers.iter().any(|peer| peer.report.expires.is_some());
     header.extend(has_ends.then_some("ends"));
-    peers.set_header(header);
-    for peer in &config.peers {
+    let row = |peer: &Peer| -> Vec<String> {
         let limits = has_limits.then(|| limits(&peer.settings.limits));
         let expected = has_expectations.then(|| expected(peer.report.expected).to_owned());
         let ends = peer.report.expires.map_or_else(|| "never".to_owned(), |expiry| expiry.to_string());
         let ends = has_ends.then_some(ends);
-        peers.add_row(peer_row(peer).into_iter().chain(limits).chain(expected).chain(ends));
-    }
-    text += &format!("{peers}\n");
+        peer_row(peer).into_iter().chain(limits).chain(expected).chain(ends).collect()
+    };
+    let rows: Vec<Vec<String>> = config.peers.iter().map(row).collect();
+    let mut table = new_table();
+    table.set_header(&header).add_rows(&rows);
+    let blocks = || {
+        let blocks = rows.iter().map(|row| {
+            let rows = header.iter().copied().zip(row.iter().cloned());
+            format!("\n{}", block(&rows.collect::<Vec<_>>()))
+        });
+        blocks.collect()
+    };
+    text += &fitting(&table, width).unwrap_or_else(blocks);
     text
 }
 
-/// Adds a row for each setting of the system around the tunnel that the configuration has.
-fn add_host_rows(table: &mut Table, config: &Config) {
+/// Returns the table, unless a line of it is wider than the terminal: no key is ever broken.
+fn fitting(table: &Table, width: Option<usize>) -> Option<String> {
+    let is_wider = |width| table.lines().any(|line| line.chars().count() > width);
+    (!width.is_some_and(is_wider)).then(|| format!("{table}\n"))
+}
+
+fn block(rows: &[(&str, String)]) -> String {
+    rows.iter().map(|(label, value)| format!("{label}: {}\n", value.replace('\n', "\n  "))).collect()
+}
+
+/// Returns a row for each setting of the system around the tunnel that the configuration has.
+fn host_rows(config: &Config) -> Vec<(&'static str, String)> {
     let host = &config.interface.host;
-    if !host.dns.is_empty() {
-        table.add_row(["DNS", &host.dns.to_string()]);
-    }
-    for hook in &host.hooks {
-        table.add_row([hook.phase.key(), &config::without_keys(&hook.command)]);
-    }
-    if host.save_config {
-        table.add_row(["when it goes down", "its state is saved into the file"]);
-    }
-    if host.kill_switch != KillSwitch::Off {
-        table.add_row(["kill switch", &host.kill_switch.to_string()]);
-    }
-    if host.path_mtu_discovery {
-        table.add_row(["path MTU discovery", "on"]);
-    }
-    if host.mss_clamp {
-        table.add_row(["MSS clamp", "on"]);
-    }
-    if let Some(address) = &host.metrics.address {
-        table.add_row(["metrics", &address.to_string()]);
-    }
-    if host.speed_test {
-        table.add_row(["speed tests of peers", "on"]);
-    }
     let clients = &host.clients;
-    if let Some(endpoint) = &clients.endpoint {
-        table.add_row(["new peers reach it at", &endpoint.to_string()]);
-    }
-    if !clients.dns.is_empty() {
-        table.add_row(["DNS of new peers", &clients.dns.to_string()]);
-    }
-    if !clients.allowed_ips.is_empty() {
-        table.add_row(["allowed ips of new peers", &texts(&clients.allowed_ips).join(", ")]);
-    }
+    let on = |label, is_on: bool| is_on.then(|| (label, "on".to_owned()));
+    let mut rows = Vec::new();
+    rows.extend((!host.dns.is_empty()).then(|| ("DNS", host.dns.to_string())));
+    rows.extend(host.hooks.iter().map(|hook| (hook.phase.key(), config::without_keys(&hook.command))));
+    let saved = ("when it goes down", "its state is saved into the file".to_owned());
+    rows.extend(host.save_config.then_some(saved));
+    let has_kill_switch = host.kill_switch != KillSwitch::Off;
+    rows.extend(has_kill_switch.then(|| ("kill switch", host.kill_switch.to_string())));
+    rows.extend(on("path MTU discovery", host.path_mtu_discovery));
+    rows.extend(on("MSS clamp", host.mss_clamp));
+    rows.extend(host.metrics.address.as_ref().map(|address| ("metrics", address.to_string())));
+    rows.extend(on("speed tests of peers", host.speed_test));
+    rows.extend(clients.endpoint.as_ref().map(|endpoint| ("new peers reach it at", endpoint.to_string())));
+    rows.extend((!clients.dns.is_empty()).then(|| ("DNS of new peers", clients.dns.to_string())));
+    let allowed = (!clients.allowed_ips.is_empty()).then(|| texts(&clients.allowed_ips).join(", "));
+    rows.extend(allowed.map(|allowed| ("allowed ips of new peers", allowed)));
+    rows
 }
 
 fn public_key(interface: &Interface) -> Option<String> {
@@ -227,7 +224,7 @@ fn public_key(interface: &Interface) -> Option<String> {
 
 fn new_table() -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     table
 }
 
@@ -494,9 +491,28 @@ impl PeerReport {
 mod tests {
     use super::*;
 
+    const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+
+    #[test]
+    fn no_key_is_broken_on_a_narrow_terminal() {
+        let text = format!(
+            "[Interface]\nPrivateKey = {KEY}\n[Peer]\nPublicKey = {KEY}\nAllowedIPs = 10.9.0.2/32, fd09::2/128\n"
+        );
+        let config = config::parse(&text, "wg0.conf".as_ref(), "wg0".parse().unwrap()).unwrap().config;
+        let at = |width| summary(&config, width);
+        assert!(at(None).contains("│ allowed IPs "), "{}", at(None));
+        assert_eq!(at(Some(200)), at(None));
+        for width in [60, 80] {
+            let text = at(Some(width));
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+            assert!(text.contains(&format!("\npeer: {KEY}\n")), "{text}");
+            assert!(text.contains("\nallowed IPs: 10.9.0.2/32\n  fd09::2/128\n"), "{text}");
+        }
+        assert!(at(Some(80)).contains("│ listen port "), "a table that fits stays one: {}", at(Some(80)));
+    }
+
     #[test]
     fn routes_are_those_of_the_system() {
-        const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
         let rows = |table: &str, allowed_ips: &str| {
             let text = format!(
                 "[Interface]\nPrivateKey={KEY}\n{table}\n[Peer]\nPublicKey={KEY}\nAllowedIPs={allowed_ips}\n"

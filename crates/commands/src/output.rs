@@ -56,9 +56,9 @@ pub(crate) fn terminal_size() -> Option<(usize, usize)> {
     size_of_terminal(&io::stdout())
 }
 
-/// Returns the columns of that terminal.
+/// Returns the columns of the terminal that standard output is; 80 if it does not tell.
 pub(crate) fn columns() -> Option<usize> {
-    terminal_size().map(|(columns, _)| columns)
+    io::stdout().is_terminal().then(|| terminal_size().map_or(80, |(columns, _)| columns))
 }
 
 fn size_of_terminal(stream: &impl IsTerminal) -> Option<(usize, usize)> {

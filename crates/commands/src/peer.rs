@@ -1,5 +1,6 @@
 //! `weft peer`: the peers in the file of an interface.
 
+use std::path::Path;
 use std::time::SystemTime;
 
 use comfy_table::{ContentArrangement, Table, presets};
@@ -8,8 +9,11 @@ use weft_config::Expiry;
 use weft_config::exit::{Code, Error};
 use weft_config::peers::{self, PeerText};
 
-use crate::args::{PeerArgs, PeerCommand, PeerExtendArgs, PeerListArgs, PeerNameArgs, PeerRenameArgs};
+use crate::args::{
+    GatewayArgs, PeerArgs, PeerCommand, PeerExtendArgs, PeerListArgs, PeerNameArgs, PeerRenameArgs,
+};
 use crate::output;
+use crate::status::left;
 
 mod add;
 mod gateway;
@@ -91,7 +95,7 @@ fn show(args: &PeerNameArgs) -> Result<(), Error> {
 }
 
 fn rename(args: &PeerRenameArgs) -> Result<(), Error> {
-    check_name(&args.name)?;
+    check_name(&args.name, &args.gateway)?;
     let mut gateway = Gateway::open(&args.gateway)?;
     let peer = gateway.find(&args.peer)?;
     if peer.name.as_deref() == Some(&args.name) {
@@ -106,7 +110,13 @@ fn extend(args: &PeerExtendArgs) -> Result<(), Error> {
     let mut gateway = Gateway::open(&args.gateway)?;
     let (text, peer) = gateway.without_copies(gateway.find(&args.peer)?);
     let text = peers::ending(&text, &peer, args.expires.0);
-    gateway.apply(text)
+    gateway.apply(text)?;
+    let name = peer.name.as_deref().unwrap_or(&args.peer);
+    output::note(&match args.expires.0 {
+        Some(expiry) => format!("{name} ends {expiry} ({})", left(expiry)),
+        None => format!("{name} never ends"),
+    });
+    Ok(())
 }
 
 fn disable(args: &PeerNameArgs) -> Result<(), Error> {
@@ -138,10 +148,13 @@ fn remove(args: &PeerNameArgs) -> Result<(), Error> {
 }
 
 /// Refuses what cannot be a name, and the name of an interface, which is meant as that.
-fn check_name(name: &str) -> Result<(), Error> {
+fn check_name(name: &str, gateway: &GatewayArgs) -> Result<(), Error> {
     peers::check_name(name).map_err(|error| Error::new(Code::Usage, format!("{name:?}: {error}")))?;
+    let path = weft_config::path_of(name);
+    // One that is named apart is no mistake; a path is.
+    let may_be_mistaken = gateway.target.is_none() || path == Path::new(name);
     let has_device = || cfg!(target_os = "linux") && weft_host::has_device(name);
-    if weft_config::path_of(name).exists() || has_device() {
+    if may_be_mistaken && (path.exists() || has_device()) {
         let reason = format!(
             "{name} is an interface, and no name for a peer; `weft peer add NAME --to {name}` adds a peer to it"
         );

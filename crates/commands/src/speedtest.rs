@@ -48,6 +48,11 @@ enum StartError {
     NoAddress(String),
     #[error("{0} is an address of this machine; give one of the peer")]
     OwnAddress(IpAddr),
+    #[error(
+        "{target} has not connected to {interface} yet, and where it is is not known: start the test when it has, or \
+         start it there"
+    )]
+    NotConnected { interface: String, target: String },
 }
 
 impl From<StartError> for Error {
@@ -415,6 +420,9 @@ fn find(args: &SpeedtestArgs) -> Result<Found, Error> {
     match (found.pop(), found.is_empty()) {
         (Some(found), true) if is_elsewhere(&found.report) => {
             Err(StartError::Elsewhere { interface: found.report.interface, target }.into())
+        }
+        (Some(found), true) if found.peer.endpoint.is_none() => {
+            Err(StartError::NotConnected { interface: found.report.interface, target }.into())
         }
         (Some(found), true) => Ok(found),
         (None, _) => Err(unknown.unwrap_or(StartError::NoSuchAddress(target)).into()),

@@ -28,7 +28,13 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
     running::warn_of_leftovers(args.name.as_ref());
     let Running { answers: reports, forbidden, errors } = match &args.name {
         Some(name) => {
-            let mut report = ask_one(name, args.sample)?;
+            let asked = ask_one(name, args.sample);
+            let mut report = asked.map_err(|error| match error {
+                ClientError::NotRunning { .. } => {
+                    peer_elsewhere(name.as_str()).unwrap_or_else(|| error.into())
+                }
+                error => error.into(),
+            })?;
             if let Some(wanted) = &args.peer {
                 keep_alone(&mut report, wanted)?;
             }
@@ -51,6 +57,17 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
         output::error(&error);
     }
     Err(last.into())
+}
+
+/// Says that the name is that of a peer, if an interface that runs has it.
+fn peer_elsewhere(name: &str) -> Option<Error> {
+    let running = running::ask_all(|mut client| client.status()).ok()?;
+    let has_it = |report: &&StatusReport| {
+        report.peers.iter().any(|peer| peer.settings.friendly_name.as_deref() == Some(name))
+    };
+    let interface = &running.answers.iter().find(has_it)?.interface;
+    let reason = format!("{name} is a peer of {interface}: `weft status {interface} {name}`");
+    Some(Error::new(Code::Failure, reason))
 }
 
 /// Leaves the peer that a user names, and the findings about it, in a report.
@@ -111,6 +128,10 @@ fn complete(client: &mut Client, first: StatusReport, sample: Duration) -> Resul
 
 /// The daemon may not see whether the machine forwards: its unit hides that.
 fn not_forwarded(report: &StatusReport) -> Option<Finding> {
+    // That machine forwards or not, and not the one on which this runs.
+    if (weft_host::Process { id: report.pid, started: 0 }).is_elsewhere() {
+        return None;
+    }
     let file = Path::new(report.file.as_ref()?);
     let text = weft_config::read_regular_text(file).ok()?;
     let name = report.interface.parse().ok()?;

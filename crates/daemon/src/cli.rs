@@ -29,14 +29,18 @@ Examples:
   sudo weft wg0                 in place of wireguard-go, for wg(8) to configure
   sudo weft down wg0";
 
+const DOCUMENTATION: &str = "\
+Documentation:
+  man weft, man weft.conf; docs/*.md in messages is in /usr/share/doc/weft";
+
 /// The heading of options that trade memory, processors and latency.
 const PERFORMANCE: &str = "Performance";
 
 /// A WireGuard VPN daemon.
 #[derive(Debug, Parser)]
-#[command(name = "weft", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "weft", version, propagate_version = true, max_term_width = 80)]
 #[command(help_template = groups::help_template())]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = format!("{EXAMPLES}\n\n{DOCUMENTATION}\n\n{EXIT_CODES}"))]
 pub struct Cli {
     /// What to log: a level (error, warn, info, debug, trace) or targets, as in
     /// `info,weft_host::routes=debug`. Without it RUST_LOG counts, else `info` (`warn` for exec, `error` for
@@ -158,7 +162,7 @@ pub struct UpArgs {
     /// The name of the interface, in place of that of the file.
     #[arg(long, value_name = "NAME")]
     pub name: Option<InterfaceName>,
-    /// End with 0 instead of the exit codes 2, 77 and 78, with which another start would fail again: launchd
+    /// End with 0 instead of the exit codes 2, 73, 77 and 78, with which another start would fail again: launchd
     /// starts a service again after every other code.
     #[arg(long, hide = true, conflicts_with = "daemon")]
     pub launchd: bool,
@@ -281,9 +285,11 @@ mod tests {
         root.build();
         let mut rest = vec![&root];
         while let Some(command) = rest.pop() {
-            let below = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            for line in below.lines() {
-                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            let texts = [command.clone().render_help(), command.clone().render_long_help()];
+            for text in texts.map(|text| text.to_string()) {
+                for line in text.lines().filter(|line| !line.starts_with("Usage: ")) {
+                    assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+                }
             }
             rest.extend(command.get_subcommands());
         }

@@ -19,7 +19,7 @@ use crate::{keys, output};
 /// Prints the file of the peer, and adds the peer to that of the gateway. If the first is interrupted,
 /// nothing has changed.
 pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
-    check_name(&args.name)?;
+    check_name(&args.name, &args.gateway)?;
     let mut gateway = Gateway::open(&args.gateway)?;
     gateway.refuse_name(&args.name, None)?;
     let all = peers::peers(gateway.text());
@@ -78,6 +78,9 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     let new = peers::with_peer(gateway.text(), &peer);
     gateway.rehearse(&new)?;
     // Above a code that fills the window.
+    if let Some(note) = without_name_servers(&clients, &args.name) {
+        output::note(&note);
+    }
     if let Some(found) = not_forwarded {
         output::note(&format!("{found}; {}", found.advice()));
     }
@@ -90,7 +93,9 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
         if !is_text_printed {
             return Ok(());
         }
-        keys::warn_of_readers();
+        if private_key.is_some() {
+            keys::warn_of_readers();
+        }
         output::print(text.as_bytes())
     };
     let printed =
@@ -100,6 +105,7 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
         Error::new(error.code(), format!("{error}; {} was not added{of_no_use}", args.name))
     })?;
     if let Some(written) = written {
+        output::note(&format!("{} has the file of {}", written.path().display(), args.name));
         written.keep();
     }
     Ok(())
@@ -112,6 +118,18 @@ fn no_endpoint(gateway: &Gateway) -> Error {
         "[Interface] does not say where peers reach this machine; add the line `# weft: Endpoint = HOST:{port}` with its \
          name or address, or give --endpoint HOST:{port}"
     ))
+}
+
+/// Says that a peer which sends everything here is told no name servers: its own may be out of reach then, and
+/// others than the gateway's see what it looks up.
+fn without_name_servers(clients: &ClientSettings, name: &str) -> Option<String> {
+    let is_everything = |nets: &[IpNet]| nets.is_empty() || nets.iter().any(|net| net.prefix_len() == 0);
+    (clients.dns.servers.is_empty() && is_everything(&clients.allowed_ips)).then(|| {
+        format!(
+            "the file of {name} has no DNS, and sends everything through the tunnel, where its own name servers may be \
+             out of reach; the line `# weft: PeerDNS = ADDRESS` in [Interface] gives it others"
+        )
+    })
 }
 
 /// Returns the text of the peer's file. Without a private key it has a comment in its place.

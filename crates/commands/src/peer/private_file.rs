@@ -19,12 +19,23 @@ impl PrivateFile {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let failed = |error: io::Error| {
             let code = Error::from(io::Error::from(error.kind())).code();
-            Error::new(code, format!("{}: cannot write it: {error}; no peer was added", path.display()))
+            let reason = match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    "there is a file already, perhaps with the key of another peer: remove it, or give --out another name"
+                        .to_owned()
+                }
+                _ => format!("cannot write it: {error}"),
+            };
+            Error::new(code, format!("{}: {reason}; no peer was added", path.display()))
         };
         let mut file = options.write(true).create_new(true).open(path).map_err(failed)?;
         let written = Self { path: path.to_owned(), is_kept: false };
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
         Ok(written)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(super) fn keep(mut self) {

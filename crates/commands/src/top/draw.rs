@@ -30,7 +30,7 @@ const KEYS: &str = "q end  ? keys  / find  Enter peer  jk choose  nhrtRT sort";
 pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let area = frame.area();
     let height = area.height;
-    let findings: Vec<Line<'_>> = findings(app);
+    let findings: Vec<Line<'_>> = findings(app, area.width.into());
     let rates = match height {
         CHARTS_FROM.. => CHART_HEIGHT,
         RATES_FROM.. => 2,
@@ -187,17 +187,22 @@ fn numbers_of(report: &StatusReport, app: &App) -> Vec<Line<'static>> {
     vec![Line::from(batches), Line::from(waiting), drops]
 }
 
-fn findings(app: &App) -> Vec<Line<'static>> {
+/// Formats the findings, each in a line of at most `width` columns.
+fn findings(app: &App, width: usize) -> Vec<Line<'static>> {
     let line = |level: Level, text: String| {
         let colour = match level {
             Level::Problem => Color::Red,
             Level::Warning => Color::Yellow,
             _ => Color::Cyan,
         };
-        Line::from(vec![
-            Span::from(format!("{}: ", level.label())).style(app.coloured(colour)),
-            Span::from(text),
-        ])
+        let label = format!("{}: ", level.label());
+        let room = width.saturating_sub(label.len());
+        let text = if text.chars().count() <= room {
+            text
+        } else {
+            text.chars().take(room.saturating_sub(1)).chain(['…']).collect()
+        };
+        Line::from(vec![Span::from(label).style(app.coloured(colour)), Span::from(text)])
     };
     let mut lines: Vec<Line<'static>> =
         app.trouble.iter().map(|trouble| line(Level::Problem, trouble.clone())).collect();

@@ -123,7 +123,7 @@ const KNOWN_ELSEWHERE: &[(&[&str], &str)] = &[
         &["restart"],
         "`weft reload NAME` applies a changed file; `weft down NAME` and `weft up NAME` start it again",
     ),
-    (&["connect", "start", "enable", "open"], "`weft up NAME` brings an interface up"),
+    (&["connect", "start", "enable", "open", "quick"], "`weft up NAME` brings an interface up"),
     (
         &["disconnect", "stop", "disable", "close", "kill", "delete"],
         "`weft down NAME` takes an interface down",
@@ -179,7 +179,26 @@ pub fn with_suggestion(mut error: clap::Error, arguments: &[OsString]) -> clap::
     let known = |table: &[(&[&str], &str)], word: &str| {
         table.iter().find(|(words, _)| words.contains(&word)).map(|(_, tip)| (*tip).to_owned())
     };
+    let unknown = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) => word.as_str(),
+        _ => "",
+    };
+    let like_an_option = words.iter().find(|word| word.starts_with('-') && Path::new(word).is_file());
     let tip = match (error.kind(), &words[..]) {
+        (ErrorKind::UnknownArgument, _) if let Some(file) = like_an_option => {
+            Some(format!("`./{file}` is the file of this name"))
+        }
+        (ErrorKind::UnknownArgument, ["status" | "show", ..]) if ["--watch", "-w"].contains(&unknown) => {
+            Some("`weft top` is the same, live".to_owned())
+        }
+        (ErrorKind::UnknownArgument, ["peer", "show" | "list", ..]) if unknown == "--qr" => {
+            known(PEER_ELSEWHERE, "qr")
+        }
+        (ErrorKind::UnknownArgument, ["exec", file, rest @ ..])
+            if is_one_too_many && !file.starts_with('-') =>
+        {
+            Some(format!("the command stands behind `--`: `weft exec {file} -- {}`", rest.join(" ")))
+        }
         (ErrorKind::InvalidSubcommand, [word, ..]) if is_at(ContextKind::InvalidSubcommand, 0) => {
             known(KNOWN_ELSEWHERE, word).or_else(|| of_unknown(word, &error))
         }
@@ -208,8 +227,10 @@ fn of_unknown(word: &str, error: &clap::Error) -> Option<String> {
     if path_of(word).is_file() {
         return Some(format!("`weft up {word}` brings up the interface of this file"));
     }
-    let is_name =
-        error.get(ContextKind::SuggestedSubcommand).is_none() && word.parse::<InterfaceName>().is_ok();
+    // A plain word is a command of another program.
+    let is_plain = word.chars().all(|c| c.is_ascii_alphabetic());
+    let is_suggested = error.get(ContextKind::SuggestedSubcommand).is_some();
+    let is_name = !is_plain && !is_suggested && word.parse::<InterfaceName>().is_ok();
     is_name.then(|| format!("`weft run {word}` makes an interface of this name, for wg(8) to configure"))
 }
 
@@ -290,7 +311,9 @@ mod tests {
             ("import", "tip: weft reads a file as it is"),
             ("qrcode", "tip: `weft peer add NAME --qr`"),
             ("add-peer", "tip: `weft peer add|"),
-            ("office", "tip: `weft run office`"),
+            ("my-office", "tip: `weft run my-office`"),
+            ("login", "unrecognized subcommand"),
+            ("quick", "tip: `weft up NAME`"),
             ("Cargo.toml", "tip: `weft run Cargo.toml`"),
             ("./Cargo.toml", "tip: `weft up ./Cargo.toml`"),
             ("./wg0", "unrecognized subcommand"),
@@ -302,6 +325,7 @@ mod tests {
             assert!(text.contains("unrecognized subcommand") && text.contains(tip), "{word}: {text}");
             assert_eq!(error.exit_code(), 2);
             assert!(text.matches("tip: ").count() <= 1, "{word}: {text}");
+            assert!(word != "login" || !text.contains("tip: "), "{text}");
         }
     }
 
@@ -323,6 +347,19 @@ mod tests {
             assert!(error.to_string().contains(tip), "{words:?}: {error}");
             let is_about_interface = words.contains(&"wg0");
             assert_eq!(error.to_string().contains("--to says"), is_about_interface, "{words:?}: {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn an_option_that_there_is_not_gets_the_way_that_there_is() {
+        for (words, tip) in [
+            (&["status", "wg0", "--watch"][..], "tip: `weft top`"),
+            (&["peer", "show", "phone", "--qr"], "tip: `weft peer add NAME --qr`"),
+            (&["exec", "f.conf", "id", "root"], "`weft exec f.conf -- id root`"),
+        ] {
+            let error = parse(words).unwrap_err();
+            assert!(error.to_string().contains(tip), "{words:?}: {error}");
             assert_eq!(error.exit_code(), 2);
         }
     }

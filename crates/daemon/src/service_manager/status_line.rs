@@ -53,6 +53,9 @@ impl StatusLine {
         if let Some(next) = next_end(report) {
             self.look_at(now + next);
         }
+        if is_early(report) {
+            self.look_at(now + Duration::from_millis(SESSION_MS - report.uptime_ms));
+        }
         // A first handshake is answered within a few seconds or not at all, and no event reports the missing
         // answer.
         if report.uptime_ms < PAUSE.as_millis() as u64 {
@@ -124,6 +127,12 @@ fn is_recent(age_ms: u64) -> bool {
     age_ms < SESSION_MS
 }
 
+/// Reports whether no peer had a handshake, and none need have had one by now.
+fn is_early(report: &StatusReport) -> bool {
+    let mut handshakes = report.peers.iter().map(|peer| peer.latest_handshake_ms);
+    is_recent(report.uptime_ms) && !report.peers.is_empty() && handshakes.all(|ms| ms.is_none())
+}
+
 /// Returns the time until the first of the counted handshakes is no longer recent.
 fn next_end(report: &StatusReport) -> Option<Duration> {
     let ages = report.peers.iter().filter_map(|peer| peer.latest_handshake_ms);
@@ -137,6 +146,7 @@ fn line(report: &StatusReport) -> String {
     let recent = report.peers.iter().filter(|peer| peer.latest_handshake_ms.is_some_and(is_recent)).count();
     let mut text = match peers {
         0 => "no peers".to_owned(),
+        _ if is_early(report) => "no handshake yet".to_owned(),
         1 if recent == 1 => "the peer had a handshake within 3 min".to_owned(),
         1 => "no handshake with the peer within 3 min".to_owned(),
         _ => format!("{recent} of {peers} peers had a handshake within 3 min"),
@@ -184,7 +194,9 @@ mod tests {
     fn peers_with_a_recent_handshake_are_counted() {
         assert_eq!(line(&report(vec![])), "no peers");
         assert_eq!(line(&report(vec![peer(Some(5))])), "the peer had a handshake within 3 min");
-        assert_eq!(line(&report(vec![peer(None)])), "no handshake with the peer within 3 min");
+        assert_eq!(line(&report(vec![peer(None)])), "no handshake yet");
+        let late = StatusReport { uptime_ms: 180_000, ..report(vec![peer(None)]) };
+        assert_eq!(line(&late), "no handshake with the peer within 3 min");
         let some = report(vec![peer(Some(0)), peer(Some(179_999)), peer(Some(180_000)), peer(None)]);
         assert_eq!(line(&some), "2 of 4 peers had a handshake within 3 min");
     }

@@ -70,7 +70,7 @@ a_configuration_may_be_longer_than_a_credential() {
     systemctl start weft@long
     echo "$(stat -c %s /etc/wireguard/long.conf) bytes, started in $(ms_since "$before")"
     is "$(wg show long peers | wc -l)" 12000
-    is "$(show StatusText weft@long)" "0 of 12000 peers had a handshake within 3 min"
+    is "$(show StatusText weft@long)" "no handshake yet"
     systemctl stop weft@long
     chgrp root /etc/wireguard
     chmod 700 /etc/wireguard
