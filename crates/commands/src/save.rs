@@ -27,11 +27,19 @@ pub fn run(args: &SaveArgs) -> Result<(), Error> {
         let reason = format!("{interface}: its daemon does not reveal the private key, which the file needs");
         return Err(Error::new(Code::Failure, reason));
     }
-    let mut client = Client::connect(&interface)?;
-    let comments: Vec<_> = client.status()?.peers.iter().filter_map(comments).collect();
+    let mut client = Client::connect(&interface).ok();
+    let status = client.as_mut().and_then(|client| client.status().ok());
+    let peers = status.map(|status| status.peers).unwrap_or_default();
+    let comments: Vec<_> = peers.iter().filter_map(comments).collect();
     let file = host::save_running(&runtime_dir(), &interface, (&reported.state, &comments))?;
     tracing::info!(%interface, file = %file.display(), "the state of the interface is saved");
-    settle(&mut client, &file)
+    // A command of the interface itself may save it, and not load it again.
+    if let Some(client) = &mut client
+        && let Err(error) = settle(client, &file)
+    {
+        tracing::debug!("{interface} does not take over what was saved: {error}");
+    }
+    Ok(())
 }
 
 fn comments(peer: &PeerReport) -> Option<PeerComments> {
@@ -41,8 +49,8 @@ fn comments(peer: &PeerReport) -> Option<PeerComments> {
     Some(PeerComments { public_key, report: peer.settings.clone(), limits })
 }
 
-/// Tells the daemon that its file has the endpoints from which peers were heard, so that a peer that moves later
-/// is no difference. An edit of the file that was not loaded yet stays for `weft reload`.
+/// Tells the daemon that its file has the endpoints from which peers were heard, so that a peer that moves
+/// later is no difference. An edit of the file that was not loaded yet stays for `weft reload`.
 fn settle(client: &mut Client, file: &Path) -> Result<(), Error> {
     let text = weft_config::read_regular_text(file)?;
     if reload::send(client, file, &text, true)?.steps.is_empty() {

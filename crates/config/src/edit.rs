@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::keys::PeerSetting;
 use super::lexer::{self, Header, compact};
-use super::{Endpoint, Expiry, key_file, peers, values};
+use super::{Endpoint, Expiry, key_file, values};
 use crate::device::{DeviceState, PeerState};
 use crate::endpoint;
 use crate::keys::PeerKey;
@@ -52,8 +52,8 @@ impl PeerComments {
     fn lines(&self) -> impl Iterator<Item = (Option<PeerSetting>, String)> {
         let Self { report, limits, .. } = self;
         // It comes from a daemon, which may be another user's: a line break would begin another setting.
-        let name = report.friendly_name.as_deref().filter(|name| peers::check_name(name).is_ok());
-        let name = name.map(|name| (None, peers::line_of(name)));
+        let name = report.friendly_name.as_deref().filter(|name| lexer::keeps_name(name));
+        let name = name.map(|name| (None, lexer::line_of_name(name)));
         let rate = |rate: Option<Rate>| rate.map(|rate| rate.to_string());
         let settings = [
             (PeerSetting::RateToPeer, rate(limits.to_peer)),

@@ -123,6 +123,17 @@ impl<'a> Line<'a> {
     }
 }
 
+/// Returns the comment that gives a peer this name.
+pub(super) fn line_of_name(name: &str) -> String {
+    format!("# friendly_name = {name}")
+}
+
+/// Reports whether a file gives this name of a peer back as it is.
+pub(super) fn keeps_name(name: &str) -> bool {
+    let read = Line::new(0, &line_of_name(name)).friendly_name();
+    read.as_deref() == Some(name) && !name.chars().any(is_unprintable)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

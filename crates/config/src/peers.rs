@@ -11,7 +11,6 @@ use super::Expiry;
 use super::edit::{self, Kind, Line, Section, line_end};
 use super::keys::PeerSetting;
 use super::lexer::{self, DISABLED, Header};
-use super::printable::is_unprintable;
 
 /// Why a text cannot be the name of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,13 +28,7 @@ pub fn check_name(name: &str) -> Result<(), InvalidName> {
     if name.parse::<PublicKey>().is_ok() {
         return Err(InvalidName::Key);
     }
-    let read = lexer::Line::new(0, &line_of(name)).friendly_name();
-    let is_kept = read.as_deref() == Some(name) && !name.chars().any(is_unprintable);
-    if is_kept { Ok(()) } else { Err(InvalidName::Characters) }
-}
-
-pub(super) fn line_of(name: &str) -> String {
-    format!("# friendly_name = {name}")
+    if lexer::keeps_name(name) { Ok(()) } else { Err(InvalidName::Characters) }
 }
 
 /// A peer in the text of a file.
@@ -107,7 +100,7 @@ pub struct NewPeer {
 /// Returns the text with a further peer behind the last section: above the comments with which the file ends.
 pub fn with_peer(text: &str, peer: &NewPeer) -> Zeroizing<String> {
     let NewPeer { name, public_key, allowed_ips, more } = peer;
-    let mut added = vec!["[Peer]".to_owned(), line_of(name)];
+    let mut added = vec!["[Peer]".to_owned(), lexer::line_of_name(name)];
     added.extend(more.iter().cloned());
     added.push(format!("PublicKey = {public_key}"));
     let list: Vec<String> = allowed_ips.iter().map(IpNet::to_string).collect();
@@ -156,7 +149,7 @@ pub fn without_disabled_copies(text: &str, key: &PublicKey) -> Zeroizing<String>
 
 /// Returns the text with another name of the peer.
 pub fn renamed(text: &str, peer: &PeerText, name: &str) -> Zeroizing<String> {
-    with_line(text, peer, &line_of(name), |line| line.friendly_name().is_some())
+    with_line(text, peer, &lexer::line_of_name(name), |line| line.friendly_name().is_some())
 }
 
 /// Returns the text with another moment at which the peer ends; `None`: never.

@@ -120,8 +120,7 @@ fn no_endpoint(gateway: &Gateway) -> Error {
     ))
 }
 
-/// Says that a peer which sends everything here is told no name servers: its own may be out of reach then, and
-/// others than the gateway's see what it looks up.
+/// Says that a peer which sends everything here is told no name servers: its own may be out of reach then.
 fn without_name_servers(clients: &ClientSettings, name: &str) -> Option<String> {
     let is_everything = |nets: &[IpNet]| nets.is_empty() || nets.iter().any(|net| net.prefix_len() == 0);
     (clients.dns.servers.is_empty() && is_everything(&clients.allowed_ips)).then(|| {

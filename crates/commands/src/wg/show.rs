@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::ValueEnum as _;
 use weft_config::exit::{Code, Error};
 use weft_config::{InterfaceName, near};
-use weft_report::find_peer;
+use weft_report::{PeerNameError, find_peer};
 use weft_uapi::client::{self, Reported, UapiError};
 use zeroize::Zeroizing;
 
@@ -62,6 +62,10 @@ pub fn run(args: &ShowArgs) -> Result<(), Error> {
 /// Leaves one peer of a device.
 fn keep_alone(device: &mut Device, wanted: &str) -> Result<(), Error> {
     let report = super::weft_status(&device.name)?;
+    let ended = report.as_ref().and_then(|report| report.peer(wanted).err());
+    if let Some(error @ PeerNameError::Ended { .. }) = ended {
+        return Err(Error::new(Code::Failure, error));
+    }
     let known = report.map(|report| report.peers).unwrap_or_default();
     let name_of =
         |key: &str| known.iter().find(|peer| peer.public_key == key)?.settings.friendly_name.as_deref();

@@ -36,10 +36,9 @@ fn done(file: &Path, arguments: &[&str]) -> String {
     ended.stdout
 }
 
-/// What is told, but for whether this machine forwards.
+/// What is told beside notes.
 fn told(ended: &Ended) -> Vec<&str> {
-    let is_of_machine = |line: &str| line.starts_with("note: ") && line.contains("does not forward");
-    ended.stderr.lines().filter(|line| !is_of_machine(line)).collect()
+    ended.stderr.lines().filter(|line| !line.starts_with("note: ")).collect()
 }
 
 fn entries(directory: &TempDir) -> usize {
@@ -103,6 +102,20 @@ fn a_gateway_has_the_families_that_it_has() {
         assert!(printed.contains(expected), "{printed}");
         // Nothing goes past the tunnel.
         assert!(printed.contains("Endpoint = [2001:db8::1]:7\nAllowedIPs = 0.0.0.0/0, ::/0\n"), "{printed}");
+    }
+}
+
+#[test]
+fn a_peer_that_sends_everything_and_is_told_no_name_servers_is_noted() {
+    for (lines, is_noted) in [
+        ("", true),
+        ("# weft: PeerDNS = 10.9.0.1", false),
+        ("# weft: PeerAllowedIPs = 10.9.0.0/24", false),
+        ("# weft: PeerAllowedIPs = 10.9.0.0/24, ::/0", true),
+    ] {
+        let (_directory, path) = gateway(&format!("{LINES}\n{lines}"));
+        let added = peer(&path, &["add", "phone"]).stderr;
+        assert_eq!(added.contains("the file of phone has no DNS"), is_noted, "{lines}: {added}");
     }
 }
 

@@ -316,7 +316,7 @@ fn what_runs_after_a_service_leaves_a_daemon_that_was_started_by_hand_alone() {
     let daemon = network.up(&file);
     let with_daemon = network.picture();
     let service = network.run(&["up", file.to_str().unwrap()]);
-    assert_eq!(service.code, Some(1), "{service:?}");
+    assert_eq!(service.code, Some(73), "{service:?}");
     let after = network.run(&["down", "--keep-kill-switch", "weft0"]);
     assert_eq!(after.code, Some(0), "{after:?}");
     assert!(after.stderr.contains(&format!("process {}", daemon.pid())), "{after:?}");

@@ -54,6 +54,11 @@ fn a_peer_ends_at_its_time_and_what_was_set_at_run_time_stays() {
     assert!(report.contains("\"expired_peers\"") && report.contains("ended at"), "{report}");
     let alone = run(&["status", NAME, "guest", "--sample", "0"]);
     assert!(alone.contains("ended at") && alone.contains("`weft peer extend guest 30d`"), "{alone}");
+    let shown = network.run(&["show", NAME, "guest"]);
+    assert!(
+        shown.code == Some(1) && shown.stderr.contains("guest has ended; `weft peer extend"),
+        "{shown:?}"
+    );
     // Nor does a file that is applied again let it in, and what does is told.
     run(&["syncconf", NAME, file.to_str().unwrap()]);
     let stripped = network.file("stripped", &run(&["strip", file.to_str().unwrap()]));

@@ -155,8 +155,8 @@ fn of_two_starts_at_once_one_is_refused_and_names_the_other() {
     }
 }
 
-/// systemd gives the directory of an interface to the user of its service before that starts, which does not see
-/// the processes of others (`ProtectProc=`).
+/// systemd gives the directory of an interface to the user of its service before that starts, which does not
+/// see the processes of others (`ProtectProc=`).
 #[test]
 fn a_service_of_another_user_says_at_once_that_root_runs_the_interface() {
     let Some(machine) = Machine::new(&["wg", "ip", "setpriv", "chown", "mount", "unshare"]) else { return };
