@@ -142,7 +142,7 @@ fn comments_that_another_program_has_wiped_come_back_and_those_that_are_there_st
         let comments = [comments(PEER, name), comments(OTHER, "old")];
         edit(&text, &Saved { comments: &comments, ..saved(&device, &[]) }).to_string()
     };
-    let ends = "# weft: Expected = off\n# weft: Expires = 2031-01-02\n";
+    let ends = "# weft: Expected = off\n# weft: Expires = 2031-01-02T23:59:59Z\n";
     let expected = text
         .replacen(
             "[Peer]\n",
