@@ -18,7 +18,7 @@ mod service;
 pub use exec::{ExecArgs, NameServer, Publish, RootlessArgs};
 pub use host::{DownArgs, HostArgs, KillSwitch};
 pub use metrics::MetricsArgs;
-pub use proxy::{Elsewhere, ProxyArgs};
+pub use proxy::{Elsewhere, ProxyArgs, Stack};
 pub use service::{ServiceAction, ServiceArgs, ServiceStatusArgs, ServiceTarget};
 
 const EXAMPLES: &str = "\

@@ -91,7 +91,7 @@ fn run_command(args: &ExecArgs) -> Result<Ended, Error> {
 
 /// Returns the name servers of the command, and those of the host that some of them stand for.
 fn name_servers(args: &ExecArgs, state: &TunnelState) -> Result<(Names, Vec<Resolver>), Error> {
-    match rootless::name_servers(&args.rootless, state)? {
+    match rootless::name_servers(&args.rootless, &state.dns)? {
         NameServers::Tunnel(names) => {
             if names.servers.is_empty() {
                 output::warning(&format!(

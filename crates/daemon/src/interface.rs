@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use weft_config::{PacketThreads, TunThreads};
 use weft_dataplane::{Controller, DataplaneError, Handle, OnEvent};
+use weft_embed::EndpointTun;
 use weft_host::memory;
 use weft_tun::{Descriptor, DeviceNamespace, TunConfig};
 use weft_tunnel::{Change, PrivateKey, TunnelConfig};
@@ -96,6 +97,8 @@ pub struct Inherited {
     pub namespace: Option<Arc<DeviceNamespace>>,
     /// Sockets bound to the requested port. If empty, sockets are opened.
     pub sockets: Vec<udp::Descriptor>,
+    /// A TCP/IP stack of this process in the place of a device.
+    pub endpoint: Option<EndpointTun>,
 }
 
 /// A running interface. It has no key and no peers until its controller sets them. Dropping it ends the
@@ -132,7 +135,11 @@ impl Interface {
             tracing::warn!("a TUN has one queue on this platform: {wanted} are not possible");
         }
         // A device that was made for one queue keeps one.
-        let queues = if inherited.queues.is_empty() { count } else { inherited.queues.len() };
+        let queues = match inherited.queues.len() {
+            _ if inherited.endpoint.is_some() => 1,
+            0 => count,
+            queues => queues,
+        };
         let shards = self::shards(options, queues);
         let setup = Setup {
             shards,
@@ -155,6 +162,7 @@ impl Interface {
                 ..udp
             },
             sockets: inherited.sockets,
+            endpoint: inherited.endpoint,
             // No peer knows this random key, so nothing that arrives can be authentic.
             private_key: PrivateKey::generate()
                 .map_err(|error| StartError::Thread(std::io::Error::other(error.to_string())))?,

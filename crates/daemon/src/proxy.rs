@@ -8,6 +8,7 @@ use socket2::{Domain, Type};
 use tokio::runtime::{Builder, Runtime};
 use weft_commands::output;
 use weft_commands::signals;
+use weft_config::Dns;
 use weft_config::exit::{Code, Error};
 use weft_host::memory;
 use weft_ipc::ServerThread;
@@ -18,11 +19,12 @@ use weft_proxy::{
     DESCRIPTORS, Destination, Elsewhere, LocalAddress, Options, Reach, Server, StartError, Transport, Users,
     UsersError, connect_stdio,
 };
-use weft_rootless::{Names, News, Sockets, TunnelState};
+use weft_rootless::{News, Sockets, TunnelState};
 
-use crate::cli::ProxyArgs;
+use crate::cli::{ProxyArgs, Stack};
+use crate::up::detached;
 use crate::up::rootless::{self, NameServers};
-use crate::wiping_allocator;
+use crate::{logging, wiping_allocator};
 
 const THREAD: &str = "weft-proxy";
 /// The available memory has at most this share for clients, each of which may take as much as an HTTP client
@@ -45,15 +47,16 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
     if args.stdio.is_none() {
         options.check().map_err(start_error)?;
     }
+    if args.stack == Stack::Own {
+        return run_in_process(args, options);
+    }
     let (mut member, inside) = rootless::join(&args.rootless)?;
     let (end, ended) = mpsc::channel();
     let signal = end.clone();
     signals::watch(move |_| drop(signal.send(Ok(()))))?;
     let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
     let tunnel: Arc<dyn Network> = Arc::new(network(args, &inside.sockets(), member.state(), &host)?);
-    let allowed = args.elsewhere_allow.clone();
-    let elsewhere = args.elsewhere.is_direct().then(|| Elsewhere::new(Arc::clone(&host), allowed));
-    let reach = Reach::new(Arc::clone(&tunnel), member.state().allowed_ips.clone(), elsewhere);
+    let reach = Reach::new(Arc::clone(&tunnel), member.state().allowed_ips.clone(), elsewhere(args, &host));
     let (changed, of_tunnel) = (reach.clone(), end.clone());
     member.hear(move |news| match news {
         News::Changed(state) => changed.allow(state.allowed_ips),
@@ -62,13 +65,54 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
     })?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let thread = match args.stdio.clone() {
-        Some(to) => serve_stdio(runtime, reach, to, end)?,
+        Some(to) => serve_stdio(runtime, reach, to, move |result| drop(end.send(result)))?,
         None => serve(runtime, options, reach, &host)?,
     };
     // This function has a sender, as the thread for signals has.
     let result = ended.recv().unwrap_or(Ok(()));
     // Waits for the thread.
     drop(thread);
+    report_end(&*tunnel);
+    result
+}
+
+/// Runs `weft proxy` with a tunnel that ends in this process.
+fn run_in_process(args: &ProxyArgs, options: Options) -> Result<(), Error> {
+    if args.rootless.congestion.is_some() {
+        return Err(Error::new(Code::Usage, "--congestion needs --stack kernel"));
+    }
+    let _log = logging::queue::start();
+    let tunnel = detached::bring_up(&args.rootless)?;
+    let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
+    let (resolver, names) = names(args, &tunnel.dns, &host)?;
+    let network: Arc<dyn Network> = Arc::new(tunnel.stack.clone().with_names(resolver, names));
+    let reach = Reach::new(Arc::clone(&network), tunnel.allowed_ips.clone(), elsewhere(args, &host));
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let (end, ended) = mpsc::channel();
+    let changed = reach.clone();
+    let thread = match args.stdio.clone() {
+        Some(to) => {
+            let stop = tunnel.stop();
+            serve_stdio(runtime, reach, to, move |result| {
+                let _ = end.send(result);
+                stop();
+            })?
+        }
+        None => serve(runtime, options, reach, &host)?,
+    };
+    let result = tunnel.work(move |allowed_ips| changed.allow(allowed_ips));
+    // Waits for the thread.
+    drop(thread);
+    report_end(&*network);
+    result.and(ended.try_recv().unwrap_or(Ok(())))
+}
+
+fn elsewhere(args: &ProxyArgs, host: &Arc<dyn Network>) -> Option<Elsewhere> {
+    let allowed = args.elsewhere_allow.clone();
+    args.elsewhere.is_direct().then(|| Elsewhere::new(Arc::clone(host), allowed))
+}
+
+fn report_end(tunnel: &dyn Network) {
     let stats = tunnel.stats();
     tracing::info!(
         connected = stats.connected,
@@ -76,7 +120,6 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
         accepted = stats.accepted,
         "the proxy has ended"
     );
-    result
 }
 
 fn options(args: &ProxyArgs) -> Result<Options, Error> {
@@ -107,15 +150,26 @@ fn network(
         let set = sockets.tcp(Domain::IPV4).and_then(|socket| socket.set_tcp_congestion(name.as_bytes()));
         set.map_err(|error| congestion_error(name, &error))?;
     }
-    let make = maker(sockets.clone(), congestion);
-    let resolver = |names: &Names| {
-        let search: Vec<_> = names.search.iter().filter_map(|domain| domain.parse().ok()).collect();
-        Resolver::new(&names.servers, &search)
-    };
-    Ok(match rootless::name_servers(&args.rootless, state)? {
-        NameServers::Tunnel(names) => Kernel::new(make, resolver(&names)),
-        NameServers::Host(names) => Kernel::new(make, resolver(&names)).with_names_of(Arc::clone(host)),
+    let (resolver, names) = names(args, &state.dns, host)?;
+    let network = Kernel::new(maker(sockets.clone(), congestion), resolver);
+    Ok(match names {
+        Some(names) => network.with_names_of(names),
+        None => network,
     })
+}
+
+/// Returns what looks names up, and the network that carries its queries if that is not the tunnel.
+fn names(
+    args: &ProxyArgs,
+    dns: &Dns,
+    host: &Arc<dyn Network>,
+) -> Result<(Resolver, Option<Arc<dyn Network>>), Error> {
+    let (names, network) = match rootless::name_servers(&args.rootless, dns)? {
+        NameServers::Tunnel(names) => (names, None),
+        NameServers::Host(names) => (names, Some(Arc::clone(host))),
+    };
+    let search: Vec<_> = names.search.iter().filter_map(|domain| domain.parse().ok()).collect();
+    Ok((Resolver::new(&names.servers, &search), network))
 }
 
 fn congestion_error(name: &str, error: &std::io::Error) -> Error {
@@ -187,11 +241,11 @@ fn serve_stdio(
     runtime: Runtime,
     reach: Reach,
     to: Destination,
-    end: mpsc::Sender<Result<(), Error>>,
+    end: impl FnOnce(Result<(), Error>) + Send + 'static,
 ) -> Result<ServerThread, Error> {
     let serve = async move || {
         let result = connect_stdio(&reach, &to).await;
-        let _ = end.send(result.map_err(|error| Error::new(Code::Failure, error)));
+        end(result.map_err(|error| Error::new(Code::Failure, error)));
     };
     Ok(ServerThread::start(THREAD, runtime, serve)?)
 }

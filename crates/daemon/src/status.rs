@@ -37,7 +37,7 @@ pub struct Running {
     pub source: Option<PathBuf>,
     /// Where the kernel counts the device's packets (proc_pid_net(5)).
     pub proc_net: PathBuf,
-    /// What the device is: `tun`, or `veth` in its place.
+    /// What the device is: `tun`, or in its place `veth`, or `own` for a TCP/IP stack of this process.
     pub backing: &'static str,
     /// What the kernel counts for the far end of a veth pair, as proc_pid_net(5) has it.
     pub far_counters: Option<Arc<File>>,

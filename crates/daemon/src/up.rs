@@ -27,6 +27,8 @@ use crate::scheduling::Priority;
 use crate::secrecy;
 
 mod daemon;
+#[cfg(target_os = "linux")]
+pub mod detached;
 mod handover;
 mod in_force;
 mod interruption;

@@ -5,9 +5,10 @@
 //! [`Snapshot`].
 
 use std::io;
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use weft_tun::{Device, TunStatsSnapshot};
+use weft_tun::{Tun, TunStats, TunStatsSnapshot};
 use weft_tunnel::{Event, Tunnel};
 use weft_udp::UdpSockets;
 
@@ -51,16 +52,16 @@ pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().event_interval(1).build()
 }
 
-/// Returns the event loop over a device and sockets, with a tunnel without peers. Must be called inside a
-/// [`runtime`]. The first event loop of a device reports the counters of all its queues.
-pub fn event_loop(
+/// Returns the event loop over a device with its counters and sockets, with a tunnel without peers. Must be
+/// called inside a [`runtime`]. The first event loop of a device reports the counters of all its queues.
+pub fn event_loop<T: Tun>(
     mut tunnel: Tunnel,
-    tun: Device,
+    tun: T,
+    tun_stats: Arc<TunStats>,
     udp: UdpSockets,
     commands: mpsc::Receiver<Command>,
-) -> EventLoop<Device, UdpSockets, impl Fn() -> Vec<TunStatsSnapshot>> {
+) -> EventLoop<T, UdpSockets, impl Fn() -> Vec<TunStatsSnapshot>> {
     tunnel.calibrate(timing::x25519_time());
-    let tun_stats = std::sync::Arc::clone(tun.stats());
     let is_first = tunnel.shard().number() == 0;
     let tun_stats = move || if is_first { tun_stats.queues() } else { Vec::new() };
     EventLoop::new(tunnel, tun, udp, commands, tun_stats)

@@ -90,13 +90,14 @@ impl Interface {
             return Err(Error::Unprotected(refused.as_raw_fd()));
         }
         let (handle, commands) = Handle::new();
+        let stats = Arc::clone(tun.stats());
         let controller =
             Controller::new(handle.clone(), udp.port(), change.settings.fw_mark.unwrap_or_default());
         let sockets = Arc::new(Mutex::new(own));
         let config = TunnelConfig { mtu, staging_bytes: weft_dataplane::staging_bytes(options.memory_limit) };
         // No peer knows this random key: it is that of an interface without a key.
         let key = PrivateKey::generate().map_err(|error| system(&error))?;
-        let mut event_loop = weft_dataplane::event_loop(Tunnel::new(key, config), tun, udp, commands);
+        let mut event_loop = weft_dataplane::event_loop(Tunnel::new(key, config), tun, stats, udp, commands);
         event_loop.configure(controller.configure(&change));
         let (shared, protect) = (Arc::clone(&sockets), options.protect);
         event_loop.report_sockets(Box::new(move |opened| {

@@ -200,6 +200,19 @@ impl Host {
         Self::begin(kernel, None, None, config, source, endpoints)
     }
 
+    /// Plans nothing: the device is a TCP/IP stack in this process, and the system has no part of it. The
+    /// plan says which addresses, routes and MTU the stack has. The configuration has only
+    /// [what counts there](keep_what_counts_in_a_namespace).
+    ///
+    /// # Errors
+    /// The system cannot be queried.
+    pub fn detached(config: &Config, endpoints: &[SocketAddr]) -> Result<Self, HostError> {
+        let mut kernel = Kernel::new(Netlink::open()?, config.interface.name.clone());
+        kernel.outside = Some(Netlink::open()?);
+        kernel.is_detached = true;
+        Self::begin(kernel, None, None, config, None, endpoints)
+    }
+
     fn begin(
         mut kernel: Kernel,
         owner: Option<Arc<Owner>>,
@@ -335,7 +348,10 @@ impl Host {
 
     /// Finds the device, which was just created or is adopted, makes it silent unless a previous daemon did,
     /// and runs PreUp.
-    pub fn before(&mut self) -> Result<&Link, HostError> {
+    pub fn before(&mut self) -> Result<(), HostError> {
+        if self.kernel.is_detached {
+            return Ok(());
+        }
         let link = self.kernel.netlink.link(&self.plan.interface)?;
         self.record.index = Some(link.index);
         if !self.record.is_silent {
@@ -346,11 +362,7 @@ impl Host {
         if self.is_to_run_pre_up() {
             self.applied.apply(&self.plan.before, &mut self.kernel)?;
         }
-        Ok(self
-            .kernel
-            .link
-            .as_ref()
-            .ok_or_else(|| crate::routes::RouteError::NoLink(self.plan.interface.to_string()))?)
+        Ok(())
     }
 
     /// Adapts the plan to what PreUp has changed, and to addresses of peers that were looked up after it. The

@@ -90,7 +90,8 @@ pub struct ThreadReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TunReport {
-    /// What the device is: `tun`, or `veth` where a veth pair and a packet socket take its place.
+    /// What the device is: `tun`; in its place `veth`, a veth pair and a packet socket, or `own`, a TCP/IP
+    /// stack of this process.
     pub backing: String,
     /// The number of queues with a reader and a writer thread each; 0: the packet thread reads and writes.
     pub threads: usize,

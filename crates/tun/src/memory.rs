@@ -17,7 +17,7 @@ use weft_tunnel::{MAX_PACKET, Offload, PlainSlab, Plaintext, TAILROOM};
 
 use crate::Tun;
 use crate::batch::{Slab, TunBatch};
-use crate::stats::{QueueStats, TunStats};
+use crate::stats::TunStats;
 
 /// The capacities of a pair.
 #[derive(Clone, Copy, Debug)]
@@ -87,16 +87,13 @@ pub fn pair(limits: Limits) -> (Memory, MemoryPeer) {
         // The receiver exists, so sending cannot fail.
         let _ = home.send((0, Slab::new(2 * (MAX_PACKET + TAILROOM), hasher)));
     }
-    let stats = Arc::new(TunStats::new(1));
-    let queue = stats.each().next().cloned().unwrap_or_default();
     let memory = Memory {
         state: Arc::clone(&state),
         home,
         free,
         slab: PlainSlab::new(4 * MAX_PACKET),
         staged: Vec::new(),
-        stats,
-        queue,
+        stats: Arc::new(TunStats::new(1)),
     };
     (memory, MemoryPeer { state })
 }
@@ -110,7 +107,6 @@ pub struct Memory {
     slab: PlainSlab,
     staged: Vec<Plaintext>,
     stats: Arc<TunStats>,
-    queue: Arc<QueueStats>,
 }
 
 impl Memory {
@@ -144,10 +140,8 @@ impl Tun for Memory {
                 state.outbound.pop_front();
             }
             taken += slab.bytes();
-            self.queue.outbound.packets_read.add(slab.packets() as u64);
-            self.queue.outbound.segments_read.add(slab.packets() as u64);
-            self.queue.outbound.bytes_read.add(slab.bytes() as u64);
-            self.queue.outbound.batches_read.add(1);
+            let packets = slab.packets() as u64;
+            self.stats.add_outbound(packets, packets, slab.bytes() as u64);
             out.push_back(TunBatch::new(slab, 0, self.home.clone()));
         }
         if taken > 0 || (state.peer_is_gone && state.outbound.is_empty()) {
@@ -182,9 +176,7 @@ impl Tun for Memory {
     fn flush(&mut self) -> io::Result<()> {
         let mut state = lock(&self.state);
         for packet in self.staged.drain(..) {
-            self.queue.inbound.packets_written.add(1);
-            self.queue.inbound.segments_written.add(1);
-            self.queue.inbound.bytes_written.add(u64::from(packet.len));
+            self.stats.add_inbound(1, 1, u64::from(packet.len));
             state.inbound.push_back(self.slab.get(packet).to_vec());
         }
         self.slab.clear();

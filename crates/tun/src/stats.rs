@@ -78,8 +78,26 @@ pub struct TunStats {
 }
 
 impl TunStats {
-    pub(crate) fn new(queues: usize) -> Self {
+    /// Creates the counters of a device with this many queues.
+    pub fn new(queues: usize) -> Self {
         Self { queues: (0..queues).map(|_| Arc::default()).collect() }
+    }
+
+    /// Counts a batch that was read from the first queue. `segments` is how many packets it is on the wire.
+    pub fn add_outbound(&self, packets: u64, segments: u64, bytes: u64) {
+        let Some(queue) = self.queues.first() else { return };
+        queue.outbound.packets_read.add(packets);
+        queue.outbound.segments_read.add(segments);
+        queue.outbound.bytes_read.add(bytes);
+        queue.outbound.batches_read.add(1);
+    }
+
+    /// Counts packets that were written to the first queue, which were `segments` packets on the wire.
+    pub fn add_inbound(&self, packets: u64, segments: u64, bytes: u64) {
+        let Some(queue) = self.queues.first() else { return };
+        queue.inbound.packets_written.add(packets);
+        queue.inbound.segments_written.add(segments);
+        queue.inbound.bytes_written.add(bytes);
     }
 
     /// Returns the counters of each queue.

@@ -37,6 +37,8 @@ pub(crate) enum NearEnd {
     Exec,
     /// `weft proxy --forward`.
     Proxy,
+    /// The same with `--stack own`.
+    Own,
 }
 
 impl Rootless {
@@ -63,8 +65,9 @@ impl Rootless {
                 words.push(format!("echo {INSIDE}$$; exec sleep infinity"));
                 INSIDE
             }
-            NearEnd::Proxy => {
+            NearEnd::Proxy | NearEnd::Own => {
                 words.extend(weft("proxy"));
+                words.extend((self.end == NearEnd::Own).then(|| "--stack=own".to_owned()));
                 words.extend(PORTS.map(|port| format!("--forward=127.0.0.1:{port}={far}:{port}")));
                 "serving"
             }
@@ -78,10 +81,10 @@ impl Rootless {
         daemon.wait_until(interrupt, "the tunnel of a user", || daemon.says(serves))?;
         let log = daemon.process.log();
         daemon.inside = log.lines().find_map(|line| line.strip_prefix(INSIDE)?.parse().ok());
-        // weft's commands leave the packets to another process.
+        // weft's commands leave the packets to another process, but for that with a stack of its own.
         let report = run_as(USER, || daemon.status())?;
         daemon.tunnel = report.map(|report| report.pid).filter(|process| *process != daemon.id());
-        ensure!(daemon.tunnel.is_some(), "the tunnel's process does not answer");
+        ensure!(daemon.tunnel.is_some() || self.end == NearEnd::Own, "the tunnel's process does not answer");
         Ok(daemon)
     }
 }

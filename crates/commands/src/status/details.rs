@@ -153,7 +153,11 @@ fn device(report: &StatusReport) -> String {
         1 => "1 queue".to_owned(),
         threads => format!("{threads} queues"),
     };
-    let backing = if tun.backing == "veth" { "veth pair and packet socket, " } else { "" };
+    let backing = match tun.backing.as_str() {
+        "veth" => "veth pair and packet socket, ",
+        "own" => "TCP/IP stack of this process, ",
+        _ => "",
+    };
     let offload = match (tun.tcp_offload, tun.udp_offload) {
         (true, true) => "super-packets of TCP and UDP",
         (true, false) => "super-packets of TCP",

@@ -32,6 +32,8 @@ Examples:
   weft proxy ./office.conf --reverse 8080=3000
       port 3000 of this host, for others at port 8080 of the tunnel's addresses
   ssh -o ProxyCommand='weft proxy ./office.conf --stdio %h:%p' build.internal
+  weft proxy ./office.conf --stack own --socks5 1080
+      in a container that forbids namespaces
   weft proxy ./office.conf --socks5 0.0.0.0:1080 --password-file users
       for other machines, with a line USER:PASSWORD for each user
 
@@ -68,6 +70,10 @@ pub struct ProxyArgs {
     /// Listen on addresses that other machines reach, without a password.
     #[arg(long, help_heading = ACCESS)]
     pub allow_anyone: bool,
+    /// Whose TCP/IP carries connections in the tunnel. `own` needs no namespace, no /dev/net/tun and no other
+    /// process: for containers that forbid them.
+    #[arg(long, value_name = "STACK", value_enum, default_value_t)]
+    pub stack: Stack,
     /// The tunnel.
     #[command(flatten)]
     pub rootless: RootlessArgs,
@@ -78,6 +84,16 @@ fn network(text: &str) -> Result<IpNet, String> {
     text.parse()
         .or_else(|_| address())
         .map_err(|_: AddrParseError| "not an address or ADDRESS/LENGTH".to_owned())
+}
+
+/// Whose TCP/IP carries connections in the tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Stack {
+    /// The kernel's, in a network namespace.
+    #[default]
+    Kernel,
+    /// That of this process.
+    Own,
 }
 
 /// What happens to destinations outside the tunnel.

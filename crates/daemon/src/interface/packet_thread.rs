@@ -12,9 +12,10 @@ use std::time::Instant;
 use tokio::sync::mpsc as async_mpsc;
 use weft_config::exit;
 use weft_confine::{EndProcessOnPanic, Role};
-use weft_dataplane::{Command, DataplaneError, Handle, OnEvent, Siblings};
+use weft_dataplane::{Command, DataplaneError, EventLoop, Handle, OnEvent, Siblings};
+use weft_embed::EndpointTun;
 use weft_ipc::holder::{Held, Holder};
-use weft_tun::{OpenError, Pulse, TunConfig, TunOffload};
+use weft_tun::{Device, OpenError, Pulse, Tun, TunConfig, TunOffload, TunStatsSnapshot};
 use weft_tunnel::{Change, CookieRoot, PrivateKey, Shard, Tunnel, TunnelConfig};
 use weft_udp::{self as udp, BindError, ShardSockets, UdpConfig, UdpSockets};
 
@@ -138,6 +139,8 @@ pub(super) struct Setup {
     pub(super) udp: UdpConfig,
     /// Sockets to adopt, bound to the port in `udp`. If empty, sockets are opened.
     pub(super) sockets: Vec<udp::Descriptor>,
+    /// Takes the place of a device, if there is one.
+    pub(super) endpoint: Option<EndpointTun>,
     /// The private key of the interface, until a command replaces it.
     pub(super) private_key: PrivateKey,
     /// Limits of the tunnel of each packet thread. The threads are started with the MTU.
@@ -168,11 +171,19 @@ pub struct OpenedInterface {
 /// A packet thread that runs, which returns why it ended.
 pub(super) type PacketThread = JoinHandle<Result<(), DataplaneError>>;
 
+/// Where packets of a tunnel come from and go to.
+enum AnyTun {
+    /// A device of the kernel.
+    Device(Box<Device>),
+    /// The TCP/IP stack of this process.
+    Endpoint(EndpointTun),
+}
+
 /// The parts that one packet thread gets.
 struct Part {
     shard: Shard,
     pin: bool,
-    tun: weft_tun::Device,
+    tun: AnyTun,
     commands: async_mpsc::Receiver<Command>,
     siblings: Option<Siblings>,
     on_event: Option<OnEvent>,
@@ -257,12 +268,9 @@ fn begin(setup: Setup) -> Result<(Handle, OpenedInterface, Vec<Startable>), Star
     scheduling::begin(setup.priority).map_err(StartError::Realtime)?;
     make_room(&setup)?;
     weft_confine::thread(Role::Opening);
-    let devices = weft_tun::open_shards(setup.tun, setup.shards)?;
+    let (devices, interface, offload, pulses) = open(setup.tun, setup.endpoint, setup.shards)?;
     let sockets = weft_udp::open_shards(setup.sockets, &setup.udp, setup.shards)?;
     let port = sockets.first().map_or(0, ShardSockets::port);
-    let (interface, offload) =
-        devices.first().map(|first| (first.name().to_owned(), first.offload())).unwrap_or_default();
-    let pulses = devices.iter().map(weft_tun::Device::pulse).collect();
     let opened = OpenedInterface { interface, port, offload, packet_threads: setup.shards, pulses };
     let (handle, commands) = Handle::of_several(setup.shards, UdpConfig { port, ..setup.udp });
     let siblings = Siblings::of(setup.shards).into_iter().map(|of| (setup.shards > 1).then_some(of));
@@ -279,6 +287,29 @@ fn begin(setup: Setup) -> Result<(Handle, OpenedInterface, Vec<Startable>), Star
         (part, udp, start)
     };
     Ok((handle, opened, parts.map(part).collect()))
+}
+
+/// Opens the device with a part for each packet thread, or takes the endpoint in its place. Also returns the
+/// name, the super-packets, and what asks the threads of the device.
+fn open(
+    config: TunConfig,
+    endpoint: Option<EndpointTun>,
+    shards: usize,
+) -> Result<(Vec<AnyTun>, String, TunOffload, Vec<Pulse>), OpenError> {
+    if let Some(endpoint) = endpoint {
+        let offload = TunOffload { tcp: true, udp: false };
+        return Ok((vec![AnyTun::Endpoint(endpoint)], config.name, offload, Vec::new()));
+    }
+    let devices = weft_tun::open_shards(config, shards)?;
+    let (interface, offload) =
+        devices.first().map(|first| (first.name().to_owned(), first.offload())).unwrap_or_default();
+    let pulses = devices.iter().map(Device::pulse).collect();
+    Ok((
+        devices.into_iter().map(|device| AnyTun::Device(Box::new(device))).collect(),
+        interface,
+        offload,
+        pulses,
+    ))
 }
 
 /// Returns a receiver of events for each of `count` packet threads; all of them pass the events to
@@ -382,16 +413,37 @@ impl Runnable {
         let Self { part, udp, runtime } = self;
         let Ok((mtu, changes)) = part.started.recv() else { return Ok(()) };
         weft_confine::thread(Role::Packets);
+        let Part { tun, commands, siblings, on_event, .. } = part;
         let config = TunnelConfig { mtu, ..part.tunnel };
+        let tunnel = Tunnel::of_shard(part.private_key, config, part.shard, &part.cookies);
         runtime.block_on(async {
-            let tunnel = Tunnel::of_shard(part.private_key, config, part.shard, &part.cookies);
-            let mut event_loop = weft_dataplane::event_loop(tunnel, part.tun, udp, part.commands);
-            event_loop.report_events(part.on_event);
-            if let Some(siblings) = part.siblings {
-                event_loop.join(siblings);
+            match tun {
+                AnyTun::Device(tun) => {
+                    let stats = Arc::clone(tun.stats());
+                    let event_loop = weft_dataplane::event_loop(tunnel, *tun, stats, udp, commands);
+                    move_packets(event_loop, on_event, siblings, changes).await
+                }
+                AnyTun::Endpoint(tun) => {
+                    let stats = Arc::clone(tun.stats());
+                    let event_loop = weft_dataplane::event_loop(tunnel, tun, stats, udp, commands);
+                    move_packets(event_loop, on_event, siblings, changes).await
+                }
             }
-            event_loop.configure(changes);
-            event_loop.run().await
         })
     }
+}
+
+/// Moves packets until a command ends it, or the device is gone.
+async fn move_packets<T: Tun, S: Fn() -> Vec<TunStatsSnapshot>>(
+    mut event_loop: EventLoop<T, UdpSockets, S>,
+    on_event: Option<OnEvent>,
+    siblings: Option<Siblings>,
+    changes: Vec<Change>,
+) -> Result<(), DataplaneError> {
+    event_loop.report_events(on_event);
+    if let Some(siblings) = siblings {
+        event_loop.join(siblings);
+    }
+    event_loop.configure(changes);
+    event_loop.run().await
 }

@@ -272,9 +272,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Returns the MTU of the device in bytes, or 0 if it is not known.
+    /// Returns the MTU of the device in bytes, or that of the plan if the system has no device.
     pub fn mtu(&self) -> u16 {
-        self.keeper.as_ref().map_or(0, NetworkKeeper::mtu)
+        let planned = || self.host.as_ref().map_or(0, Host::mtu);
+        self.keeper.as_ref().map_or_else(planned, NetworkKeeper::mtu)
     }
 
     /// Returns the controller, which changes the interface and reports its state.

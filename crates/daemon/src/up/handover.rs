@@ -317,7 +317,8 @@ impl Handover {
             new.push((self.names.queue(number), descriptor));
         }
         let kept = self.store.map(|store| Kept { store, names: self.names, stored, new });
-        Ok(Adopted { inherited: Inherited { queues: all, sockets, namespace: None }, port, kept })
+        let inherited = Inherited { queues: all, sockets, ..Inherited::default() };
+        Ok(Adopted { inherited, port, kept })
     }
 
     /// Returns the port of the file if the file was edited to another port, else the port in use.

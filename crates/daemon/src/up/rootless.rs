@@ -12,7 +12,7 @@ use std::sync::mpsc;
 
 use weft_commands::{output, signals};
 use weft_config::exit::{Code, Error};
-use weft_config::{Config, PacketThreads, Source, TunThreads};
+use weft_config::{Config, Dns, PacketThreads, Source, TunThreads};
 use weft_host::Host;
 use weft_host::resolve::{Cancel, Retries};
 use weft_ipc::holder::Held;
@@ -152,12 +152,12 @@ fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> R
     Ok(supervisor.work(messages, file)?)
 }
 
-fn allowed_ips(config: &Config) -> Vec<ipnet::IpNet> {
+pub(super) fn allowed_ips(config: &Config) -> Vec<ipnet::IpNet> {
     config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect()
 }
 
 /// Loads the configuration and logs warnings.
-fn load(args: &RootlessArgs, source: Source) -> Result<Config, Error> {
+pub(super) fn load(args: &RootlessArgs, source: Source) -> Result<Config, Error> {
     secrecy::forbid_core_dumps();
     let mut parsed = source.parse()?;
     // The text has keys, and is wiped.
@@ -185,7 +185,7 @@ fn load(args: &RootlessArgs, source: Source) -> Result<Config, Error> {
 
 /// Two interfaces with the same key would take the session with the peers from each other. Interfaces of
 /// other users do not tell their key.
-fn refuse_key_in_use(config: &Config, target: &str) -> Result<(), Error> {
+pub(super) fn refuse_key_in_use(config: &Config, target: &str) -> Result<(), Error> {
     let Some(key) = config.interface.settings.private_key.as_ref() else { return Ok(()) };
     let public = key.public_key().to_string();
     for name in control_socket::running().unwrap_or_default() {
@@ -216,7 +216,7 @@ pub enum NameServers {
 ///
 /// # Errors
 /// The arguments contradict each other; the host has no servers.
-pub fn name_servers(args: &RootlessArgs, state: &TunnelState) -> Result<NameServers, Error> {
+pub fn name_servers(args: &RootlessArgs, dns: &Dns) -> Result<NameServers, Error> {
     if args.dns.contains(&NameServer::Host) {
         if args.dns.iter().any(|server| *server != NameServer::Host) {
             let message = "--dns host is for all names: leave the other --dns out";
@@ -225,7 +225,7 @@ pub fn name_servers(args: &RootlessArgs, state: &TunnelState) -> Result<NameServ
         let names = Names::of_host().map_err(|message| Error::new(Code::Failure, message))?;
         return Ok(NameServers::Host(names));
     }
-    let mut names = Names::from(&state.dns);
+    let mut names = Names::from(dns);
     if !args.dns.is_empty() {
         let address = |server: &NameServer| match server {
             NameServer::Host => None,
@@ -236,7 +236,7 @@ pub fn name_servers(args: &RootlessArgs, state: &TunnelState) -> Result<NameServ
     Ok(NameServers::Tunnel(names))
 }
 
-fn options(tun: TunArgs, config: &Config) -> Options {
+pub(super) fn options(tun: TunArgs, config: &Config) -> Options {
     Options {
         packet_threads: tun.packet_threads,
         peers: Some(config.peers.len()),
@@ -262,7 +262,7 @@ fn wanted_backing() -> Option<Backing> {
 
 /// Returns the options for a device that has one queue. What was chosen automatically fits it, and nothing
 /// has to be said of it.
-fn with_one_queue(options: &Options) -> Options {
+pub(super) fn with_one_queue(options: &Options) -> Options {
     let with_threads = options.tun_queues().with_threads().min(1) as u16;
     let packet_threads = match options.packet_threads {
         PacketThreads::Auto => PacketThreads::Fixed(NonZeroU16::MIN),
@@ -290,9 +290,26 @@ fn bring_up(
     let inherited = Inherited {
         queues: device.queues,
         namespace: Some(Arc::new(namespace.device_namespace()?)),
-        sockets: Vec::new(),
+        ..Inherited::default()
     };
     let host = Host::in_namespace(&config, None, &known(&found.endpoints), namespace.netlink()?)?;
+    let mut supervisor = bring_up_on((host, inherited), config, overrides, found, options, inbox, metrics)?;
+    supervisor.device_is_in(namespace.proc_net(), device.backing.name(), device.far_counters);
+    supervisor.report(options);
+    supervisor.ready();
+    Ok(supervisor)
+}
+
+/// Starts the interface on a device, or what takes its place.
+pub(super) fn bring_up_on(
+    (host, inherited): (Host, Inherited),
+    config: Config,
+    overrides: Overrides,
+    found: &Found,
+    options: &Options,
+    inbox: &Inbox,
+    metrics: Option<metrics::Listener>,
+) -> Result<Supervisor, Error> {
     let beginning = Beginning {
         endpoints: found.endpoints.clone(),
         inherited,
@@ -303,6 +320,7 @@ fn bring_up(
     let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
     let on_end = move || drop(ended.send(Message::Ended));
     // Without a directory of this user, the command that starts the tunnel has said so.
+    let name = &config.interface.name;
     let socket = user_dir().ok().map(|own| runtime_dir::control_socket(&own, name));
     let on_open = |interface: &Interface| {
         Served::open(interface, &config, options, inbox, &Interruption::default(), socket, metrics)
@@ -310,9 +328,5 @@ fn bring_up(
     let (daemon, served) =
         Daemon::start_on(host, &config, beginning, options, Some(on_event), on_open, on_end)?;
     let is_configured = Arc::<AtomicBool>::default();
-    let mut supervisor = Supervisor::start(daemon, served, config, overrides, found, inbox, is_configured)?;
-    supervisor.device_is_in(namespace.proc_net(), device.backing, device.far_counters);
-    supervisor.report(options);
-    supervisor.ready();
-    Ok(supervisor)
+    Ok(Supervisor::start(daemon, served, config, overrides, found, inbox, is_configured)?)
 }

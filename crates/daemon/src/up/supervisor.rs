@@ -163,18 +163,18 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Reports the counters of a device that is in another network namespace, and those of the far end that
-    /// a veth pair has.
+    /// Reports what the device is, its counters in another network namespace, and those of the far end that a
+    /// veth pair has.
     #[cfg(target_os = "linux")]
     pub(super) fn device_is_in(
         &self,
         proc_net: std::path::PathBuf,
-        backing: weft_rootless::Backing,
+        backing: &'static str,
         far_counters: Option<std::fs::File>,
     ) {
         let mut running = self.managed.running();
         running.proc_net = proc_net;
-        running.backing = backing.name();
+        running.backing = backing;
         running.far_counters = far_counters.map(Arc::new);
     }
 

@@ -17,6 +17,7 @@ mod device;
 mod join;
 mod names;
 mod network;
+mod own_stack;
 mod ports;
 mod proxy;
 mod refusals;

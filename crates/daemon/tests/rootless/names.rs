@@ -16,12 +16,17 @@ pub(crate) const ANSWER: [u8; 4] = [203, 0, 113, 77];
 
 /// Answers at an address of the gateway, for as long as the process lives.
 pub(crate) fn serve(world: &World, address: &str) {
+    serve_as(world, address, ANSWER.into());
+}
+
+/// The same with another answer, to questions for its family.
+pub(crate) fn serve_as(world: &World, address: &str, found: IpAddr) {
     let at = SocketAddr::new(address.parse::<IpAddr>().unwrap(), 53);
     let socket = world.gateway.run(|| UdpSocket::bind(at)).unwrap();
     std::thread::spawn(move || {
         let mut buffer = [0; 1500];
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            if let Some(answer) = answer(&buffer[..length]) {
+            if let Some(answer) = answer(&buffer[..length], found) {
                 let _ = socket.send_to(&answer, from);
             }
         }
@@ -29,19 +34,23 @@ pub(crate) fn serve(world: &World, address: &str) {
 }
 
 /// The answer to a question (RFC 1035, section 4), with a time to live of zero.
-fn answer(question: &[u8]) -> Option<Vec<u8>> {
+fn answer(question: &[u8], found: IpAddr) -> Option<Vec<u8>> {
     const HEADER: usize = 12;
     let mut end = HEADER;
     while *question.get(end)? != 0 {
         end += usize::from(question[end]) + 1;
     }
-    let is_ipv4 = question.get(end + 1..end + 3)? == [0, 1];
+    let (kind, octets) = match found {
+        IpAddr::V4(found) => (1, found.octets().to_vec()),
+        IpAddr::V6(found) => (28, found.octets().to_vec()),
+    };
+    let is_asked = question.get(end + 1..end + 3)? == [0, kind];
     let mut answer = question[..2].to_vec();
-    answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_ipv4), 0, 0, 0, 0]);
+    answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_asked), 0, 0, 0, 0]);
     answer.extend(question.get(HEADER..end + 5)?);
-    if is_ipv4 {
-        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
-        answer.extend(ANSWER);
+    if is_asked {
+        answer.extend([0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 0, 0, octets.len() as u8]);
+        answer.extend(octets);
     }
     Some(answer)
 }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 use weft_lab::{Namespace, Process, here, link, until, wait_until_ok, within};
@@ -19,18 +19,46 @@ use crate::support::{BEHIND, Ended, World, page, url};
 /// The port of the HTTP proxy.
 const HTTP: &str = "3128";
 
+/// Runs tests with the TCP/IP of the kernel, and with weft's own.
+macro_rules! with_each_stack {
+    ($($test:ident)+) => {
+        mod kernel {
+            $(#[test] fn $test() { super::$test("kernel"); })+
+        }
+        mod own {
+            $(#[test] fn $test() { super::$test("own"); })+
+        }
+    };
+}
+
+with_each_stack! {
+    curl_uses_the_tunnel_through_each_proxy_and_nothing_leaves_beside_it
+    names_are_looked_up_through_the_tunnel_only
+    what_is_outside_the_tunnel_is_refused_or_goes_by_the_host
+    datagrams_and_reverse_forwards_cross_the_tunnel
+    standard_input_and_output_are_a_connection_for_ssh
+    a_running_proxy_follows_the_allowed_ips_of_a_reload
+    a_proxy_that_cannot_start_says_why_and_leaves_nothing
+    a_password_lets_other_machines_in
+    the_proxy_ends_with_weft
+}
+
 impl World {
+    /// `weft proxy FILE OPTIONS`.
+    pub(crate) fn proxy_command(&self, file: &Path, options: &[&str]) -> Command {
+        self.weft(&[&["proxy", file.to_str().unwrap(), "--stack", self.stack], options].concat())
+    }
+
     /// Starts a proxy with these options, and waits until it serves.
-    fn proxy(&self, file: &Path, options: &[&str]) -> Process {
-        let command = self.weft(&[&["proxy", file.to_str().unwrap()], options].concat());
-        let process = Process::start(&self.client, command).unwrap();
+    pub(crate) fn proxy(&self, file: &Path, options: &[&str]) -> Process {
+        let process = Process::start(&self.client, self.proxy_command(file, options)).unwrap();
         process.wait_for_line("serving");
         process
     }
 
     /// Runs `weft proxy` to its end.
     fn proxy_output(&self, file: &Path, options: &[&str]) -> Ended {
-        self.weft(&[&["proxy", file.to_str().unwrap()], options].concat()).output().unwrap().into()
+        self.proxy_command(file, options).output().unwrap().into()
     }
 
     /// Gets a page from the HTTP proxy that tests start at [`HTTP`].
@@ -54,9 +82,8 @@ impl World {
     }
 }
 
-#[test]
-fn curl_uses_the_tunnel_through_each_proxy_and_nothing_leaves_beside_it() {
-    let Some(world) = World::new() else { return };
+fn curl_uses_the_tunnel_through_each_proxy_and_nothing_leaves_beside_it(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
     world.serve_page(80);
     let mut outside = [Port::open(&world.gateway, "wan"), Port::open(&world.client, "wan")];
     let socket = world.own_directory().join("socks");
@@ -133,9 +160,8 @@ fn thread_is_filtered(process: &Process, name: &str) -> bool {
     thread.unwrap().contains("\nSeccomp:\t2\n")
 }
 
-#[test]
-fn names_are_looked_up_through_the_tunnel_only() {
-    let Some(world) = World::new() else { return };
+fn names_are_looked_up_through_the_tunnel_only(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
     names::serve(&world, "10.77.0.1");
     let named = Ipv4Addr::from(names::ANSWER);
     link::add_address(&world.gateway, "lo", std::net::IpAddr::from(named).into()).unwrap();
@@ -163,9 +189,8 @@ fn names_are_looked_up_through_the_tunnel_only() {
     given.stop();
 }
 
-#[test]
-fn what_is_outside_the_tunnel_is_refused_or_goes_by_the_host() {
-    let Some(world) = World::new() else { return };
+fn what_is_outside_the_tunnel_is_refused_or_goes_by_the_host(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
     world.serve_page(80);
     let file = world.split_file();
     // The gateway's outer address: the host has a way to it.
@@ -208,9 +233,8 @@ fn what_is_outside_the_tunnel_is_refused_or_goes_by_the_host() {
     direct.stop();
 }
 
-#[test]
-fn datagrams_and_reverse_forwards_cross_the_tunnel() {
-    let Some(world) = World::new() else { return };
+fn datagrams_and_reverse_forwards_cross_the_tunnel(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
     let path = world.own_directory().join("page.sock");
     let options = [
         "--forward",
@@ -264,12 +288,11 @@ fn datagrams_and_reverse_forwards_cross_the_tunnel() {
     process.stop();
 }
 
-#[test]
-fn standard_input_and_output_are_a_connection_for_ssh() {
-    let Some(world) = World::new() else { return };
+fn standard_input_and_output_are_a_connection_for_ssh(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
     world.serve_page(80);
     let file = world.file("");
-    let mut command = world.weft(&["proxy", file.to_str().unwrap(), "--stdio", "203.0.113.1:80"]);
+    let mut command = world.proxy_command(&file, &["--stdio", "203.0.113.1:80"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
@@ -282,12 +305,11 @@ fn standard_input_and_output_are_a_connection_for_ssh() {
     assert!(world.processes().is_empty());
 }
 
-#[test]
-fn a_running_proxy_follows_the_allowed_ips_of_a_reload() {
-    let Some(world) = World::new() else { return };
+fn a_running_proxy_follows_the_allowed_ips_of_a_reload(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
     world.serve_page(80);
     let file = world.split_file();
-    let command = world.weft(&["proxy", file.to_str().unwrap(), "--http", HTTP]);
+    let command = world.proxy_command(&file, &["--http", HTTP]);
     let process = Process::start(&world.client, world.in_session(command)).unwrap();
     process.wait_for_line("serving");
     let get = |host: &str| world.get(&url(host));
@@ -304,9 +326,8 @@ fn a_running_proxy_follows_the_allowed_ips_of_a_reload() {
     process.stop();
 }
 
-#[test]
-fn a_proxy_that_cannot_start_says_why_and_leaves_nothing() {
-    let Some(world) = World::new() else { return };
+fn a_proxy_that_cannot_start_says_why_and_leaves_nothing(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
     let file = world.file("");
     let users = world.write("users", "ann\n");
     let _busy = world.client.run(|| TcpListener::bind("127.0.0.1:1081")).unwrap();
@@ -340,9 +361,8 @@ fn a_proxy_that_cannot_start_says_why_and_leaves_nothing() {
     }
 }
 
-#[test]
-fn a_password_lets_other_machines_in() {
-    let Some(world) = World::new() else { return };
+fn a_password_lets_other_machines_in(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
     world.serve_page(80);
     let users = world.write("users", "ann:secret\n");
     let options =
@@ -361,9 +381,8 @@ fn a_password_lets_other_machines_in() {
     process.stop();
 }
 
-#[test]
-fn the_proxy_ends_with_weft() {
-    let Some(world) = World::new() else { return };
+fn the_proxy_ends_with_weft(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
     let mut process = world.proxy(&world.file(""), &["--socks5", "1080"]);
     process.signal(Signal::SIGKILL);
     process.wait();

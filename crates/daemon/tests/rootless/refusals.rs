@@ -15,9 +15,13 @@ fn a_filter_of_a_container_is_named_with_the_ways_out() {
     refuse(&mut command, libc::SYS_unshare, None);
     let ended: Ended = command.output().unwrap().into();
     assert_eq!(ended.code, Some(77), "{ended:?}");
-    for part in
-        ["cannot make a user namespace", "seccomp filter", "--security-opt", "seccompProfile", "sudo weft up"]
-    {
+    for part in [
+        "cannot make a user namespace",
+        "seccomp filter",
+        "--security-opt",
+        "seccompProfile",
+        "weft proxy --stack own",
+    ] {
         assert!(ended.stderr.contains(part), "{part} is missing: {ended:?}");
     }
     assert!(world.processes().is_empty());

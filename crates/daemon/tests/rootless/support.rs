@@ -12,8 +12,9 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use weft_ipc::runtime_dir::VARIABLE as DIRECTORY_VARIABLE;
 use weft_lab::counters::Counters;
+use weft_lab::emulator::Emulator;
 use weft_lab::link::{self, LinkOptions};
-use weft_lab::mounts::separate_sockets;
+use weft_lab::mounts::{Mounts, separate_sockets};
 use weft_lab::{self as lab, Namespace, Process, here};
 use weft_tunnel::PrivateKey;
 
@@ -35,7 +36,19 @@ pub(crate) struct World {
     keys: [PrivateKey; 2],
     /// All may read it; weft is in it, for the user to execute.
     pub(crate) directory: TempDir,
+    /// Whose TCP/IP `weft proxy` uses.
+    pub(crate) stack: &'static str,
     _daemon: Process,
+    _link: Option<Emulator>,
+}
+
+/// What the far end of the tunnel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gateway {
+    /// `weft up`.
+    Weft,
+    /// wireguard-go, with wg(8).
+    WireguardGo,
 }
 
 impl World {
@@ -44,8 +57,18 @@ impl World {
         Self::with(&[])
     }
 
+    /// The same for a test of `weft proxy` with this stack.
+    pub(crate) fn on(stack: &'static str) -> Option<Self> {
+        Some(Self { stack, ..Self::new()? })
+    }
+
     /// The same for a test that needs further programs.
     pub(crate) fn with(programs: &[&str]) -> Option<Self> {
+        Self::beyond(Gateway::Weft, None, programs)
+    }
+
+    /// The same with this gateway, over an emulated link if one is given.
+    pub(crate) fn beyond(gateway_is: Gateway, spec: Option<&str>, programs: &[&str]) -> Option<Self> {
         let programs = [&["ip", "setpriv", "unshare", "curl"], programs].concat();
         if !here::tun_permitted() || !here::installed(&programs) {
             return None;
@@ -71,7 +94,12 @@ impl World {
             addresses_b: nets(2),
             ..LinkOptions::default()
         };
-        link::join(&client, &gateway, &options).unwrap();
+        let emulator =
+            spec.map(|spec| Emulator::between(&client, &gateway, &options, &spec.parse().unwrap()));
+        let emulator = emulator.map(Result::unwrap);
+        if emulator.is_none() {
+            link::join(&client, &gateway, &options).unwrap();
+        }
         // A way out beside the tunnel, which nothing may take.
         link::add_route(&client, "0.0.0.0/0".parse().unwrap(), "192.0.2.2".parse().unwrap()).unwrap();
         for address in BEHIND {
@@ -86,20 +114,28 @@ impl World {
         assert!(copied.unwrap().success());
         let keys = [PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap()];
         let file = directory.path().join("gateway.conf");
+        let addresses = if gateway_is == Gateway::Weft { "Address = 10.77.0.1/24, fd77::1/64\n" } else { "" };
         let text = format!(
-            "[Interface]\nPrivateKey = {}\nListenPort = {PORT}\nAddress = 10.77.0.1/24, fd77::1/64\n\
+            "[Interface]\nPrivateKey = {}\nListenPort = {PORT}\n{addresses}\
              [Peer]\nPublicKey = {}\nAllowedIPs = 10.77.0.2/32, fd77::2/128\n",
             *keys[1].to_base64(),
             keys[0].public_key()
         );
         lab::write_private(&file, &text).unwrap();
-        let mut command = gateway.command(env!("CARGO_BIN_EXE_weft"));
-        command.args(["up".as_ref(), file.as_os_str()]).env_remove("RUST_LOG");
-        command.env(DIRECTORY_VARIABLE, directory.path().join("gateway"));
-        separate_sockets(&mut command);
-        let daemon = Process::start(&gateway, command).unwrap();
-        daemon.wait_for_line(" is up: port ");
-        Some(Self { client, gateway, user, keys, directory, _daemon: daemon })
+        let daemon = match gateway_is {
+            Gateway::Weft => {
+                let mut command = gateway.command(env!("CARGO_BIN_EXE_weft"));
+                command.args(["up".as_ref(), file.as_os_str()]).env_remove("RUST_LOG");
+                command.env(DIRECTORY_VARIABLE, directory.path().join("gateway"));
+                separate_sockets(&mut command);
+                let daemon = Process::start(&gateway, command).unwrap();
+                daemon.wait_for_line(" is up: port ");
+                daemon
+            }
+            Gateway::WireguardGo => start_wireguard_go(&gateway, &file),
+        };
+        let stack = "kernel";
+        Some(Self { client, gateway, user, keys, directory, stack, _daemon: daemon, _link: emulator })
     }
 
     /// The user's file of a full tunnel, with more lines in `[Interface]`.
@@ -262,6 +298,25 @@ impl World {
         };
         std::fs::read_dir("/proc").unwrap().flatten().filter_map(own).collect()
     }
+}
+
+/// Starts wireguard-go with the gateway's addresses, and this configuration of wg(8).
+fn start_wireguard_go(gateway: &Namespace, file: &Path) -> Process {
+    let sockets = Mounts::with_empty(&["/var/run"]).unwrap();
+    let mut command = gateway.command("wireguard-go");
+    command.args(["-f", "gateway"]).env("LOG_LEVEL", "verbose");
+    sockets.apply(&mut command).unwrap();
+    let daemon = Process::start(gateway, command).unwrap();
+    daemon.wait_for_line("UAPI listener started");
+    let mut wg = gateway.command("wg");
+    wg.args(["setconf".as_ref(), "gateway".as_ref(), file.as_os_str()]);
+    sockets.apply(&mut wg).unwrap();
+    assert!(wg.status().unwrap().success());
+    for address in ["10.77.0.1/24", "fd77::1/64"] {
+        link::add_address(gateway, "gateway", address.parse().unwrap()).unwrap();
+    }
+    link::set_up(gateway, "gateway").unwrap();
+    daemon
 }
 
 /// The URL of the page at an address.

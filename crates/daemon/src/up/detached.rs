@@ -1,0 +1,123 @@
+//! A tunnel that ends in this process: its TCP/IP stack takes the place of a device. Nothing is made in the
+//! system but the UDP sockets, and no other process takes part.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+
+use ipnet::IpNet;
+use weft_commands::signals;
+use weft_config::exit::Error;
+use weft_config::{Dns, Source};
+use weft_embed::Stack;
+use weft_host::resolve::{Cancel, Retries};
+use weft_host::{Host, memory};
+use weft_ipc::holder::Held;
+use weft_ipc::runtime_dir::runtime_dir;
+
+use super::daemon::known;
+use super::look_up::Found;
+use super::message::{Inbox, MESSAGES, Message};
+use super::rootless::{allowed_ips, bring_up_on, load, options, refuse_key_in_use, with_one_queue};
+use super::supervisor::Supervisor;
+use super::{Options, Overrides, UpError};
+use crate::cli::RootlessArgs;
+use crate::interface::Inherited;
+use crate::metrics;
+
+/// What the device is called in reports.
+const BACKING: &str = "own";
+/// The share of the available memory that connections may reserve, and its bounds.
+const MEMORY_SHARE: u64 = 16;
+const MIN_MEMORY: u64 = 4 << 20;
+const MAX_MEMORY: u64 = 1 << 30;
+
+/// A tunnel that is up, and the network in it.
+pub struct Tunnel {
+    supervisor: Supervisor,
+    inbox: Inbox,
+    messages: Receiver<Message>,
+    file: PathBuf,
+    /// The network in the tunnel, without names.
+    pub stack: Stack,
+    /// The name servers of the file.
+    pub dns: Dns,
+    /// The prefixes of the peers.
+    pub allowed_ips: Vec<IpNet>,
+}
+
+/// Brings the tunnel of a file up in this process. Call it before the first thread is started.
+///
+/// # Errors
+/// The configuration is wrong, or the tunnel could not be set up: nothing is left behind then. Another
+/// process of this user runs it.
+pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
+    weft_confine::enable();
+    let source = Source::read(&args.target)?;
+    let mut file = source.file.clone();
+    if source.is_file {
+        file = std::fs::canonicalize(&file).or_else(|_| std::path::absolute(&file)).unwrap_or(file);
+    }
+    let is_file = source.is_file;
+    let (inbox, messages) = mpsc::sync_channel(MESSAGES);
+    let cancel = Cancel::default();
+    let (signal, look_up) = (inbox.clone(), cancel.clone());
+    signals::watch(move |received| {
+        look_up.cancel();
+        drop(signal.send(Message::Signal(received)));
+    })?;
+    let in_file = load(args, source)?;
+    let overrides = Overrides { metrics: args.metrics.clone(), is_rootless: true, ..Overrides::default() };
+    let mut config = in_file.clone();
+    overrides.apply(&mut config);
+    refuse_key_in_use(&config, &args.target)?;
+    let metrics = metrics::open(config.interface.host.metrics.address.as_ref()).map_err(UpError::from)?;
+    weft_host::wait_for_release(&runtime_dir(), Held::Udp(config.interface.settings.listen_port));
+    let found = Found::at_start(&config, Retries::from_environment(), &cancel).map_err(UpError::from)?;
+
+    let options = Options { inline_queues: 1, ..with_one_queue(&options(args.tun, &config)) };
+    let host = Host::detached(&config, &known(&found.endpoints))?;
+    let available = memory::available_bytes().unwrap_or(0);
+    let (endpoint, stack) = weft_embed::open(weft_embed::Config {
+        addresses: config.interface.addresses.iter().map(IpNet::addr).collect(),
+        mtu: host.mtu(),
+        memory: (available / MEMORY_SHARE).clamp(MIN_MEMORY, MAX_MEMORY),
+    });
+    let allowed_ips = allowed_ips(&in_file);
+    stack.set_routes(allowed_ips.clone());
+    let inherited = Inherited { endpoint: Some(endpoint), ..Inherited::default() };
+    let mut supervisor =
+        bring_up_on((host, inherited), config, overrides, &found, &options, &inbox, metrics)?;
+    // The kernel counts nothing for it.
+    supervisor.device_is_in(PathBuf::new(), BACKING, None);
+    if is_file {
+        supervisor.is_from(&file);
+    }
+    supervisor.is_used_by(Arc::new(Mutex::new(vec![std::process::id()])));
+    supervisor.report(&options);
+    supervisor.ready();
+    let dns = in_file.interface.host.dns;
+    Ok(Tunnel { supervisor, inbox, messages, file, stack, dns, allowed_ips })
+}
+
+impl Tunnel {
+    /// Returns what takes the tunnel down, from any thread.
+    pub fn stop(&self) -> impl Fn() + Send + 'static {
+        let inbox = self.inbox.clone();
+        move || drop(inbox.send(Message::Stop))
+    }
+
+    /// Runs until something ends the tunnel. `changed` gets the prefixes of the peers after each reload.
+    ///
+    /// # Errors
+    /// Packets have stopped.
+    pub fn work(self, changed: impl Fn(Vec<IpNet>) + 'static) -> Result<(), Error> {
+        let Self { mut supervisor, messages, file, stack, .. } = self;
+        supervisor.on_loaded = Some(Box::new(move |config, _| {
+            let allowed_ips = allowed_ips(config);
+            stack.set_routes(allowed_ips.clone());
+            changed(allowed_ips);
+        }));
+        Ok(supervisor.work(messages, &file)?)
+    }
+}

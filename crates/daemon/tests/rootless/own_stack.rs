@@ -1,0 +1,232 @@
+//! `weft proxy --stack own`: a tunnel where namespaces and TUN devices are forbidden, as in a container.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::digest;
+use weft_lab::refusal::{Argument, Refusal};
+use weft_lab::{Process, mounts, until};
+
+use crate::names;
+use crate::support::{BEHIND, Ended, Gateway, World};
+
+/// Bytes of a transfer.
+const BYTES: usize = 50_000_000;
+const LINKS: [(&str, Option<&str>); 2] =
+    [("veth", None), ("200 Mbit/s, 60 ms", Some("rate=200mbit,delay=30ms"))];
+/// The port of the server behind the gateway.
+const PORT: u16 = 8080;
+const NAME: &str = "server.example";
+
+/// Refuses what Docker's default filter refuses: new namespaces, and to enter others.
+fn forbid_namespaces(command: &mut Command) {
+    /// The least of the flags that make a namespace but CLONE_NEWNS, which needs a capability. Threads and
+    /// processes are made with lower ones.
+    const NAMESPACE: u32 = libc::CLONE_NEWCGROUP.cast_unsigned();
+    Refusal::new(libc::SYS_unshare, &[], libc::EPERM).apply_to(command);
+    Refusal::new(libc::SYS_setns, &[], libc::EPERM).apply_to(command);
+    Refusal::new(libc::SYS_clone, &[(0, Argument::AtLeast(NAMESPACE))], libc::EPERM).apply_to(command);
+    // Its flags are in memory, where a filter sees nothing: the C library then uses the other call.
+    Refusal::new(libc::SYS_clone3, &[], libc::ENOSYS).apply_to(command);
+}
+
+/// What the server sends: bytes that differ at each place.
+fn content() -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut content = Vec::with_capacity(BYTES + 8);
+    while content.len() < BYTES {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        content.extend((state >> 8).to_le_bytes());
+    }
+    content.truncate(BYTES);
+    content
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    digest::digest(&digest::SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Answers GET with `content`, and PUT with the hash of what it got.
+fn serve(listener: &TcpListener, content: &[u8]) {
+    while let Ok((client, _)) = listener.accept() {
+        // A client that hangs up is not the last one.
+        let _ = answer(client, content);
+    }
+}
+
+fn answer(mut client: TcpStream, content: &[u8]) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    let mut buffer = vec![0; 256 << 10];
+    let head = loop {
+        let count = client.read(&mut buffer)?;
+        request.extend_from_slice(&buffer[..count]);
+        if let Some(end) = memchr::memmem::find(&request, b"\r\n\r\n") {
+            break end + 4;
+        }
+        if count == 0 {
+            return Ok(());
+        }
+    };
+    let hash;
+    let answer = if request.starts_with(b"PUT ") {
+        while request.len() < head + BYTES {
+            let count = client.read(&mut buffer)?;
+            if count == 0 {
+                break;
+            }
+            request.extend_from_slice(&buffer[..count]);
+        }
+        hash = sha256(&request[head..]);
+        hash.as_bytes()
+    } else {
+        content
+    };
+    write!(client, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", answer.len())?;
+    client.write_all(answer)
+}
+
+/// A world with a server behind its gateway, and the hash of what that sends.
+struct Site {
+    world: World,
+    content: PathBuf,
+    hash: String,
+}
+
+impl Site {
+    fn new(gateway: Gateway, link: Option<&str>) -> Option<Self> {
+        let programs: &[&str] = if gateway == Gateway::Weft { &[] } else { &["wireguard-go", "wg"] };
+        let world = World::beyond(gateway, link, programs)?;
+        let bytes = content();
+        let (content, hash) = (world.directory.path().join("content"), sha256(&bytes));
+        File::create(&content).unwrap().write_all(&bytes).unwrap();
+        for address in BEHIND {
+            let at = SocketAddr::new(address.parse().unwrap(), PORT);
+            let (listener, bytes) = (world.gateway.run(|| TcpListener::bind(at)).unwrap(), bytes.clone());
+            std::thread::spawn(move || serve(&listener, &bytes));
+        }
+        Some(Self { world, content, hash })
+    }
+
+    /// Starts a proxy with one of the stacks, its own without namespaces and TUN.
+    fn proxy(&mut self, stack: &'static str) -> Process {
+        self.world.stack = stack;
+        let file = self.world.file("DNS = 10.77.0.1");
+        let mut command = self.world.proxy_command(&file, &["--socks5", "1080"]);
+        if stack == "own" {
+            forbid_namespaces(&mut command);
+        }
+        let process = Process::start(&self.world.client, command).unwrap();
+        process.wait_for_line("serving");
+        process
+    }
+
+    /// Fetches and sends the content, and returns the times.
+    fn transfer(&self, host: &str) -> [Duration; 2] {
+        let url = format!("http://{host}:{PORT}/");
+        let proxy = ["--proxy", "socks5h://127.0.0.1:1080"];
+        let began = Instant::now();
+        let fetched = self.world.curl(&[&proxy[..], &[&url]].concat());
+        let fetching = began.elapsed();
+        assert_eq!(fetched.code, Some(0), "{host}: {}", fetched.stderr);
+        assert!(fetched.stdout.len() == BYTES && sha256(&fetched.stdout) == self.hash, "{host}: it differs");
+        let began = Instant::now();
+        let upload = ["--header", "Expect:", "--upload-file", self.content.to_str().unwrap(), &url];
+        let sent = self.world.curl(&[&proxy[..], &upload].concat());
+        assert!(sent.code == Some(0) && sent.text() == self.hash, "{host}: {sent:?}");
+        [fetching, began.elapsed()]
+    }
+}
+
+fn bracketed(address: &str) -> String {
+    if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
+}
+
+/// Runs `work` where there is no /dev/net/tun.
+fn without_tun(work: impl FnOnce() + Send) {
+    mounts::run_separate(|| mounts::empty("/dev/net"), work);
+}
+
+fn content_crosses_the_tunnel(gateway: Gateway) {
+    let [v4, v6] = BEHIND;
+    // A family by address, and the other by name; the other way round over the other link.
+    for ((link, spec), (by_address, behind_name)) in LINKS.into_iter().zip([(v4, v6), (v6, v4)]) {
+        let Some(mut site) = Site::new(gateway, spec) else { return };
+        names::serve_as(&site.world, "10.77.0.1", behind_name.parse::<IpAddr>().unwrap());
+        let kernel = {
+            let process = site.proxy("kernel");
+            let times = site.transfer(&bracketed(by_address));
+            process.stop();
+            times
+        };
+        without_tun(|| {
+            let process = site.proxy("own");
+            assert_eq!(site.world.processes(), ["weft"], "another process takes part");
+            let own = site.transfer(&bracketed(by_address));
+            let by_name = site.transfer(NAME);
+            for (place, what) in ["fetch", "send"].into_iter().enumerate() {
+                let [kernel, own, by_name] = [kernel, own, by_name].map(|times| times[place].as_secs_f64());
+                eprintln!(
+                    "{gateway:?}, {link}, {what} 50 MB: kernel {kernel:.2} s, own {own:.2} s (speed {:.2}), by name \
+                     {by_name:.2} s",
+                    kernel / own
+                );
+            }
+            process.stop();
+        });
+        assert!(site.world.processes().is_empty());
+    }
+}
+
+#[test]
+fn without_namespaces_and_tun_content_crosses_the_tunnel_to_a_weft() {
+    content_crosses_the_tunnel(Gateway::Weft);
+}
+
+#[test]
+fn without_namespaces_and_tun_content_crosses_the_tunnel_to_wireguard_go() {
+    content_crosses_the_tunnel(Gateway::WireguardGo);
+}
+
+#[test]
+fn the_kernels_stack_is_refused_where_namespaces_are_and_names_the_other() {
+    let Some(world) = World::on("kernel") else { return };
+    let mut command = world.proxy_command(&world.file(""), &["--socks5", "1080"]);
+    forbid_namespaces(&mut command);
+    let ended: Ended = command.output().unwrap().into();
+    assert!(ended.code == Some(77) && ended.stderr.contains("`weft proxy --stack own`"), "{ended:?}");
+    assert!(world.processes().is_empty());
+}
+
+#[test]
+fn a_tunnel_of_its_own_stack_is_asked_and_taken_down_as_any_other() {
+    let Some(world) = World::on("own") else { return };
+    let file = world.file("");
+    let command = world.in_session(world.proxy_command(&file, &["--socks5", "1080"]));
+    let mut process = Process::start(&world.client, command).unwrap();
+    process.wait_for_line("serving");
+    let status = world.weft_in_session(&["status", "office", "--json", "--sample", "0"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let interface = &status["interfaces"][0];
+    assert_eq!((&interface["tun"]["backing"], &interface["mtu"]), (&"own".into(), &1420.into()));
+    assert_eq!(interface["addresses"], serde_json::json!(["10.77.0.2/24", "fd77::2/64"]));
+    // A second command of the file would take the session from the first one.
+    let second = world.in_session(world.proxy_command(&file, &["--socks5", "1081"])).output().unwrap();
+    let second = Ended::from(second);
+    let told = format!("(process {}) has the key", process.pid());
+    assert!(second.code == Some(1) && second.stderr.contains(&told), "{second:?}");
+    assert_eq!(world.weft_in_session(&["down", "office"]).code, Some(0));
+    assert!(process.wait().success());
+    until("nothing of the user is left", || world.processes().is_empty());
+}
+
+#[test]
+fn what_needs_the_kernels_stack_is_refused_with_its_own() {
+    let Some(world) = World::on("own") else { return };
+    let ended = world.proxy_command(&world.file(""), &["--socks5", "1080", "--congestion", "cubic"]).output();
+    let ended = Ended::from(ended.unwrap());
+    assert!(ended.code == Some(2) && ended.stderr.contains("needs --stack kernel"), "{ended:?}");
+}

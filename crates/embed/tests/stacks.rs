@@ -1,0 +1,221 @@
+//! Two stacks, each the other's peer: what one gives to its tunnel is what the other gets out of it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use weft_embed::{Config, EndpointTun, Stack, TcpStream};
+use weft_network::{Connection as _, Datagrams as _};
+use weft_tun::Tun as _;
+use weft_tunnel::{MAX_PACKET, each_segment};
+
+const FAMILIES: [[&str; 2]; 2] = [["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2"]];
+const MTU: u16 = 1420;
+
+fn open(place: usize) -> (EndpointTun, Stack) {
+    let addresses = FAMILIES.map(|family| family[place].parse().unwrap()).to_vec();
+    let (tun, stack) = weft_embed::open(Config { addresses, mtu: MTU, memory: 64 << 20 });
+    stack.set_routes(vec!["10.0.0.0/24".parse().unwrap(), "fd00::/64".parse().unwrap()]);
+    (tun, stack)
+}
+
+/// Carries what one stack sends to the other. Returns whether there was something.
+fn carry(cx: &mut Context<'_>, from: &mut EndpointTun, to: &mut EndpointTun) -> bool {
+    let mut batches = VecDeque::new();
+    let Poll::Ready(Ok(_)) = from.poll_recv_many(cx, &mut batches, 128 << 10) else { return false };
+    let mut scratch = Vec::new();
+    for mut batch in batches {
+        while let Some(packet) = batch.next_packet() {
+            each_segment(&packet, &mut scratch, |segment| {
+                assert!(segment.len() <= usize::from(MTU), "longer than the MTU: {}", segment.len());
+                if to.plain_slab().room() < MAX_PACKET {
+                    to.flush().unwrap();
+                }
+                let staged = to.plain_slab().push(segment).unwrap();
+                to.send(staged).unwrap();
+            });
+        }
+    }
+    to.flush().unwrap();
+    true
+}
+
+/// Runs `work` with two stacks, and a tunnel between them.
+fn between<T>(work: impl AsyncFnOnce(Stack, Stack) -> T) -> T {
+    let ((mut near_tun, near), (mut far_tun, far)) = (open(0), open(1));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let tunnel = poll_fn(|cx| {
+            let there = carry(cx, &mut near_tun, &mut far_tun);
+            let back = carry(cx, &mut far_tun, &mut near_tun);
+            if there || back {
+                cx.waker().wake_by_ref();
+            }
+            Poll::<()>::Pending
+        });
+        tokio::select! {
+            () = tunnel => unreachable!("it goes on"),
+            result = work(near, far) => result,
+        }
+    })
+}
+
+fn at(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse().unwrap(), port)
+}
+
+/// Connects over a family.
+async fn connect(near: &Stack, far: &Stack, family: usize) -> (TcpStream, TcpStream) {
+    let to = at(FAMILIES[family][1], 80);
+    let listener = far.listen(to).unwrap();
+    let (client, server) = tokio::join!(near.connect(to), listener.accept());
+    let (client, server) = (client.unwrap(), server.unwrap());
+    assert_eq!((client.peer_addr(), server.local_addr()), (Some(to), Some(to)));
+    assert_eq!(client.local_addr(), server.peer_addr());
+    (client, server)
+}
+
+/// Bytes that differ at each place.
+fn content(len: usize) -> Vec<u8> {
+    let mut state = 1_u32;
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+#[test]
+fn what_is_written_is_read_at_the_other_end_in_both_directions_and_families() {
+    let content = content(5_000_003);
+    for family in [0, 1] {
+        between(async |near, far| {
+            let (client, server) = connect(&near, &far, family).await;
+            let move_all = async |stream: TcpStream| {
+                let (mut reader, mut writer) = tokio::io::split(stream);
+                let write = async {
+                    writer.write_all(&content).await.unwrap();
+                    writer.shutdown().await.unwrap();
+                };
+                let mut read = Vec::new();
+                let (_, ended) = tokio::join!(write, reader.read_to_end(&mut read));
+                ended.unwrap();
+                assert!(read == content, "{} bytes differ", read.len());
+            };
+            tokio::join!(move_all(client), move_all(server));
+        });
+    }
+}
+
+#[test]
+fn the_end_of_one_direction_leaves_the_other() {
+    between(async |near, far| {
+        let (mut client, mut server) = connect(&near, &far, 0).await;
+        client.write_all(b"question").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut read = String::new();
+        server.read_to_string(&mut read).await.unwrap();
+        assert_eq!(read, "question");
+        assert_eq!(client.write(b"more").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        server.write_all(b"answer").await.unwrap();
+        // What was written before the close is still sent.
+        drop(server);
+        read.clear();
+        client.read_to_string(&mut read).await.unwrap();
+        assert_eq!(read, "answer");
+    });
+}
+
+#[test]
+fn a_reset_is_no_end() {
+    between(async |near, far| {
+        for is_aborted in [true, false] {
+            let (mut client, server) = connect(&near, &far, 1).await;
+            if is_aborted {
+                server.abort();
+            } else {
+                // What nobody reads.
+                client.write_all(b"question").await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            drop(server);
+            let read = client.read(&mut [0; 8]).await;
+            assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset, "{is_aborted}");
+        }
+    });
+}
+
+#[test]
+fn where_no_program_listens_and_where_no_route_leads_connections_fail_at_once() {
+    between(async |near, _far| {
+        for (to, kind) in [
+            (at(FAMILIES[0][1], 81), io::ErrorKind::ConnectionRefused),
+            (at(FAMILIES[1][1], 81), io::ErrorKind::ConnectionRefused),
+            (at("192.0.2.1", 80), io::ErrorKind::NetworkUnreachable),
+        ] {
+            let refused = near.connect(to).await.map(drop);
+            assert_eq!(refused.unwrap_err().kind(), kind, "{to}");
+        }
+    });
+}
+
+#[test]
+fn a_writer_waits_for_the_reader() {
+    between(async |near, far| {
+        let (mut client, mut server) = connect(&near, &far, 0).await;
+        let (mut written, mut idle) = (0, 0);
+        // As much as both ends keep. The tunnel has a turn between two attempts.
+        while idle < 1000 {
+            let pause = async {
+                tokio::task::yield_now().await;
+                None
+            };
+            let write = async { Some(client.write(&[7; 65_536]).await.unwrap()) };
+            let count = tokio::select! { biased; count = write => count, count = pause => count };
+            written += count.unwrap_or(0);
+            idle = if count.is_some() { 0 } else { idle + 1 };
+            assert!(written < 64 << 20, "nothing holds the writer");
+        }
+        drop(client);
+        let mut read = Vec::new();
+        server.read_to_end(&mut read).await.unwrap();
+        assert_eq!(read.len(), written);
+    });
+}
+
+#[test]
+fn datagrams_of_all_sizes_arrive_whole_with_their_source() {
+    between(async |near, far| {
+        for family in FAMILIES {
+            let (client, server) = (near.udp(at(family[0], 0)).unwrap(), far.udp(at(family[1], 53)).unwrap());
+            let from = client.local_addr().unwrap();
+            for len in [0, 1, 1200, 1500, 9000, 60_000] {
+                let datagram = content(len);
+                poll_fn(|cx| client.poll_send(cx, &datagram, at(family[1], 53))).await.unwrap();
+                let mut buffer = vec![0; 65_535];
+                let mut into = ReadBuf::new(&mut buffer);
+                let source = poll_fn(|cx| server.poll_recv(cx, &mut into)).await.unwrap();
+                assert!((source, into.filled()) == (from, &datagram), "{len} bytes");
+            }
+        }
+    });
+}
+
+#[test]
+fn without_its_packet_thread_a_stack_ends_all_that_wait() {
+    let (tun, stack) = open(0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let connect = stack.connect(at(FAMILIES[0][1], 80));
+        let end = async move {
+            tokio::task::yield_now().await;
+            drop(tun);
+        };
+        let (connected, ()) = tokio::join!(connect, end);
+        assert_eq!(connected.map(drop).unwrap_err().kind(), io::ErrorKind::NotConnected);
+    });
+}
