@@ -40,6 +40,7 @@ mod problem;
 #[cfg(test)]
 mod properties;
 mod regular_file;
+mod remark;
 mod reports;
 pub mod settings;
 mod shell;

@@ -114,6 +114,11 @@ pub enum Problem {
     )]
     NotASetting,
     #[error(
+        "this comment is no setting as it is written; write `# weft: {key} = …` in a line of its own, or begin the \
+         comment otherwise"
+    )]
+    SettingInComment { key: &'static str },
+    #[error(
         "this key is wg-quick's; remove such lines with `weft strip FILE | weft … -`, or use `weft syncconf` or \
          `weft up`, which know them"
     )]
@@ -275,6 +280,11 @@ pub enum Notice {
         /// The port that peers are told.
         port: u16,
     },
+    /// A comment has a setting of weft without its mark.
+    SettingInComment {
+        /// The setting.
+        key: &'static str,
+    },
     /// A key file cannot be used yet, and PreUp may write it.
     KeyFileToCome {
         /// What is wrong with it now.
@@ -296,6 +306,7 @@ impl fmt::Display for Notice {
                 "peers are told port {port}, and without ListenPort the interface has another one after each start; add \
                  `ListenPort = {port}`"
             ),
+            Self::SettingInComment { key } => Problem::SettingInComment { key }.fmt(f),
             Self::KeyFileToCome { problem } => {
                 write!(f, "{problem}, or have PreUp write it: it is read again after PreUp")
             }

@@ -9,6 +9,7 @@ use super::dialect;
 use super::keys::{InterfaceKey, InterfaceSetting, Origin, PeerKey, PeerSetting};
 use super::lexer::{self, Header, Line, Section, compact};
 use super::problem::{self, Notice, Problem};
+use super::remark;
 use super::reports::Reports;
 use super::suggest::{closest, shown_key};
 use super::{ClientSettings, Dns, Endpoint, Hook, HookPhase, HostConfig, KillSwitch, Table, values};
@@ -53,6 +54,9 @@ pub(super) fn read(text: &str, format: Format, reports: &mut Reports) -> Drafts 
     let has_settings = format == Format::WgQuick;
     reports.foreign = problem::foreign(text, &reports.file);
     for line in lexer::lines(text) {
+        if has_settings {
+            remark::look_at(line, reports);
+        }
         if let Some(setting) = line.weft_setting().filter(|_| has_settings) {
             drafts.read_setting(position, line.number, setting, reports);
         } else if let Some(name) = line.friendly_name().filter(|_| has_settings) {
