@@ -79,10 +79,24 @@ pub(crate) trait Routes {
         Vec::new()
     }
 
+    /// Returns the route of the main table that drops packets to an address, if it is the best one there.
+    fn blocked_by(&self, _: IpAddr) -> Option<Blocking> {
+        None
+    }
+
     /// Reports whether no rule leads to the main table, and the tunnel's own packets have no way.
     fn lacks_main(&self, _: Family) -> bool {
         false
     }
+}
+
+/// A route of the main table that drops packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocking {
+    /// The word of ip-route(8) for its kind.
+    pub word: &'static str,
+    pub prefix: IpNet,
+    pub metric: u32,
 }
 
 /// Something that does not go where the configuration means it to go. Prints as one sentence.
@@ -124,6 +138,9 @@ pub enum Misrouted {
     /// A rule of another program comes before those of the tunnel, and leads a part of a family past it, or
     /// blocks it.
     Exception { family: Family, rule: Exception },
+    /// A route of the main table drops packets of a family that is meant to be in the tunnel as a whole. The
+    /// tunnel's rule leaves a default route out of account, and not one that drops.
+    Blocked { family: Family, example: IpAddr, route: Blocking },
     /// No rule leads to the main table, which has the way to this endpoint.
     NoMain { endpoint: SocketAddr },
     /// This family goes past a tunnel that carries all of the other one.
@@ -371,6 +388,7 @@ impl<R: Routes> Meant<'_, R> {
                     continue;
                 }
             }
+            found.extend(self.blocked(family));
             found.extend(of_parts.into_iter().map(|rule| Misrouted::Exception { family, rule }));
         }
         // The kill switch blocks what is not in the tunnel.
@@ -385,6 +403,16 @@ impl<R: Routes> Meant<'_, R> {
             }
         }
         found
+    }
+
+    /// Returns the route that drops the largest part of a family. A small part is dropped on purpose.
+    fn blocked(&self, family: Family) -> Option<Misrouted> {
+        let large = if family == Family::V4 { 8 } else { 16 };
+        let lost = public(family).filter(|address| self.routes.hop(*address, false) == Hop::Nowhere);
+        let routes = lost.filter_map(|example| Some((example, self.routes.blocked_by(example)?)));
+        let large = routes.filter(|(_, route)| route.prefix.prefix_len() <= large);
+        let (example, route) = large.min_by_key(|(_, route)| route.prefix.prefix_len())?;
+        Some(Misrouted::Blocked { family, example, route })
     }
 
     fn prefixes(&self) -> Option<Misrouted> {

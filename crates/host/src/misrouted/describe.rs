@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{LoopCause, Misrouted, ServerAdvice, probes};
+use super::{Blocking, LoopCause, Misrouted, ServerAdvice, probes};
 use crate::restore::DnsPast;
 use crate::routes::{Exception, Family};
 
@@ -19,6 +19,15 @@ fn option(family: Family) -> &'static str {
     if family == Family::V6 { "-6 " } else { "" }
 }
 
+impl fmt::Display for Blocking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.prefix.prefix_len() {
+            0 => write!(f, "{} default", self.word),
+            _ => write!(f, "{} {}", self.word, self.prefix),
+        }
+    }
+}
+
 impl Misrouted {
     /// Returns the name of the check; it is stable across releases.
     pub fn check(&self) -> &'static str {
@@ -29,7 +38,7 @@ impl Misrouted {
             | Self::Exception { .. }
             | Self::FamilyPast { .. }
             | Self::Prefixes { .. } => "traffic_past_tunnel",
-            Self::NoMain { .. } => "traffic_blocked",
+            Self::Blocked { .. } | Self::NoMain { .. } => "traffic_blocked",
             Self::Loop { .. } => "endpoint_in_tunnel",
             Self::NoDns { .. } => "dns_refused",
             Self::NotForwarded { .. } => "forwarding",
@@ -45,6 +54,7 @@ impl Misrouted {
             Self::NameServer { .. } | Self::NoNames { .. } | Self::Dns(_) | Self::NoDns { .. } => "DNS",
             Self::Captured { .. }
             | Self::Exception { .. }
+            | Self::Blocked { .. }
             | Self::FamilyPast { .. }
             | Self::Prefixes { .. } => "AllowedIPs",
             Self::NotForwarded { .. } => "PeerAllowedIPs",
@@ -78,6 +88,11 @@ impl Misrouted {
                  the two"
             ),
             Self::Exception { family, rule } => removal(*family, rule),
+            Self::Blocked { family, route, .. } => {
+                let Blocking { metric, .. } = route;
+                let metric = if *metric == 0 { String::new() } else { format!(" metric {metric}") };
+                format!("if it is not meant, remove it (`ip {}route del {route}{metric}`)", option(*family))
+            }
             Self::NoMain { endpoint } => {
                 let option = option(Family::of(endpoint.ip().into()));
                 format!("add it: `ip {option}rule add pref 32766 lookup main`")
@@ -152,6 +167,11 @@ impl fmt::Display for Misrouted {
                 let (verb, where_to) = if *blocks { ("blocks", "") } else { ("leads", " past the tunnel") };
                 write!(f, "a rule {verb} {part} of {family}{where_to}: {priority}: {text}")
             }
+            Self::Blocked { family, example, route } => write!(
+                f,
+                "no route leads to {example} and other addresses of {family}: the route `{route}` of table main takes \
+                 them"
+            ),
             Self::NoMain { endpoint } => {
                 let family = Family::of(endpoint.ip().into());
                 write!(f, "no rule leads {family} to the table main, which has the way to {endpoint}")

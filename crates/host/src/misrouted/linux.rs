@@ -8,7 +8,7 @@ use weft_config::exit::Code;
 use weft_config::{Config, Endpoint, InterfaceName};
 use weft_ipc::runtime_dir::runtime_dir;
 
-use super::{Hop, LoopCause, Misrouted, Routes, find, public, servers};
+use super::{Blocking, Hop, LoopCause, Misrouted, Routes, find, public, servers};
 use crate::HostError;
 use crate::clean_up::has_kill_switch;
 use crate::dns::System;
@@ -134,6 +134,11 @@ pub(crate) fn in_the_way(config: &Config, endpoints: &[SocketAddr]) -> Vec<Route
     find_in().unwrap_or_default()
 }
 
+fn blocking(route: Option<MainRoute>) -> Option<Blocking> {
+    let MainRoute { prefix, metric, blocks, .. } = route?;
+    Some(Blocking { word: blocks?, prefix, metric })
+}
+
 /// The routing table while the tunnel is up.
 struct InForce<'a> {
     netlink: &'a Netlink,
@@ -184,6 +189,10 @@ impl Routes for InForce<'_> {
         found
     }
 
+    fn blocked_by(&self, destination: IpAddr) -> Option<Blocking> {
+        blocking(MainRoute::best(self.netlink.main_routes().ok()?.into_iter(), destination))
+    }
+
     fn lacks_main(&self, family: Family) -> bool {
         let mut of_family = self.rules().iter().filter(|rule| rule.family == family).peekable();
         let leads_to_main = |rule: &FoundRule| {
@@ -222,10 +231,9 @@ impl Predicted<'_> {
                 Step::Address(address) => (address.trunc(), if address.addr().is_ipv4() { 0 } else { 256 }),
                 _ => return None,
             };
-            Some(MainRoute { prefix, metric, device: Some(self.own().to_string()) })
+            Some(MainRoute { prefix, metric, device: Some(self.own().to_string()), blocks: None })
         });
-        let containing = existing.chain(planned).filter(|route| route.prefix.contains(&destination));
-        containing.min_by_key(|route| (std::cmp::Reverse(route.prefix.prefix_len()), route.metric))
+        MainRoute::best(existing.chain(planned), destination)
     }
 
     /// Reports whether a rule for this table comes before every rule for the main table.
@@ -244,6 +252,10 @@ impl Routes for Predicted<'_> {
     /// The rules of the tunnel will come before those of others.
     fn hop_of_outer(&self, _: IpAddr, _: bool) -> Option<Hop> {
         None
+    }
+
+    fn blocked_by(&self, destination: IpAddr) -> Option<Blocking> {
+        blocking(self.best_of_main(destination))
     }
 
     fn hop(&self, destination: IpAddr, is_own: bool) -> Hop {
@@ -273,7 +285,8 @@ impl Routes for Predicted<'_> {
             return Hop::Through(device.clone());
         }
         match self.best_of_main(destination) {
-            Some(MainRoute { prefix, device, .. }) if prefix.prefix_len() > 0 => {
+            // The rule that leaves the default route out of account does not leave out one that blocks.
+            Some(MainRoute { prefix, device, blocks, .. }) if prefix.prefix_len() > 0 || blocks.is_some() => {
                 device.map_or(Hop::Nowhere, Hop::Through)
             }
             _ if is_by_mark => own(),

@@ -22,6 +22,35 @@ impl Routes for Table {
         let hop = self.hop(destination, is_own);
         self.hops.get("outer").filter(|_| hop == through("tun9")).cloned()
     }
+
+    /// The prefix of the route that drops stands where another entry has its interface.
+    fn blocked_by(&self, destination: IpAddr) -> Option<Blocking> {
+        let Hop::Through(prefix) = self.hops.get("unreachable")? else { return None };
+        let prefix: IpNet = prefix.parse().unwrap();
+        prefix.contains(&destination).then_some(Blocking { word: "unreachable", prefix, metric: 7 })
+    }
+}
+
+#[test]
+fn a_route_that_drops_what_the_tunnel_carries_is_told() {
+    let lost = |address: &'static str| (address, Hop::Nowhere);
+    let [tunnel, wan] = ["wg0", "eth0"].map(through);
+    #[rustfmt::skip]
+    let cases: &[(&str, Others<'_>, &[Known], &'static str, &str)] = &[
+        (ALL, [&Hop::Nowhere, &tunnel], &[], "0.0.0.0/0", "no route leads to 1.1.1.1 and other addresses of IPv4: the route `unreachable default` of table main takes them; if it is not meant, remove it (`ip route del unreachable default metric 7`)"),
+        (ALL, [&tunnel, &tunnel], &[lost("185.199.108.1")], "128.0.0.0/1", "no route leads to 185.199.108.1 and other addresses of IPv4: the route `unreachable 128.0.0.0/1`"),
+        (ALL, [&tunnel, &Hop::Nowhere], &[], "2000::/3", "no route leads to 2001:4860::1 and other addresses of IPv6: the route `unreachable 2000::/3` of table main takes them; if it is not meant, remove it (`ip -6 route del unreachable 2000::/3 metric 7`)"),
+        // One address, a route that another one comes before, and a tunnel that carries no such family.
+        (ALL, [&tunnel, &tunnel], &[lost("1.1.1.1")], "1.1.1.1/32", ""),
+        (ALL, [&tunnel, &tunnel], &[], "0.0.0.0/0", ""),
+        ("0.0.0.0/0", [&tunnel, &Hop::Nowhere], &[], "::/0", ""),
+    ];
+    for (allowed_ips, [v4, v6], hops, prefix, expected) in cases {
+        let mut hops = hops.to_vec();
+        hops.extend([("own 203.0.113.9", wan.clone()), ("unreachable", through(prefix))]);
+        let said = said(["", allowed_ips], "127.0.0.1", &hops, [(*v4).clone(), (*v6).clone()]).join("\n");
+        assert!(said.starts_with(expected) && said.is_empty() == expected.is_empty(), "{prefix}: {said}");
+    }
 }
 
 type Known = (&'static str, Hop);

@@ -1,6 +1,7 @@
 //! Asks the kernel where packets to an address go.
 
-use std::net::SocketAddr;
+use std::cmp::Reverse;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::link::LinkAttribute;
@@ -30,6 +31,26 @@ pub struct MainRoute {
     pub metric: u32,
     /// The interface, or `None` if the route leads nowhere, as an unreachable or a blackhole route.
     pub device: Option<String>,
+    /// The word of ip-route(8) for a route that drops packets.
+    pub blocks: Option<&'static str>,
+}
+
+impl MainRoute {
+    /// Returns the route of several that packets to an address take.
+    pub fn best(routes: impl Iterator<Item = Self>, destination: IpAddr) -> Option<Self> {
+        let containing = routes.filter(|route| route.prefix.contains(&destination));
+        containing.min_by_key(|route| (Reverse(route.prefix.prefix_len()), route.metric))
+    }
+}
+
+/// Returns the word of ip-route(8) for a kind of routes that drop packets.
+fn blocks(kind: RouteType) -> Option<&'static str> {
+    match kind {
+        RouteType::BlackHole => Some("blackhole"),
+        RouteType::Unreachable => Some("unreachable"),
+        RouteType::Prohibit => Some("prohibit"),
+        _ => None,
+    }
 }
 
 impl Netlink {
@@ -51,17 +72,18 @@ impl Netlink {
         let of_main = |route: RouteMessage| {
             let is_unicast = route.header.kind == RouteType::Unicast;
             let device = devices_of(&route).first().copied().filter(|_| is_unicast);
-            (table_of(&route) == MAIN_TABLE).then(|| (net_of(&route), priority_of(&route), device))
+            let blocks = blocks(route.header.kind);
+            (table_of(&route) == MAIN_TABLE).then(|| (net_of(&route), priority_of(&route), device, blocks))
         };
         let found: Vec<_> = self
             .routes_of_both_families(None, of_main)
             .map_err(|failure| failure.because(|| "list the routes".to_owned()))?;
-        let with_name = |(prefix, metric, device): (IpNet, u32, Option<u32>)| {
+        let with_name = |(prefix, metric, device, blocks): (IpNet, u32, Option<u32>, _)| {
             let device = device.and_then(|index| {
                 let name = || self.name_of(index).ok().flatten();
                 names.entry(index).or_insert_with(name).clone()
             });
-            MainRoute { prefix, metric, device }
+            MainRoute { prefix, metric, device, blocks }
         };
         Ok(found.into_iter().flatten().map(with_name).collect())
     }
