@@ -26,7 +26,10 @@ pub(crate) fn runs(interface: &InterfaceName) -> Option<String> {
             return Some(format!("{program} (process {id}) runs it; {wg_quick}, else `kill {id}`"));
         }
     }
-    let is_kernels = Netlink::open().is_ok_and(|netlink| netlink.is_of_kernel_wireguard(interface));
+    // The kernel finds a device by its other names too.
+    let has_own_name = Path::new("/proc/sys/net/ipv4/conf").join(interface.as_str()).exists();
+    let is_kernels =
+        has_own_name && Netlink::open().is_ok_and(|netlink| netlink.is_of_kernel_wireguard(interface));
     is_kernels.then(|| {
         format!("the WireGuard of the kernel runs it; {wg_quick}, else `ip link delete {interface}`")
     })

@@ -102,12 +102,13 @@ impl UpError {
 impl From<UpError> for exit::Error {
     fn from(error: UpError) -> Self {
         let code = error.exit_code();
-        let in_the_way = match &error {
-            UpError::Start(StartError::Tun(OpenError::Exists { name })) => Some(name),
-            UpError::Start(StartError::Held { error, .. }) => match &**error {
-                StartError::Tun(OpenError::Exists { name }) => Some(name),
-                _ => None,
-            },
+        let start = match &error {
+            UpError::Start(StartError::Held { error, .. }) => Some(&**error),
+            UpError::Start(error) => Some(error),
+            _ => None,
+        };
+        let in_the_way = match start {
+            Some(StartError::Tun(OpenError::Exists { name } | OpenError::NotTun { name })) => Some(name),
             _ => None,
         };
         if let Some(name) = in_the_way

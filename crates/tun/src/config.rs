@@ -77,11 +77,28 @@ pub enum OpenError {
         /// The requested name.
         name: String,
     },
-    /// An interface of that name exists already, of any kind and owner.
+    /// An interface of that name exists already; on Linux a TUN device, of any owner.
     #[error("interface {name} already exists; {} or choose another name", removal(OS, name))]
     Exists {
         /// The requested name.
         name: String,
+    },
+    /// The name is that of an interface of another kind.
+    #[error("interface {name} already exists, and is no TUN device; choose another name")]
+    NotTun {
+        /// The requested name.
+        name: String,
+    },
+    /// An interface has the name beside its own.
+    #[error(
+        "interface {name} already exists: it is another name of {device}; take that away (ip link property del dev \
+         {device} altname {name}) or choose another name"
+    )]
+    AltName {
+        /// The requested name.
+        name: String,
+        /// The interface's own name.
+        device: String,
     },
     /// The process may not create network interfaces.
     #[error("not allowed to create interface {name}: {}run as root", missing_right(OS))]
@@ -236,7 +253,10 @@ impl OpenError {
             | Self::TooManyShards { .. }
             | Self::DescriptorCount { .. }
             | Self::Descriptor { .. } => io::ErrorKind::InvalidInput,
-            Self::Exists { .. } | Self::ForeignAdapter { .. } => io::ErrorKind::AlreadyExists,
+            Self::Exists { .. }
+            | Self::NotTun { .. }
+            | Self::AltName { .. }
+            | Self::ForeignAdapter { .. } => io::ErrorKind::AlreadyExists,
             Self::PermissionDenied { .. } | Self::DriverForbidden { .. } | Self::NotAdministrator { .. } => {
                 io::ErrorKind::PermissionDenied
             }
@@ -285,6 +305,12 @@ mod tests {
         let function = "WintunSetLogger";
         for (error, remedy, kind) in [
             (OpenError::Exists { name: name() }, "choose another name", io::ErrorKind::AlreadyExists),
+            (OpenError::NotTun { name: name() }, "TUN device; choose another", io::ErrorKind::AlreadyExists),
+            (
+                OpenError::AltName { name: name(), device: "foo".to_owned() },
+                "(ip link property del dev foo altname wg0)",
+                io::ErrorKind::AlreadyExists,
+            ),
             (OpenError::PermissionDenied { name: name() }, "run as root", io::ErrorKind::PermissionDenied),
             (
                 OpenError::NotAdministrator { name: name() },

@@ -399,7 +399,13 @@ fn an_existing_name_is_refused() {
         let first = open(config("weftA", queues)).unwrap();
         let second = open(config("weftA", queues));
         assert!(matches!(&second, Err(OpenError::Exists { name }) if name == "weftA"), "{second:?}");
-        assert!(matches!(open(config("lo", inline(1))), Err(OpenError::Exists { .. })));
+        assert!(matches!(open(config("lo", inline(1))), Err(OpenError::NotTun { .. })));
+        if here::installed(&["ip"]) {
+            let alias = ["link", "property", "add", "dev", "lo", "altname", "weftB"];
+            assert!(std::process::Command::new("ip").args(alias).status().unwrap().success());
+            let third = open(config("weftB", inline(1)));
+            assert!(matches!(&third, Err(OpenError::AltName { device, .. }) if device == "lo"), "{third:?}");
+        }
         drop(first);
         open(config("weftA", queues)).unwrap();
     });

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use nix::errno::Errno;
 
@@ -125,17 +126,34 @@ fn reserve(name: &str) -> Result<File, OpenError> {
         .open("/dev/net/tun")
         .map_err(|error| driver_error(name, error))?;
     let request = request(name, QUEUE_FLAGS | IFF_TUN_EXCL);
-    attach_to(&file, &request).map_err(|errno| match errno {
-        Errno::EBUSY | Errno::EEXIST => OpenError::Exists { name: name.to_owned() },
-        // The name belongs to an interface of another kind.
-        Errno::EINVAL if nix::net::if_::if_nametoindex(name).is_ok() => {
+    attach_to(&file, &request).map_err(|errno| match (errno, name_of_holder(name)) {
+        (Errno::EBUSY | Errno::EEXIST | Errno::EINVAL, Some(device)) if device != name => {
+            OpenError::AltName { name: name.to_owned(), device }
+        }
+        (Errno::EBUSY | Errno::EEXIST | Errno::EINVAL, Some(_)) if is_other_kind(name) => {
+            OpenError::NotTun { name: name.to_owned() }
+        }
+        (Errno::EBUSY | Errno::EEXIST, _) | (Errno::EINVAL, Some(_)) => {
             OpenError::Exists { name: name.to_owned() }
         }
         // The request is one of TUN alone.
-        Errno::ENOTTY => OpenError::NotTheDriver,
+        (Errno::ENOTTY, _) => OpenError::NotTheDriver,
         _ => open_error("create the device", name, errno.into()),
     })?;
     Ok(file)
+}
+
+/// Returns the own name of the interface that has this name, perhaps beside its own.
+fn name_of_holder(name: &str) -> Option<String> {
+    use nix::net::if_;
+
+    if_::if_indextoname(if_::if_nametoindex(name).ok()?).ok()?.into_string().ok()
+}
+
+/// Reports whether an interface is known to be no TUN device. /sys may be that of another namespace.
+fn is_other_kind(name: &str) -> bool {
+    let directory = Path::new("/sys/class/net").join(name);
+    directory.exists() && !directory.join("tun_flags").exists()
 }
 
 fn attach(name: &str, count: usize) -> Result<Vec<OwnedFd>, OpenError> {
