@@ -118,7 +118,8 @@ impl Shell {
         }
     }
 
-    /// Returns the command behind the variables that it has in wg-quick, which does not export them.
+    /// Returns the command in a function, for `return` and `local`, and behind the variables that it has in
+    /// wg-quick, which does not export them.
     fn script(&self, command: &str, interface: &InterfaceName, file: &Path) -> OsString {
         let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
         let mut script = OsString::from(match self {
@@ -128,8 +129,10 @@ impl Shell {
         });
         script.push(format!("INTERFACE={interface} CONFIG_FILE="));
         script.push(shell_word(file.as_os_str()));
-        script.push("; ");
+        // A command may end in a comment, or be nothing else.
+        script.push("; execute_hooks() { :\n");
         script.push(command);
+        script.push("\n}; execute_hooks");
         script
     }
 }
@@ -225,6 +228,21 @@ mod tests {
         // Not every shell can tell that a part of a pipe has failed.
         let can_tell = Command::new("/bin/sh").args(["-c", "set -o pipefail"]).output().unwrap().status;
         assert_eq!(run_by_sh("cat /nonexistent 2>&- | cat").is_err(), can_tell.success());
+    }
+
+    #[test]
+    fn a_command_is_in_a_function() {
+        for run in [run_it, run_by_sh] {
+            for command in
+                ["return 0; false", "local a=1; [ $a = 1 ]", "local it=\"it's\"; exit 0 # }", "# %i", ""]
+            {
+                assert_eq!(run(command), Ok(()), "{command}");
+            }
+            for (command, code) in [("return 3; true", 3), ("local a=1; false; true", 1), ("exit 5", 5)] {
+                let error = run(command).unwrap_err();
+                assert!(error.contains(&format!("exit code {code}")), "{command}: {error}");
+            }
+        }
     }
 
     #[test]
