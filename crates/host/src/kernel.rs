@@ -228,7 +228,7 @@ impl System for Kernel {
             }
             Step::Firewall(firewall) => {
                 let lost = outside::rules_of_others(&self.firewall);
-                let lack = outside::apply_firewall(&self.interface, firewall)?;
+                let lack = outside::apply_firewall(&self.interface, firewall, &self.firewall)?;
                 if let Some(lost) = lost {
                     let interface = &self.interface;
                     tracing::warn!(%interface, "rules of another program went with the firewall rules: {lost}");

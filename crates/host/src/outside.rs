@@ -72,18 +72,24 @@ pub fn repair_dns() -> Vec<String> {
 
 /// Replaces the firewall rules of the interface. Without nft(8), with one that cannot set them, or with a
 /// kernel without nftables, a tunnel works without its rules: returns a sentence about what it lacks. A kill
-/// switch does not work without, and fails.
+/// switch does not work without, and fails. `present`: what was set before.
 pub(super) fn apply_firewall(
     interface: &InterfaceName,
     wanted: &Firewall,
+    present: &Contents,
 ) -> Result<Option<String>, HostError> {
-    match firewall::apply(&rules(interface, wanted, firewall::RECOGNISES)) {
-        Ok(()) => Ok(None),
-        Err(error) if wanted.kill_switch == KillSwitch::Off && error.is_lack() => {
-            Ok(Some(format!("{error}; {}", without_rules(wanted.full_tunnel.is_some(), wanted.mss_clamp))))
-        }
-        Err(error) => Err(failed(error)),
+    let applied = firewall::apply(&rules(interface, wanted, firewall::RECOGNISES));
+    applied.map_or_else(|error| lack(error, wanted, present).map(Some), |()| Ok(None))
+}
+
+/// Returns what a tunnel lacks without its rules, or the error if it does not work without.
+fn lack(error: FirewallError, wanted: &Firewall, present: &Contents) -> Result<String, HostError> {
+    // Rules that were set before are there, and are still to be removed.
+    let hangs = matches!(error, FirewallError::Timeout { .. }) && *present == Contents::default();
+    if wanted.kill_switch == KillSwitch::Off && (error.is_lack() || hangs) {
+        return Ok(format!("{error}; {}", without_rules(wanted.full_tunnel.is_some(), wanted.mss_clamp)));
     }
+    Err(failed(error))
 }
 
 /// Says what a tunnel lacks without its firewall rules: those of a full tunnel, and the clamp of segments.
@@ -219,5 +225,15 @@ mod tests {
         assert_eq!(own(Recognises::Marks), OwnPackets::Marked(mark.unwrap()));
         assert_eq!(own(Recognises::Endpoints), OwnPackets::To(endpoints));
         assert_eq!(own(Recognises::Programs), OwnPackets::Program);
+    }
+
+    #[test]
+    fn a_tunnel_comes_up_without_the_rules_of_a_program_that_hangs() {
+        let hangs = || FirewallError::Timeout { action: "set the rules".to_owned(), program: "nft" };
+        let wanted = Firewall { mss_clamp: true, ..Firewall::default() };
+        let said = lack(hangs(), &wanted, &Contents::default()).unwrap();
+        assert!(said.contains("nft did not end in time") && said.contains("MssClamp"), "{said}");
+        let wanted = Firewall { kill_switch: KillSwitch::On, ..wanted };
+        assert!(lack(hangs(), &wanted, &Contents::default()).is_err());
     }
 }
