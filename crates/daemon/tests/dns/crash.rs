@@ -134,7 +134,6 @@ fn a_file_whose_backup_is_lost_keeps_its_servers_and_loses_its_mark_and_that_is_
         assert_eq!(machine.leftovers(), [""; 0]);
     };
     let lose = |machine: &Machine| std::fs::remove_dir_all(machine.path("state")).unwrap();
-    let wanted = settings(&["10.0.0.1"], &["corp.example"], &[]);
     // After a crash, by any start and by the recorded undo.
     let machine = Machine::with_file();
     killed(&machine, "wg0");
@@ -147,7 +146,16 @@ fn a_file_whose_backup_is_lost_keeps_its_servers_and_loses_its_mark_and_that_is_
     let undo = |machine: &Machine| machine.system().undo_recorded(&name("wg0"), &record);
     lost(&machine, undo(&machine).map_err(|error| error.to_string()));
     undo(&machine).unwrap();
-    // At the end of the daemon, also if it has set its servers again meanwhile.
+}
+
+#[test]
+fn a_daemon_that_lives_makes_a_removed_backup_again() {
+    let lose = |machine: &Machine| std::fs::remove_dir_all(machine.path("state")).unwrap();
+    let wanted = settings(&["10.0.0.1"], &["corp.example"], &[]);
+    let is_as_before = |machine: &Machine| {
+        assert_eq!((machine.text().as_str(), machine.leftovers()), (BEFORE, Vec::new()));
+    };
+    // At its end, also if it has set its servers again meanwhile.
     for is_set_again in [false, true] {
         let machine = Machine::with_file();
         let apply = || machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap();
@@ -156,8 +164,8 @@ fn a_file_whose_backup_is_lost_keeps_its_servers_and_loses_its_mark_and_that_is_
         if is_set_again {
             applied = apply();
         }
-        lost(&machine, applied.undo().map_err(|error| error.to_string()));
         applied.undo().unwrap();
+        is_as_before(&machine);
     }
     // Another program has written the file since.
     let machine = Machine::with_file();
@@ -168,5 +176,5 @@ fn a_file_whose_backup_is_lost_keeps_its_servers_and_loses_its_mark_and_that_is_
     std::fs::write(machine.resolv_conf(), BEFORE).unwrap();
     drop(apply());
     applied.undo().unwrap();
-    assert_eq!((machine.text().as_str(), machine.leftovers()), (BEFORE, Vec::new()));
+    is_as_before(&machine);
 }

@@ -575,9 +575,21 @@ fn down_repairs_the_file_also_when_the_record_is_gone() {
 }
 
 #[test]
-fn down_fails_and_names_the_servers_that_stay_where_the_former_content_is_lost() {
+fn down_restores_a_former_content_that_another_program_has_removed() {
     with_name_servers(|directory, _daemon| {
         until("the name server is set", is_ours);
+        fs::remove_dir_all("/var/lib/weft").unwrap();
+        let output = weft(directory).args(["down", NAME]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(!resolv_conf().contains("10.77.0.2") && resolv_conf().contains("nameserver"));
+    });
+}
+
+#[test]
+fn down_fails_and_names_the_servers_that_stay_where_the_former_content_is_lost() {
+    with_name_servers(|directory, daemon| {
+        until("the name server is set", is_ours);
+        daemon.crash();
         fs::remove_dir_all("/var/lib/weft").unwrap();
         let output = weft(directory).args(["down", NAME]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

@@ -5,11 +5,13 @@
 //! separate files, which are written before /etc/resolv.conf: after a crash at any point the next call finds
 //! out what is left to be done. They belong to one file: another mount namespace may have another one.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,6 +41,10 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// that stays empty.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 const SETTLE_LOOKS: usize = 25;
+/// What was there before the first layer of a file that has one of this process, by the path where it is
+/// kept: another program may remove that.
+static FORMER: Mutex<BTreeMap<PathBuf, FileState>> = Mutex::new(BTreeMap::new());
+
 /// The lock file is empty.
 const LOCK_BYTES: u64 = 0;
 
@@ -145,13 +151,30 @@ pub(super) fn replaced(places: &Places, interface: &str) -> Result<Option<String
     }
     // Another process of weft may be about to write it.
     let _lock = lock(places)?;
-    Ok(if is_as_written(&file, interface)? { None } else { Some(file.read()?.beginning()) })
+    if is_as_written(&file, interface)? {
+        return Ok(None);
+    }
+    let present = file.read()?;
+    let is_stateless = present.is_marked() && Layers::load(&file)?.is_none();
+    let by = || format!("weft's own file without its state in {}", places.state.display());
+    Ok(Some(if is_stateless { by() } else { present.beginning() }))
+}
+
+fn former() -> MutexGuard<'static, BTreeMap<PathBuf, FileState>> {
+    FORMER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_as_written(file: &ResolvConf<'_>, interface: &str) -> Result<bool, DnsError> {
     let Some(layers) = Layers::load(file)?.filter(|layers| layers.has(interface)) else { return Ok(false) };
-    let composed = text::compose(&file.backup(), &file.read_backup()?, &layers);
-    Ok(file.read()?.content() == composed.content())
+    let (backup, original) = (file.backup(), file.read_backup()?);
+    let composed = text::compose(&backup, &original, &layers);
+    let is_same = file.read()?.content() == composed.content();
+    let is_whole = !layers.is_original_lost && layers.had_original == (original != FileState::Missing);
+    if is_same && is_whole {
+        // Another process may have kept another content.
+        former().insert(backup, original);
+    }
+    Ok(is_same)
 }
 
 /// Returns the first line of a file, by which programs say who wrote it.
@@ -240,7 +263,12 @@ fn update(
     }
     file.make_state()?;
     let backup = file.backup();
-    if has_ours && is_lost {
+    let kept = former().get(&backup).cloned().filter(|_| is_lost);
+    if has_ours && let Some(original) = kept {
+        put(&backup, &original)?;
+        layers.had_original = original != FileState::Missing;
+        layers.is_original_lost = false;
+    } else if has_ours && is_lost {
         tracing::warn!(
             "{} is weft's, but the content before it is not in {}: keeping its DNS servers",
             places.resolv_conf.display(),
@@ -264,6 +292,7 @@ fn update(
     if layers.is_empty() {
         file.put(&original)?;
         file.clear_state()?;
+        former().remove(&backup);
         if layers.is_original_lost {
             return Err(DnsError::Lost {
                 path: places.resolv_conf.clone(),
@@ -279,7 +308,11 @@ fn update(
         // The layers are restored. If that fails too, the next call finds an unmarked file and clears up.
         let _ = if had_state { before.save(file) } else { file.clear_state() };
     }
-    written.map(|()| dropped)
+    written?;
+    if !layers.is_original_lost {
+        former().insert(backup, original);
+    }
+    Ok(dropped)
 }
 
 /// Returns what another program has written, once it has written all of it: one that writes in place empties
@@ -353,6 +386,29 @@ fn lock(places: &Places) -> Result<File, DnsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_another_program_removes_is_made_again_while_this_process_lives() {
+        let directory = tempfile::tempdir().unwrap();
+        let (resolv_conf, state) = (directory.path().join("resolv.conf"), directory.path().join("state"));
+        let before = "nameserver 192.0.2.1\nsearch lan.example\n";
+        std::fs::write(&resolv_conf, before).unwrap();
+        let places = Places { resolv_conf, state, ..Places::default() };
+        let settings = Dns { servers: vec!["10.9.0.1".parse().unwrap()], ..Dns::default() };
+        for is_set_again in [false, true] {
+            add(&places, "wg0", &settings).unwrap();
+            assert_eq!(replaced(&places, "wg0").unwrap(), None);
+            std::fs::remove_dir_all(&places.state).unwrap();
+            let by = replaced(&places, "wg0").unwrap().unwrap();
+            assert!(by.starts_with("weft's own file without its state"), "{by}");
+            if is_set_again {
+                add(&places, "wg0", &settings).unwrap();
+                assert_eq!(replaced(&places, "wg0").unwrap(), None);
+            }
+            remove(&places, "wg0").unwrap();
+            assert_eq!(std::fs::read_to_string(&places.resolv_conf).unwrap(), before);
+        }
+    }
 
     #[test]
     fn a_file_that_is_being_written_is_read_when_it_is_whole() {

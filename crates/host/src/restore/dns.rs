@@ -78,7 +78,7 @@ pub(crate) fn dns_past(resolver: &System, interface: &InterfaceName, record: &Re
     match resolver.look(interface, record) {
         Ok(Seen::InForce) => None,
         Ok(Seen::Replaced(by)) => {
-            Some(DnsPast::Lost(format!("another program has replaced DNS: there is {by}")))
+            Some(DnsPast::Lost(format!("another program has undone DNS: there is {by}")))
         }
         Ok(Seen::Overruled(overruled)) => Some(DnsPast::Overruled(overruled)),
         // An ordinary user may not see it.
@@ -158,9 +158,9 @@ impl Host {
         let record = self.kernel.dns.clone();
         let seen = record.map(|record| self.kernel.resolver.look(&self.plan.interface, &record));
         let useless = match (done, seen) {
-            (Err(error), _) => Some(format!("another program has replaced DNS: there is {by}; {error}")),
+            (Err(error), _) => Some(format!("another program has undone DNS: there is {by}; {error}")),
             (Ok(_), Some(Ok(Seen::Replaced(by)))) => Some(format!(
-                "another program has replaced DNS: there is {by}, and it has no effect to set it again"
+                "another program has undone DNS: there is {by}, and it has no effect to set it again"
             )),
             (Ok(_), _) => None,
         };
@@ -174,7 +174,7 @@ impl Host {
             self.dns_watch.past = None;
         }
         let interface = &self.plan.interface;
-        tracing::warn!(%interface, "another program had replaced DNS: there was {by}; done again: {}", step.doing(interface));
+        tracing::warn!(%interface, "another program had undone DNS: there was {by}; done again: {}", step.doing(interface));
         // The method may be another one.
         if let Err(error) = self.write_what_is_in_force() {
             tracing::warn!("{error}");
