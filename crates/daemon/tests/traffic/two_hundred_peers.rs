@@ -37,9 +37,9 @@ fn inner(number: u16) -> Ipv4Addr {
 
 impl Peer {
     /// Call it in the namespace of the peers.
-    fn new(number: u16, key: PrivateKey, gateway: SocketAddr, gateway_key: PublicKey) -> Self {
+    fn new(number: u16, key: &PrivateKey, gateway: SocketAddr, gateway_key: PublicKey) -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        let client = Client::over(socket, gateway, inner(number), &key, gateway_key).unwrap();
+        let client = Client::over(socket, gateway, inner(number), key, gateway_key).unwrap();
         let IpAddr::V4(destination) = End::A.inner(Family::V4) else { panic!("an IPv4 address") };
         let flow = Flow {
             source: (inner(number), 1024 + number),
@@ -117,7 +117,7 @@ fn two_hundred_peers_keep_two_packet_threads_busy_and_lose_nothing() {
     let (address, key) = (SocketAddr::new(End::A.outer(Family::V4), PORT), conf.private_key.public_key());
     let mut peers: Vec<Peer> = ends
         .b
-        .run(|| (0..PEERS).zip(keys).map(|(number, own)| Peer::new(number, own, address, key)).collect());
+        .run(|| (0..PEERS).zip(keys).map(|(number, own)| Peer::new(number, &own, address, key)).collect());
     let echo_sockets = ECHOES.map(|port| {
         let socket = ends.a.run(|| UdpSocket::bind((End::A.inner(Family::V4), port))).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
