@@ -343,12 +343,13 @@ fn servers_for_some_domains_only_are_more_than_a_file_can_say() {
 fn a_former_content_that_is_gone_is_told_at_the_end_and_not_taken_for_no_file() {
     for gone in [&["resolv.conf.before"][..], &["resolv.conf.before", "layers.json"]] {
         let machine = Machine::with_file();
-        let wanted = settings(&["10.0.0.1"], &[], &[]);
-        let mut applied = machine.system().apply(Method::File, &link("wg0", 7), &wanted).unwrap();
+        // A daemon that lives makes it again.
+        let record = killed(&machine, "wg0");
         for file in gone {
             fs::remove_file(machine.backup().with_file_name(file)).unwrap();
         }
-        let error = applied.undo().unwrap_err().to_string();
+        let undone = machine.system().undo_recorded(&"wg0".parse().unwrap(), &record);
+        let error = undone.unwrap_err().to_string();
         assert!(error.contains("10.0.0.1"), "without {gone:?}: {error}");
         assert_eq!((machine.servers(), machine.leftovers()), (vec!["10.0.0.1".to_owned()], Vec::new()));
     }
