@@ -31,9 +31,8 @@ Exit codes:
   0   all went well
   1   something failed
   2   the command line is wrong
-  73  the interface is up already (up, run)
   77  a permission is missing (root, CAP_NET_ADMIN, or to read the file)
-  78  the configuration is wrong";
+  78  the configuration is wrong, or the interface is up already (up, run)";
 
 /// The arguments of `weft check`.
 #[derive(Clone, Debug, Args)]
@@ -47,7 +46,7 @@ Exit codes:
   1   the file is right, and something on this machine prevents its start now
   2   the command line is wrong
   77  the file may not be read
-  78  the configuration is wrong"))]
+  78  the configuration is wrong, or the interface is up already (up, run)"))]
 pub struct CheckArgs {
     /// A wg-quick configuration file of any name, `-` for standard input, or a name: for the file that the
     /// running interface was brought up from, else /etc/wireguard/NAME.conf.

@@ -18,11 +18,10 @@ pub enum Code {
     Failure = 1,
     /// The command line is wrong.
     Usage = 2,
-    /// The interface is up already (sysexits.h: EX_CANTCREAT).
-    IsUp = 73,
     /// A permission is missing (sysexits.h: EX_NOPERM).
     Permission = 77,
-    /// The configuration is wrong (sysexits.h: EX_CONFIG).
+    /// The configuration is wrong (sysexits.h: EX_CONFIG), or its interface is up already: another start of it
+    /// fails in the same way.
     Configuration = 78,
 }
 

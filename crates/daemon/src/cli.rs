@@ -162,7 +162,7 @@ pub struct UpArgs {
     /// The name of the interface, in place of that of the file.
     #[arg(long, value_name = "NAME")]
     pub name: Option<InterfaceName>,
-    /// End with 0 instead of the exit codes 2, 73, 77 and 78, with which another start would fail again:
+    /// End with 0 instead of the exit codes 2, 77 and 78, with which another start would fail again:
     /// launchd starts a service again after every other code.
     #[arg(long, hide = true, conflicts_with = "daemon")]
     pub launchd: bool,

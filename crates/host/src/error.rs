@@ -171,7 +171,7 @@ impl HostError {
     /// Returns the exit code for this error.
     pub fn exit_code(&self) -> exit::Code {
         match self {
-            Self::Running { .. } => exit::Code::IsUp,
+            Self::Running { .. } => exit::Code::Configuration,
             Self::Routes(error) => error.exit_code(),
             Self::Outside(error) => error.code(),
             Self::Sysctl { error, .. } | Self::Signal { error, .. } | Self::State { error, .. }

@@ -29,7 +29,7 @@ fn hint(error: &io::Error) -> &'static str {
 /// Returns the exit code of a command for that of the service that it started.
 #[cfg(any(windows, all(test, target_os = "linux")))]
 fn code_of(status: u32) -> Code {
-    [Code::Usage, Code::IsUp, Code::Permission, Code::Configuration]
+    [Code::Usage, Code::Permission, Code::Configuration]
         .into_iter()
         .find(|code| *code as u32 == status)
         .unwrap_or(Code::Failure)

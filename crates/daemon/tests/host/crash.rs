@@ -92,7 +92,7 @@ fn down_ends_a_daemon_and_waits_until_it_is_gone() {
     let file = network.file("weft0.conf", &full_tunnel(""));
     let mut daemon = network.up(&file);
     let second = network.run(&["up", file.to_str().unwrap()]);
-    assert_eq!(second.code, Some(73), "{second:?}");
+    assert_eq!(second.code, Some(78), "{second:?}");
     let says = format!("interface weft0 is up already (weft runs as process {})", daemon.pid());
     assert!(second.stderr.contains(&says), "{second:?}");
     let ended = network.run(&["down", file.to_str().unwrap()]);
@@ -316,7 +316,7 @@ fn what_runs_after_a_service_leaves_a_daemon_that_was_started_by_hand_alone() {
     let daemon = network.up(&file);
     let with_daemon = network.picture();
     let service = network.run(&["up", file.to_str().unwrap()]);
-    assert_eq!(service.code, Some(73), "{service:?}");
+    assert_eq!(service.code, Some(78), "{service:?}");
     let after = network.run(&["down", "--keep-kill-switch", "weft0"]);
     assert_eq!(after.code, Some(0), "{after:?}");
     assert!(after.stderr.contains(&format!("process {}", daemon.pid())), "{after:?}");

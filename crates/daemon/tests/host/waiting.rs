@@ -107,7 +107,7 @@ chmod 600 "$HERE/weft1.conf"
 up; echo $?; cat "$HERE/log"; weft down weft1 2> /dev/null; echo $?; cat "$HERE/answers" "$HERE/said"
 "#;
     let Some(weft) = weft("PostUp = weft up -d \"$HERE/weft1.conf\"", script) else { return };
-    let expected = "0\nreload weft0.conf: 1\ndown weft0: 1\nup -d weft0.conf: 73\n0\n";
+    let expected = "0\nreload weft0.conf: 1\ndown weft0: 1\nup -d weft0.conf: 78\n0\n";
     assert!(weft.stdout.starts_with(expected), "{}", weft.stdout);
     for reason in ["is not up yet", "cannot take weft0 down", "is up already"] {
         assert!(weft.stdout.contains(reason), "{}", weft.stdout);

@@ -145,8 +145,8 @@ fn of_two_starts_at_once_one_is_refused_and_names_the_other() {
         });
         let mut both = [a, b];
         let codes = both.each_mut().map(|daemon| daemon.wait().code().unwrap());
-        assert_eq!(codes.iter().sum::<i32>(), 73, "{codes:?}: {}\n{}", both[0].log(), both[1].log());
-        let refused = both[usize::from(codes[1] == 73)].log();
+        assert_eq!(codes.iter().sum::<i32>(), 78, "{codes:?}: {}\n{}", both[0].log(), both[1].log());
+        let refused = both[usize::from(codes[1] == 78)].log();
         let pid = daemon_of(&machine, NAME).unwrap();
         let told = format!("is up already (weft runs as process {pid})");
         assert!(refused.contains(&told), "{pid}: {refused}");
@@ -174,7 +174,7 @@ fn a_service_of_another_user_says_at_once_that_root_runs_the_interface() {
                   --inh-caps=+net_admin --ambient-caps=+net_admin weft \"$@\"";
     let refused = start("unshare", &["--mount", "sh", "-c", hidden, "sh"]);
     let log = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(73), "{log}");
+    assert_eq!(refused.status.code(), Some(78), "{log}");
     assert!(log.contains(&format!("is up already (weft runs as process {pid})")), "{log}");
     assert!(!log.contains("still in force"), "{log}");
     // Its ExecStopPost=.

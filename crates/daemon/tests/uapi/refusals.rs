@@ -41,7 +41,7 @@ fn a_second_daemon_leaves_the_first_alone() {
     let daemon = Daemon::start(&machine);
     let output = machine.output("weft", &[NAME]);
     let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(73), "{error}");
+    assert_eq!(output.status.code(), Some(78), "{error}");
     let says = format!("interface wg0 is up already (weft runs as process {})", daemon.pid());
     assert!(error.contains(&says), "{error}");
     assert!(daemon.is_running());
