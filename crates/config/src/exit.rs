@@ -20,7 +20,7 @@ pub enum Code {
     Usage = 2,
     /// A permission is missing (sysexits.h: EX_NOPERM).
     Permission = 77,
-    /// The configuration is wrong (sysexits.h: EX_CONFIG), or its interface is up already: another start of it
+    /// The configuration is wrong (sysexits.h: EX_CONFIG), or its interface is up already: another start
     /// fails in the same way.
     Configuration = 78,
 }
