@@ -346,7 +346,7 @@ fn ipv6_that_is_switched_off_for_new_interfaces_is_told_with_settings_that_exist
     let path = file.to_str().unwrap();
     let before = machine.network.picture();
     let start = machine.said(&["up", path]);
-    assert_eq!(start.code, Some(1), "{start:?}");
+    assert_eq!(start.code, Some(78), "{start:?}");
     let doctor = machine.said(&["doctor", path]);
     for (told, key) in [(start.stderr, "AllowedIPs"), (doctor.stdout, "AllowedIPs")] {
         assert!(told.contains("net.ipv6.conf.default.disable_ipv6") && told.contains(key), "{told}");
