@@ -155,7 +155,7 @@ impl Site {
         self.gateway = spawn(&mut self.manager, &self.networks.inside, &self.words)?;
         self.wait_until_ready(interrupt)?;
         let log = self.gateway.log();
-        ensure!(log.contains("going on with the interface"), "the daemon does not go on:\n{log}");
+        ensure!(log.contains("continuing with the interface"), "the daemon does not go on:\n{log}");
         Ok(())
     }
 

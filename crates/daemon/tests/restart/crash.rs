@@ -41,7 +41,7 @@ fn a_crash_without_a_clean_up_is_gone_on_from_as_well() {
     world.signal(Signal::SIGKILL);
     world.wait();
     world.start();
-    assert!(world.log().contains("going on with the interface"), "{}", world.log());
+    assert!(world.log().contains("continuing with the interface"), "{}", world.log());
     stream.end();
     assert_eq!(world.picture(), before);
     initiations.assert_one();

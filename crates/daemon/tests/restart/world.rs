@@ -319,7 +319,7 @@ impl World {
     pub(crate) fn restart(&mut self) {
         self.stop_for_restart();
         self.start();
-        assert!(self.log().contains("going on with the interface"), "{}", self.log());
+        assert!(self.log().contains("continuing with the interface"), "{}", self.log());
     }
 
     /// `weft status` of the service.

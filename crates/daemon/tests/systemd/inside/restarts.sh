@@ -44,7 +44,7 @@ a_restart_under_load_ends_no_connection() {
     end_stream restart
     # Something was sent after the restart, and not for the first time after 15 s.
     jq -e '.intervals[-1].sum.bytes + .intervals[-2].sum.bytes > 0' /tmp/s/stream.json >/dev/null
-    journal_has weft@wg0 "going on with the interface"
+    journal_has weft@wg0 "continuing with the interface"
     silent=$(jq '[.intervals[] | select(.sum.bytes == 0)] | length' /tmp/s/stream.json)
     echo "restart $took, of 6 s $silent tenths of a second without a byte"
     wg set wg0 peer "$(cat /tmp/s/third.pub)" remove
