@@ -24,6 +24,7 @@ use weft_ipc::Place;
 use crate::access::Users;
 use crate::destination::Destination;
 use crate::gone::LINGER;
+use crate::moves::Moves;
 use crate::proxy::Proxy;
 use crate::reach::ReachError;
 use crate::relay::relay;
@@ -228,6 +229,7 @@ impl Client {
         drop(request);
         self.place.begin_serving();
         let remote = self.proxy.reach.connect(&destination).await?;
+        let remote = Moves::of_remote(remote, &self.place);
         *lock(&self.connected) = Some(remote);
         Ok(Response::new(text(String::new())))
     }
@@ -260,6 +262,7 @@ impl Client {
             }
         }
         let remote = self.proxy.reach.connect(&destination).await?;
+        let remote = Moves::of_remote(remote, &self.place);
         let buffers = Buffers::take(&self.proxy.heads, MAX_HEAD);
         let mut server = Upstream::open(destination, remote, buffers).await?;
         server.count_for(&mut request);

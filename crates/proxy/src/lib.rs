@@ -17,6 +17,7 @@ mod guesses;
 mod http;
 mod machine;
 mod mapping;
+mod moves;
 mod owner;
 #[cfg(test)]
 mod pipe;

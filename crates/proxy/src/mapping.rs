@@ -1,7 +1,7 @@
 //! UDP mappings: which addresses exchange datagrams, and since when they have not.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,11 @@ use crate::budget::{Account, Charge};
 pub(crate) const MAPPING_TIMEOUT: Duration = Duration::from_secs(120);
 /// Mappings of a client.
 pub(crate) const MAPPINGS: usize = 1024;
+/// A host has a new source of a forward each time this has passed; 2048 at once if it had none for as long.
+const NEW_SOURCE: Duration = Duration::from_millis(10);
+const BURST: Duration = Duration::from_millis(10 * 2048);
+/// Hosts that are remembered for that. An attacker with more addresses has more sources.
+const HOSTS: usize = 8192;
 
 /// What a mapping is about and when it was last used.
 #[derive(Debug)]
@@ -73,44 +78,129 @@ impl Peers {
 }
 
 /// The sources of a forward. None of their addresses has more than [`MAPPINGS`].
+///
+/// What gives way to a new source is found without a search: else a flood of them would cost the thread its
+/// time. The orders have a time at which each mapping was used. It may have been used again: that is looked
+/// at when its turn has come.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     last_used: LastUsed<SocketAddr>,
-    /// How many sources each address has.
-    addresses: HashMap<IpAddr, usize>,
-    /// How many all addresses have that one host may have.
-    hosts: HashMap<Source, usize>,
+    /// The time by which each is in the orders.
+    ordered: HashMap<SocketAddr, Instant>,
+    /// All that one host may have.
+    hosts: HashMap<Source, OfHost>,
+    /// By what they have; the last one gives way.
+    order: BTreeSet<(usize, Rank)>,
+    /// Until when the new sources of each host would take with [`NEW_SOURCE`] between them.
+    busy: HashMap<Source, Instant>,
+}
+
+/// How many sources an address has, when one was used that was not for longest, and the address.
+type Rank = (usize, Reverse<Instant>, IpAddr);
+
+#[derive(Debug, Default)]
+struct OfHost {
+    count: usize,
+    addresses: HashMap<IpAddr, BTreeSet<(Instant, SocketAddr)>>,
+    /// The address that gives way last.
+    order: BTreeSet<Rank>,
+}
+
+impl OfHost {
+    fn rank(&self) -> Option<(usize, Rank)> {
+        Some((self.count, *self.order.last()?))
+    }
+
+    fn rank_of(&self, address: IpAddr) -> Option<Rank> {
+        let sources = self.addresses.get(&address)?;
+        Some((sources.len(), Reverse(sources.first()?.0), address))
+    }
 }
 
 impl Sources {
+    /// Reports whether a source that has no mapping may have one now, and counts it for its host.
+    pub(crate) fn admit(&mut self, source: SocketAddr) -> bool {
+        let now = Instant::now();
+        if self.busy.len() >= HOSTS {
+            self.busy.clear();
+        }
+        let busy = self.busy.entry(source.ip().into()).or_insert(now);
+        let next = now.max(*busy) + NEW_SOURCE;
+        let is_admitted = next <= now + BURST;
+        if is_admitted {
+            *busy = next;
+        }
+        is_admitted
+    }
+
     /// Records that something came from a source that has a mapping, or gets one now. Returns the source of
     /// the same address that gave way, if it had too many.
     pub(crate) fn insert(&mut self, source: SocketAddr) -> Option<SocketAddr> {
-        if self.last_used.0.insert(source, Instant::now()).is_some() {
+        let now = Instant::now();
+        if let Some(used) = self.last_used.0.get_mut(&source) {
+            *used = now;
             return None;
         }
-        *self.hosts.entry(source.ip().into()).or_default() += 1;
-        let count = self.addresses.entry(source.ip()).or_default();
-        *count += 1;
-        if *count <= MAPPINGS {
-            return None;
-        }
-        let oldest = self.last_used.oldest(|other| other.ip() == source.ip() && *other != source)?;
-        self.remove(oldest);
-        Some(oldest)
+        let address = source.ip();
+        let is_full = self.of(address).is_some_and(|sources| sources.len() >= MAPPINGS);
+        let oldest = if is_full { self.remove_oldest(|_| Some(address)) } else { None };
+        self.last_used.0.insert(source, now);
+        self.reorder(source, Some(now));
+        oldest
     }
 
     /// Removes the source that was not used for longest, among those of the host that has most, and of the
     /// address that has most there: one host takes no place from the others.
     pub(crate) fn give_way(&mut self) -> Option<SocketAddr> {
-        let used = self.last_used.0.iter();
-        let (oldest, _) = used.max_by_key(|(source, used)| {
-            let address = source.ip();
-            (self.hosts.get(&address.into()), self.addresses.get(&address), Reverse(**used))
-        })?;
-        let oldest = *oldest;
-        self.remove(oldest);
-        Some(oldest)
+        self.remove_oldest(|sources| sources.order.last().map(|(_, (_, _, address))| *address))
+    }
+
+    fn of(&self, address: IpAddr) -> Option<&BTreeSet<(Instant, SocketAddr)>> {
+        self.hosts.get(&address.into())?.addresses.get(&address)
+    }
+
+    /// Removes the source of an address that was not used for longest.
+    fn remove_oldest(&mut self, address: impl Fn(&Self) -> Option<IpAddr>) -> Option<SocketAddr> {
+        loop {
+            let (ordered, source) = *self.of(address(self)?)?.first()?;
+            let used = *self.last_used.0.get(&source)?;
+            if used == ordered {
+                self.remove(source);
+                return Some(source);
+            }
+            // Once for each use at most.
+            self.reorder(source, Some(used));
+        }
+    }
+
+    /// Changes the time by which a source is in the orders; `None`: it ends.
+    fn reorder(&mut self, source: SocketAddr, time: Option<Instant>) {
+        let address = source.ip();
+        let host = self.hosts.entry(address.into()).or_default();
+        if let Some(rank) = host.rank() {
+            self.order.remove(&rank);
+        }
+        if let Some(rank) = host.rank_of(address) {
+            host.order.remove(&rank);
+        }
+        let sources = host.addresses.entry(address).or_default();
+        if let Some(before) = self.ordered.remove(&source) {
+            sources.remove(&(before, source));
+            host.count -= 1;
+        }
+        if let Some(time) = time {
+            self.ordered.insert(source, time);
+            sources.insert((time, source));
+            host.count += 1;
+        }
+        match host.rank_of(address) {
+            Some(rank) => drop(host.order.insert(rank)),
+            None => drop(host.addresses.remove(&address)),
+        }
+        match host.rank() {
+            Some(rank) => drop(self.order.insert(rank)),
+            None => drop(self.hosts.remove(&address.into())),
+        }
     }
 
     /// Records that something is sent to a source. Reports whether it may.
@@ -120,26 +210,20 @@ impl Sources {
 
     pub(crate) fn remove(&mut self, source: SocketAddr) {
         if self.last_used.0.remove(&source).is_some() {
-            Self::forget(&mut self.addresses, &source.ip());
-            Self::forget(&mut self.hosts, &source.ip().into());
+            self.reorder(source, None);
         }
     }
 
     /// Removes the sources that have expired, and calls `ended` with each.
     pub(crate) fn expire(&mut self, mut ended: impl FnMut(SocketAddr)) {
-        self.last_used.expire(|source| {
-            Self::forget(&mut self.addresses, &source.ip());
-            Self::forget(&mut self.hosts, &source.ip().into());
+        let mut expired = Vec::new();
+        self.last_used.expire(|source| expired.push(source));
+        for source in expired {
+            self.reorder(source, None);
             ended(source);
-        });
-    }
-
-    fn forget<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, usize>, key: &K) {
-        let Some(count) = counts.get_mut(key) else { return };
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(key);
         }
+        let now = Instant::now();
+        self.busy.retain(|_, until| *until > now);
     }
 }
 
@@ -246,11 +330,11 @@ mod tests {
         }
         let last: Vec<_> = std::iter::from_fn(|| sources.give_way()).collect();
         assert_eq!(last.len(), 4, "{last:?}");
-        assert!(sources.addresses.is_empty());
+        assert!(sources.hosts.is_empty() && sources.order.is_empty() && sources.ordered.is_empty());
         sources.insert(at(1, 1));
         tokio::time::advance(MAPPING_TIMEOUT).await;
         sources.expire(|ended| assert_eq!(ended, at(1, 1)));
-        assert!(sources.addresses.is_empty() && sources.last_used.0.is_empty());
+        assert!(sources.hosts.is_empty() && sources.last_used.0.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -269,5 +353,42 @@ mod tests {
             }
         }
         assert_eq!((sources.hosts.len(), sources.give_way()), (3, Some(honest)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_was_used_again_does_not_give_way_for_what_it_was_before() {
+        let mut sources = Sources::default();
+        let at: Vec<SocketAddr> = (1..=6).map(|host| ([192, 0, 2, host], 1).into()).collect();
+        for source in &at {
+            sources.insert(*source);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert!(sources.refresh(at[0]) && sources.insert(at[2]).is_none());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(sources.refresh(at[1]));
+        let order: Vec<_> = std::iter::from_fn(|| sources.give_way()).collect();
+        let of_others = [at[3], at[4], at[5]];
+        assert_eq!((&order[..3], order.last(), order.len()), (&of_others[..], Some(&at[1]), 6));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_has_many_new_sources_at_once_and_then_a_hundred_new_ones_a_second() {
+        let mut sources = Sources::default();
+        let mut admitted = |host: u8, count: u16| {
+            (0..count).filter(|port| sources.admit(([127, 0, 0, host], *port).into())).count()
+        };
+        assert_eq!(admitted(1, 10_000), 2048);
+        assert_eq!(admitted(2, 10_000), 0, "it is the same host");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(admitted(1, 10_000), 100);
+        let mut other = (0..5).map(|port| sources.admit(([192, 0, 2, 1], port).into()));
+        assert!(other.all(|is_admitted| is_admitted));
+        tokio::time::advance(BURST).await;
+        sources.expire(|_| ());
+        assert!(sources.busy.is_empty());
+        for host in 0..=2 * HOSTS as u32 {
+            assert!(sources.admit((std::net::Ipv4Addr::from(host << 8), 1).into()));
+        }
+        assert!(sources.busy.len() <= HOSTS);
     }
 }

@@ -81,16 +81,19 @@ pub(crate) struct Carried {
 /// already.
 ///
 /// The end of one direction is passed on while the other one continues, unless the client has gone. A reset
-/// is passed on as a reset: the other end must not take what it got for all that there was.
+/// is passed on as a reset, and so is the end of a relay that is dropped, for another client: the other end
+/// must not take what it got for all that there was, and the kernel need not keep what it has not taken.
 pub(crate) async fn relay(
-    mut client: Box<dyn Connection>,
-    mut remote: Box<dyn Connection>,
+    client: Box<dyn Connection>,
+    remote: Box<dyn Connection>,
     first: Vec<u8>,
     account: &Arc<Account>,
 ) -> (Carried, io::Result<()>) {
     let mut out = Direction { end: first.len(), buffer: first, ..Direction::default() };
     let mut back = Direction::default();
-    let mut watch = Watch::new(&*client);
+    let mut ends = Ends { client, remote, is_aborted: true };
+    let Ends { client, remote, .. } = &mut ends;
+    let mut watch = Watch::new(&**client);
     let result = poll_fn(|cx| {
         let carried = out.poll(cx, client.as_mut(), remote.as_mut(), account)?;
         let returned = back.poll(cx, remote.as_mut(), client.as_mut(), account)?;
@@ -98,15 +101,28 @@ pub(crate) async fn relay(
             return Poll::Ready(Ok(()));
         }
         let taken = carried.is_pending().then_some(out.bytes);
-        watch.poll(cx, taken, &*remote).map(|()| Err(io::ErrorKind::ConnectionAborted.into()))
+        watch.poll(cx, taken, &**remote).map(|()| Err(io::ErrorKind::ConnectionAborted.into()))
     })
     .await;
     let is_broken = [&out, &back].iter().any(|direction| direction.state == State::Broken);
-    if result.is_err() || is_broken {
-        client.abort();
-        remote.abort();
-    }
+    ends.is_aborted = result.is_err() || is_broken;
     (Carried { to_remote: out.bytes, to_client: back.bytes }, result)
+}
+
+/// Both ends of a relay, until it is dropped.
+struct Ends {
+    client: Box<dyn Connection>,
+    remote: Box<dyn Connection>,
+    is_aborted: bool,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if self.is_aborted {
+            self.client.abort();
+            self.remote.abort();
+        }
+    }
 }
 
 impl Direction {

@@ -20,6 +20,7 @@ use crate::address::{Forward, LocalAddress, Reverse, Transport, TunnelAddress};
 use crate::budget::Budget;
 use crate::destination::Destination;
 use crate::gone::unless_gone;
+use crate::moves::Moves;
 use crate::proxy::Proxy;
 use crate::reach::Reach;
 use crate::relay::relay;
@@ -377,9 +378,11 @@ impl Server {
     }
 }
 
-/// Serves a client. Whatever is done for it, it gives way to others once it has ended its side.
+/// Serves a client. Whatever is done for it, it gives way to others once it has ended its side, or nothing
+/// moves.
 async fn serve_client(client: Box<dyn Connection>, place: Arc<Place>, kind: Arc<Kind>, proxy: Arc<Proxy>) {
     let ended = client.ended();
+    let client = Moves::of_client(client, &place);
     let watch = async {
         ended.await;
         place.end();
@@ -402,7 +405,7 @@ async fn speak(client: Box<dyn Connection>, place: &Arc<Place>, kind: &Kind, pro
             if let Some(Err(error)) = &opened {
                 proxy.refusals.report("a client of a forward", error);
             }
-            forward(client, opened.and_then(Result::ok), proxy).await;
+            forward(client, opened.and_then(Result::ok), place, proxy).await;
         }
         Kind::Reverse(local, host) => {
             place.begin_serving();
@@ -416,14 +419,19 @@ async fn speak(client: Box<dyn Connection>, place: &Arc<Place>, kind: &Kind, pro
             if let Some(Err(error)) = &opened {
                 proxy.refusals.report("a client of a reverse forward", &format!("{local}: {error}"));
             }
-            forward(client, opened.and_then(Result::ok), proxy).await;
+            forward(client, opened.and_then(Result::ok), place, proxy).await;
         }
     }
 }
 
 /// Relays a client that asked for nothing: its socket says where it goes.
-async fn forward(client: Box<dyn Connection>, remote: Option<Box<dyn Connection>>, proxy: &Proxy) {
-    match remote {
+async fn forward(
+    client: Box<dyn Connection>,
+    remote: Option<Box<dyn Connection>>,
+    place: &Arc<Place>,
+    proxy: &Proxy,
+) {
+    match remote.map(|remote| Moves::of_remote(remote, place)) {
         Some(remote) => drop(relay(client, remote, Vec::new(), &proxy.relayed).await),
         // There is no other way to tell it.
         None => client.abort(),

@@ -1,6 +1,7 @@
 //! SOCKS5 (RFC 1928) with passwords (RFC 1929): CONNECT and UDP ASSOCIATE.
 
 use std::io;
+use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
@@ -8,6 +9,7 @@ use weft_ipc::Place;
 
 use crate::destination::Destination;
 use crate::gone::unless_gone;
+use crate::moves::Moves;
 use crate::proxy::Proxy;
 use crate::reach::ReachError;
 use crate::relay::relay;
@@ -18,7 +20,7 @@ mod associate;
 mod message;
 
 /// Serves a client until its connection or its association ends.
-pub(crate) async fn serve(mut client: Box<dyn Connection>, place: &Place, proxy: &Proxy) {
+pub(crate) async fn serve(mut client: Box<dyn Connection>, place: &Arc<Place>, proxy: &Proxy) {
     let request = message::handshake(&mut *client, proxy, place);
     let handshake = timeout(proxy.request_timeout, request).await.unwrap_or(Err(HandshakeError::Late));
     if handshake.is_ok() {
@@ -26,10 +28,10 @@ pub(crate) async fn serve(mut client: Box<dyn Connection>, place: &Place, proxy:
     }
     let served = match handshake {
         Ok((Command::Connect, host, port)) => match Destination::with_host(host, port) {
-            Ok(destination) => connect(client, proxy, &destination).await,
+            Ok(destination) => connect(client, place, proxy, &destination).await,
             Err(_) => refuse(client, Reply::GeneralFailure).await,
         },
-        Ok((Command::Associate, host, port)) => associate::serve(client, proxy, &host, port).await,
+        Ok((Command::Associate, host, port)) => associate::serve(client, place, proxy, &host, port).await,
         Err(error) => {
             match error {
                 HandshakeError::Late | HandshakeError::Io(_) => {
@@ -48,11 +50,17 @@ pub(crate) async fn serve(mut client: Box<dyn Connection>, place: &Place, proxy:
     }
 }
 
-async fn connect(mut client: Box<dyn Connection>, proxy: &Proxy, to: &Destination) -> io::Result<()> {
+async fn connect(
+    mut client: Box<dyn Connection>,
+    place: &Arc<Place>,
+    proxy: &Proxy,
+    to: &Destination,
+) -> io::Result<()> {
     let Some(opened) = unless_gone(client.ended(), proxy.reach.connect(to)).await else { return Ok(()) };
     match opened {
         Ok(remote) => {
             client.write_all(&Reply::Succeeded.with(remote.local_addr())).await?;
+            let remote = Moves::of_remote(remote, place);
             relay(client, remote, Vec::new(), &proxy.relayed).await.1
         }
         Err(error) => {

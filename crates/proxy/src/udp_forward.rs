@@ -131,6 +131,11 @@ pub(crate) async fn serve(
                     }
                 };
                 if !open.contains_key(&from) {
+                    if !mappings.used().admit(from) {
+                        let reason = format!("{} has too many new ones", from.ip());
+                        mappings.refusals.report("a source of datagrams", &reason);
+                        continue;
+                    }
                     let charge = make_room(&sockets, &mappings, &mut open);
                     let mapping = Arc::<Mapping>::default();
                     let task = tasks.spawn(carry(Arc::clone(&mappings), Arc::clone(&mapping), from));

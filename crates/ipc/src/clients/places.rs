@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -13,20 +14,30 @@ use super::Source;
 /// How long a client keeps its place without progress while it sends a request or receives an answer. A
 /// client that does not pause is done in milliseconds.
 const GRACE: Duration = Duration::from_millis(250);
-/// Clients that are not admitted give way before admitted ones while they have one place in this many. If
-/// they always did, admitted clients that do nothing would leave one place to all others.
+/// Clients that are not admitted give way before admitted ones, and before those that are served, while they
+/// have one place in this many. If they always did, clients that do nothing would leave one place to all
+/// others.
 const STRANGERS_SHARE: usize = 4;
+/// A served client may be asked for its place when nothing has moved ([`Place::moved`]) for this time,
+/// though the server has bytes for it or of it. It may have closed: behind bytes that are not read, its end
+/// does not arrive.
+const STUCK: Duration = Duration::from_secs(20);
+/// The same where neither end has sent anything.
+const IDLE: Duration = Duration::from_secs(60);
+/// How often that is looked at while a client waits for a place: it is told by no signal.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A fixed number of places for clients.
 ///
 /// When all are taken and another client connects, one client gives way: the client that the server has
 /// waited for longest, among those of the source with the most places, of the owner with the most. A client
-/// keeps its place while its request is served, unless it has ended its connection, or its half of it. Where
-/// clients have to be admitted, as by a password, those that are not give way before those that are, and what
-/// they send wins them no time.
+/// keeps its place while its request is served, unless it has ended its connection, or its half of it, or
+/// nothing has moved for a while. Where clients have to be admitted, as by a password, those that are not
+/// give way before those that are, and what they send wins them no time.
 #[derive(Debug)]
 pub struct Places {
     count: usize,
+    begin: Instant,
     taken: Mutex<Taken>,
     /// Signals that a place is free, or may be asked for.
     changed: Notify,
@@ -49,7 +60,16 @@ struct Client {
     turn: Turn,
     has_ended: bool,
     standing: Standing,
-    wanted: Arc<Notify>,
+    shared: Arc<Shared>,
+}
+
+/// What a client and its place share. The scan of all clients takes no lock for it.
+#[derive(Debug, Default)]
+struct Shared {
+    wanted: Notify,
+    /// When something moved last, in milliseconds since the places were made. 0: the server does not tell.
+    moved: AtomicU64,
+    has_bytes: AtomicBool,
 }
 
 /// What the server has found out about a client.
@@ -83,13 +103,13 @@ pub struct Place {
     places: Arc<Places>,
     number: u64,
     source: Source,
-    wanted: Arc<Notify>,
+    shared: Arc<Shared>,
 }
 
 impl Places {
     /// Creates `count` places, all free.
     pub fn new(count: usize) -> Arc<Self> {
-        Arc::new(Self { count, taken: Mutex::default(), changed: Notify::new() })
+        Arc::new(Self { count, begin: Instant::now(), taken: Mutex::default(), changed: Notify::new() })
     }
 
     /// Returns a place for a client that has sent nothing yet. If none is free, asks another client for its
@@ -115,22 +135,22 @@ impl Places {
         if taken.clients.len() < self.count {
             taken.is_awaited = false;
             taken.next += 1;
-            let (number, wanted) = (taken.next, Arc::<Notify>::default());
+            let (number, shared) = (taken.next, Arc::<Shared>::default());
             let client = Client {
                 owner: taken.counted(source.owner()),
                 source: taken.counted(source),
                 turn: Turn::Client { since: Instant::now(), grace: Duration::ZERO },
                 has_ended: false,
                 standing: Standing::Silent,
-                wanted: Arc::clone(&wanted),
+                shared: Arc::clone(&shared),
             };
             taken.clients.insert(number, client);
-            return Ok(Place { places: Arc::clone(self), number, source, wanted });
+            return Ok(Place { places: Arc::clone(self), number, source, shared });
         }
         if taken.clients.values().any(|client| client.turn == Turn::Asked) {
             return Err(None);
         }
-        let (longest, earliest) = taken.longest_awaited(Instant::now());
+        let (longest, earliest) = taken.longest_awaited(Instant::now(), self.begin);
         match longest.and_then(|number| taken.clients.get_mut(&number)) {
             Some(client) => {
                 client.ask();
@@ -199,16 +219,24 @@ impl Taken {
 
     /// Returns the client that gives way at `now`, and the earliest time at which any client may be asked. It
     /// looks at each client once, since every new client may need it.
-    fn longest_awaited(&self, now: Instant) -> (Option<u64>, Option<Instant>) {
+    fn longest_awaited(&self, now: Instant, begin: Instant) -> (Option<u64>, Option<Instant>) {
         let (mut all, mut of_strangers) = (Choice::default(), Choice::default());
         let mut strangers = 0;
         for (number, client) in &self.clients {
-            let is_stranger = client.standing != Standing::Admitted;
+            let is_stranger = client.standing != Standing::Admitted && client.turn != Turn::Server;
             strangers += usize::from(is_stranger);
-            let Turn::Client { since, grace } = client.turn else { continue };
-            all.consider(client, since, *number, since + grace, now);
+            let (since, is_asked_from) = match client.turn {
+                Turn::Client { since, grace } => (since, since + grace),
+                Turn::Server => match client.shared.still(begin) {
+                    Some((since, from)) if from <= now => (since, from),
+                    Some((since, from)) => (since, from.min(now + LOOK_AGAIN)),
+                    None => continue,
+                },
+                Turn::Asked => continue,
+            };
+            all.consider(client, since, *number, is_asked_from, now);
             if is_stranger {
-                of_strangers.consider(client, since, *number, since + grace, now);
+                of_strangers.consider(client, since, *number, is_asked_from, now);
             }
         }
         let strangers_first = strangers * STRANGERS_SHARE >= self.clients.len();
@@ -219,10 +247,19 @@ impl Taken {
     }
 }
 
+impl Shared {
+    /// Returns since when nothing has moved, and from when the place may be asked for if that lasts.
+    fn still(&self, begin: Instant) -> Option<(Instant, Instant)> {
+        let moved = Some(self.moved.load(Relaxed)).filter(|moved| *moved > 0)?;
+        let since = begin + Duration::from_millis(moved);
+        Some((since, since + if self.has_bytes.load(Relaxed) { STUCK } else { IDLE }))
+    }
+}
+
 impl Client {
     fn ask(&mut self) {
         self.turn = Turn::Asked;
-        self.wanted.notify_one();
+        self.shared.wanted.notify_one();
     }
 }
 
@@ -266,9 +303,21 @@ impl Place {
         }
     }
 
+    /// Records that something of the client, or for it, has moved just now. A client of which a server tells
+    /// this gives way also while it is served, when nothing has moved for a while.
+    pub fn moved(&self) {
+        let moved = u64::try_from(self.places.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.shared.moved.store(moved.max(1), Relaxed);
+    }
+
+    /// Records whether the server has bytes of the client or for it that it cannot get rid of.
+    pub fn hold(&self, has_bytes: bool) {
+        self.shared.has_bytes.store(has_bytes, Relaxed);
+    }
+
     /// Waits until another client needs the place.
     pub async fn wanted(&self) {
-        self.wanted.notified().await;
+        self.shared.wanted.notified().await;
     }
 
     fn turn(&self, turn: Turn) {

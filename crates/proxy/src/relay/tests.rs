@@ -158,3 +158,48 @@ async fn a_client_that_has_gone_has_a_moment_for_what_it_has_sent_and_any_time_f
     seen.failed.send_replace(true);
     assert!(timeout(LINGER, relaying).await.expect("it ends").unwrap().1.is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_bytes_nobody_takes_gives_way_to_another_one_and_both_ends_are_reset() {
+    use crate::moves::Moves;
+
+    // Of what the client sends nothing is taken, of what the remote sends, or of both; or the receiver takes
+    // a little.
+    for [sends, answers, takes] in
+        [[true, false, false], [false, true, false], [true, true, false], [true, false, true]]
+    {
+        let places = weft_ipc::Places::new(1);
+        let place = Arc::new(places.take(weft_ipc::Source::Unknown).await);
+        place.begin_serving();
+        let (client, seen, mut sender) = end(1000);
+        let (remote, there, mut receiver) = end(1000);
+        let (client, remote) = (Moves::of_client(client, &place), Moves::of_remote(remote, &place));
+        let held = Arc::clone(&place);
+        let relaying = tokio::spawn(async move {
+            let account = roomy();
+            tokio::select! {
+                _ = relay(client, remote, Vec::new(), &account) => panic!("it ends"),
+                () = held.wanted() => {}
+            }
+        });
+        let (mut unread, mut unsent) = (0, 0);
+        for _ in 0..4 {
+            let sent = async { sender.write_all(&[0; 1000]).await };
+            unread += usize::from(sends && timeout(LINGER / 100, sent).await.is_err());
+            let sent = async { receiver.write_all(&[0; 1000]).await };
+            unsent += usize::from(answers && timeout(LINGER / 100, sent).await.is_err());
+        }
+        assert_eq!([unread > 0, unsent > 0], [sends, answers], "nothing is read any more");
+        drop(place);
+        let mut next = std::pin::pin!(places.take(weft_ipc::Source::Unknown));
+        for _ in 0..if takes { 20 } else { 1 } {
+            assert!(timeout(LINGER * 2 / 3, &mut next).await.is_err(), "it keeps its place for a while");
+            if takes {
+                receiver.read_exact(&mut [0; 10]).await.unwrap();
+            }
+        }
+        timeout(LINGER * 2, next).await.expect("it gives way");
+        relaying.await.unwrap();
+        assert!(seen.aborted.load(Relaxed) && there.aborted.load(Relaxed));
+    }
+}

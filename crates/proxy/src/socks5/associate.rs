@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
+use weft_ipc::Place;
 use weft_network::{Connection, Datagrams, Network, datagram};
 
 use super::message::{DATAGRAM_HEADER, Reply, parse_datagram, prepend_header};
@@ -30,6 +31,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The end of an association on the host, which the client sends to.
 struct Inside {
     replies: Replies,
+    /// Is told what moves.
+    place: Arc<Place>,
     /// The address of the client. Its port is that of its connection here.
     client: SocketAddr,
     /// The user that it is on this machine, if it is.
@@ -70,6 +73,7 @@ type LookedUp = (Option<Route>, Vec<u8>, usize, Charge);
 /// will send from, if it knows.
 pub(super) async fn serve(
     mut client: Box<dyn Connection>,
+    place: &Arc<Place>,
     proxy: &Proxy,
     host: &Host,
     port: u16,
@@ -103,8 +107,10 @@ pub(super) async fn serve(
         return client.shutdown().await;
     }
     client.write_all(&Reply::Succeeded.with(socket.local_addr().ok())).await?;
+    place.hold(false);
     let charged = proxy.budget.account();
     let inside = Inside {
+        place: Arc::clone(place),
         replies: Replies::new(socket, Arc::clone(&charged)),
         client: peer,
         user,
@@ -166,6 +172,7 @@ impl Association<'_> {
             tokio::select! {
                 received = datagram::receive(&*inside.replies.socket, 0) => match received {
                     Ok((datagram, from)) if inside.is_from_client(from) => {
+                        inside.place.moved();
                         if let Some(charge) = self.charged.charge(datagram.len() + OVERHEAD) {
                             self.dispatch(datagram, charge, &mut look_ups).await;
                         }
@@ -314,6 +321,7 @@ async fn return_replies(outside: Arc<Outside>, inside: Arc<Inside>) {
                 let port = inside.port.get().filter(|_| outside.peers().refresh(from));
                 let to = port.map(|port| with_port(inside.client, *port));
                 let Some(to) = to.filter(|to| inside.is_still_of_user(*to)) else { continue };
+                inside.place.moved();
                 let start = prepend_header(&mut datagram, from);
                 if let Err(error) = inside.replies.send(&datagram, start, to).await {
                     tracing::debug!("cannot send a datagram to a SOCKS5 client: {error}");

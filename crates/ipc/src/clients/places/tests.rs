@@ -136,6 +136,70 @@ async fn a_client_that_has_ended_gives_way_whatever_is_done_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_of_which_nothing_moves_gives_way_though_it_is_served() {
+    let (places, mut held) = taken(&[1, 2, 2, 3]).await;
+    for place in held.iter().flatten() {
+        place.begin_serving();
+    }
+    // Of the last one the server says nothing.
+    for place in held[..3].iter().flatten() {
+        place.moved();
+    }
+    held[0].as_ref().unwrap().hold(true);
+    advance(STUCK - Duration::from_secs(2)).await;
+    assert_eq!(asked(&places, &mut held).await, None);
+    advance(Duration::from_secs(2)).await;
+    assert_eq!(asked(&places, &mut held).await, Some(0), "bytes wait for it");
+    held[4].as_ref().unwrap().begin_serving();
+    held[4].as_ref().unwrap().moved();
+    advance(IDLE - STUCK - Duration::from_secs(5)).await;
+    assert_eq!(asked(&places, &mut held).await, None);
+    held[2].as_ref().unwrap().moved();
+    advance(Duration::from_secs(5)).await;
+    assert_eq!(asked(&places, &mut held).await, Some(1));
+    held[5].as_ref().unwrap().begin_serving();
+    assert_eq!(asked(&places, &mut held).await, None, "the other one has moved something");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_source_with_most_places_gives_way_among_clients_that_move_nothing() {
+    let (places, mut held) = taken(&[1, 2, 2]).await;
+    for place in held.iter().flatten() {
+        place.begin_serving();
+        place.moved();
+        advance(Duration::from_millis(1)).await;
+    }
+    advance(IDLE).await;
+    assert_eq!(asked(&places, &mut held).await, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_send_nothing_take_no_more_than_a_share_from_served_ones_that_move_nothing() {
+    let (places, mut held) = taken(&[1; 8]).await;
+    for place in held.iter().flatten() {
+        place.begin_serving();
+        place.moved();
+    }
+    advance(IDLE).await;
+    for expected in [0, 1, 8, 9, 10] {
+        assert_eq!(asked(&places, &mut held).await, Some(expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_has_the_place_of_one_that_is_stuck_later() {
+    let (places, held) = taken(&[1]).await;
+    held[0].as_ref().unwrap().begin_serving();
+    held[0].as_ref().unwrap().moved();
+    let mut next = std::pin::pin!(places.take(process(2)));
+    assert!(timeout(Duration::from_secs(1), &mut next).await.is_err());
+    held[0].as_ref().unwrap().moved();
+    held[0].as_ref().unwrap().hold(true);
+    assert!(timeout(STUCK + LOOK_AGAIN, &mut next).await.is_err(), "it is not given up yet");
+    assert!(timeout(Duration::ZERO, held[0].as_ref().unwrap().wanted()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn processes_of_a_user_take_no_places_from_another_one() {
     let places = Places::new(4);
     let mut held = Vec::new();

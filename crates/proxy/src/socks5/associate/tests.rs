@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use weft_ipc::{Places, Source};
 use weft_network::Kernel;
 
 use super::*;
@@ -31,8 +32,10 @@ fn begin(tunnel: &Arc<Slow>, bytes: usize) -> Running {
     let (control, client, _) = end(1);
     let inside = Arc::clone(&socket) as Arc<dyn Datagrams>;
     let association = tokio::spawn(async move {
+        let place = Places::new(1).take(Source::Unknown).await;
         let charged = proxy.budget.account();
         let inside = Inside {
+            place: Arc::new(place),
             replies: Replies::new(inside, Arc::clone(&charged)),
             client: CLIENT.into(),
             user: None,
