@@ -114,10 +114,13 @@ impl Scene {
         &self.clients[usize::from(peer - LAPTOP)]
     }
 
-    /// What weft-gateway.service does first, and for a reload.
+    /// What weft-gateway.service does first, and for a reload. The pairs of the example may talk.
     #[track_caller]
     pub(crate) fn load(&self) {
-        self.nft(&["-f", shipped("gateway.nft").to_str().unwrap()]);
+        let shipped = std::fs::read_to_string(shipped("gateway.nft")).unwrap();
+        let rules = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&rules, shipped.replace("#elements", "elements")).unwrap();
+        self.nft(&["-f", rules.path().to_str().unwrap()]);
     }
 
     /// What it does second.
