@@ -102,14 +102,14 @@ fn exec_and_proxy_are_measured_beside_the_daemon_and_the_host_is_as_it_was() {
     for rows in [tcp, cost] {
         let named: Vec<_> = rows.iter().map(|row| format!("{} {}", row["case"], row["side"])).collect();
         let wanted = ["tcp-1 veth", "tcp-reverse veth"]
-            .map(|case| ["daemon", "exec", "proxy"].map(|side| format!("\"{case}\" \"{side}\"")));
+            .map(|case| ["daemon", "exec", "proxy", "own"].map(|side| format!("\"{case}\" \"{side}\"")));
         assert_eq!(named, wanted.as_flattened());
     }
     for row in tcp {
         assert!(figure(row, "gbit_per_second") > 0.0 && figure(row, "cpu_seconds_per_gbit") > 0.0, "{row}");
     }
     assert!(cost.iter().all(|row| figure(row, "near_cpu_seconds_per_gbit") > 0.0), "{cost:?}");
-    assert_eq!(report["comparisons"].as_array().unwrap().len(), 4, "{report}");
+    assert_eq!(report["comparisons"].as_array().unwrap().len(), 6, "{report}");
 }
 
 #[test]
