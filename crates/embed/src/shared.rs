@@ -86,6 +86,24 @@ impl Shared {
             }
         })
     }
+
+    /// Waits until `has_come` says so of a connection, or until that is no more.
+    pub(crate) fn poll_watch(
+        &self,
+        cx: &Context<'_>,
+        id: StreamId,
+        has_come: fn(&Endpoint, StreamId) -> bool,
+    ) -> Poll<()> {
+        let mut state = self.lock();
+        if state.is_gone || has_come(&state.endpoint, id) {
+            return Poll::Ready(());
+        }
+        let Some(slot) = state.streams.of(id) else { return Poll::Ready(()) };
+        if !slot.watchers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            slot.watchers.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
 }
 
 fn gone() -> io::Error {
@@ -99,6 +117,9 @@ impl State {
             match event {
                 Event::Readable(id) => woken.extend(self.streams.of(id).and_then(|slot| slot.read.take())),
                 Event::Writable(id) => woken.extend(self.streams.of(id).and_then(|slot| slot.write.take())),
+                Event::Ended(id) => {
+                    woken.extend(self.streams.of(id).into_iter().flat_map(|slot| slot.watchers.drain(..)));
+                }
                 Event::Connected(id) => self.opened(id, Ok(()), woken),
                 Event::Failed(id, error) => self.opened(id, Err(error), woken),
                 Event::Acceptable(id) => {
@@ -113,6 +134,7 @@ impl State {
     fn opened(&mut self, id: StreamId, outcome: Result<(), StreamError>, woken: &mut Vec<Waker>) {
         if let Some(slot) = self.streams.of(id) {
             slot.outcome.get_or_insert(outcome);
+            woken.append(&mut slot.watchers);
             woken.extend(slot.read.take());
             woken.extend(slot.write.take());
         }
@@ -151,6 +173,8 @@ pub(crate) struct Slot<I> {
     id: I,
     pub(crate) read: Option<Waker>,
     pub(crate) write: Option<Waker>,
+    /// The tasks that wait for the end or the failure of a connection.
+    watchers: Vec<Waker>,
     /// Whether a connection was opened, once that is settled.
     pub(crate) outcome: Option<Result<(), StreamError>>,
 }
@@ -173,7 +197,7 @@ impl<I: Id> Slots<I> {
         if self.slots.len() <= place {
             self.slots.resize_with(place + 1, || None);
         }
-        self.slots[place] = Some(Slot { id, read: None, write: None, outcome: None });
+        self.slots[place] = Some(Slot { id, read: None, write: None, watchers: Vec::new(), outcome: None });
     }
 
     /// Returns those of a socket that was added and not removed.
@@ -181,16 +205,19 @@ impl<I: Id> Slots<I> {
         self.slots.get_mut(id.index())?.as_mut().filter(|slot| slot.id == id)
     }
 
-    pub(crate) fn remove(&mut self, id: I) {
-        if self.of(id).is_some() {
-            self.slots[id.index()] = None;
+    /// Removes a socket. Returns the tasks that wait for its end.
+    pub(crate) fn remove(&mut self, id: I) -> Vec<Waker> {
+        if self.of(id).is_none() {
+            return Vec::new();
         }
+        self.slots[id.index()].take().map(|slot| slot.watchers).unwrap_or_default()
     }
 
     fn end(&mut self, woken: &mut Vec<Waker>) {
         for slot in self.slots.iter_mut().flatten() {
             woken.extend(slot.read.take());
             woken.extend(slot.write.take());
+            woken.append(&mut slot.watchers);
         }
     }
 }

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use weft_endpoint::{BindError, Chunk, ConnectError, ListenerId, StreamError, StreamId};
+use weft_endpoint::{BindError, Chunk, ConnectError, Endpoint, ListenerId, StreamError, StreamId};
 use weft_network::{Connection, Later, Listener};
 
 use crate::shared::Shared;
@@ -49,6 +49,11 @@ impl TcpStream {
 
     fn new(shared: Arc<Shared>, id: StreamId) -> Self {
         Self { shared, id, reading: None, is_at_end: false, is_aborted: AtomicBool::new(false) }
+    }
+
+    fn watch(&self, has_come: fn(&Endpoint, StreamId) -> bool) -> Later<'static, ()> {
+        let (shared, id) = (Arc::clone(&self.shared), self.id);
+        Box::pin(poll_fn(move |cx| shared.poll_watch(cx, id, has_come)))
     }
 
     /// Takes the next bytes out of the endpoint, and keeps them to be read. If nothing is there, `cx` is
@@ -130,6 +135,18 @@ impl Connection for TcpStream {
     fn abort(&self) {
         self.is_aborted.store(true, Relaxed);
     }
+
+    fn ended(&self) -> Later<'static, ()> {
+        self.watch(Endpoint::has_ended)
+    }
+
+    fn failed(&self) -> Later<'static, ()> {
+        self.watch(Endpoint::has_failed)
+    }
+
+    fn give_up_after(&self, time: Duration) {
+        self.shared.call(|state| state.endpoint.give_up_after(self.id, time, Instant::now()));
+    }
 }
 
 impl Drop for TcpStream {
@@ -138,12 +155,18 @@ impl Drop for TcpStream {
         let has_unread = self.reading.as_ref().is_some_and(|chunk| !chunk.is_empty());
         let is_aborted = self.is_aborted.load(Relaxed) || has_unread;
         let (id, chunk) = (self.id, self.reading.take());
-        self.shared.call(|state| {
-            state.streams.remove(id);
+        let watchers = self.shared.call(|state| {
+            let watchers = state.streams.remove(id);
             chunk.into_iter().for_each(|chunk| state.endpoint.give_back(chunk));
             let now = Instant::now();
-            if is_aborted { state.endpoint.reset(id, now) } else { state.endpoint.release(id, now) }
+            if is_aborted {
+                state.endpoint.reset(id, now);
+            } else {
+                state.endpoint.release(id, now);
+            }
+            watchers
         });
+        watchers.into_iter().for_each(Waker::wake);
     }
 }
 

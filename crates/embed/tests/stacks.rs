@@ -6,10 +6,11 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
 use weft_embed::{Config, EndpointTun, Stack, TcpStream};
-use weft_network::{Connection as _, Datagrams as _};
+use weft_network::{Connection as _, Datagrams as _, Later};
 use weft_tun::Tun as _;
 use weft_tunnel::{MAX_PACKET, each_segment};
 
@@ -160,6 +161,49 @@ fn where_no_program_listens_and_where_no_route_leads_connections_fail_at_once() 
             let refused = near.connect(to).await.map(drop);
             assert_eq!(refused.unwrap_err().kind(), kind, "{to}");
         }
+    });
+}
+
+async fn is_ready(later: &mut Later<'_, ()>) -> bool {
+    poll_fn(|cx| Poll::Ready(later.as_mut().poll(cx).is_ready())).await
+}
+
+#[test]
+fn the_end_is_seen_before_what_was_sent_is_read_and_a_failure_is_another() {
+    between(async |near, far| {
+        let (mut client, mut server) = connect(&near, &far, 0).await;
+        let (mut ended, mut failed) = (server.ended(), server.failed());
+        client.write_all(&[7; 1 << 16]).await.unwrap();
+        server.read_exact(&mut [0]).await.unwrap();
+        assert!(!is_ready(&mut ended).await && !is_ready(&mut failed).await);
+        client.shutdown().await.unwrap();
+        ended.await;
+        server.ended().await;
+        assert!(!is_ready(&mut failed).await, "it reads on");
+        let mut rest = Vec::new();
+        server.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest.len(), (1 << 16) - 1);
+        client.abort();
+        drop(client);
+        failed.await;
+        // Nothing waits for one that is no more.
+        let (client, _server) = connect(&near, &far, 1).await;
+        let mut ended = client.ended();
+        assert!(!is_ready(&mut ended).await);
+        drop(client);
+        ended.await;
+    });
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_given_up_when_that_is_wanted() {
+    between(async |near, far| {
+        let (mut client, _server) = connect(&near, &far, 0).await;
+        let failed = client.failed();
+        client.give_up_after(Duration::from_millis(1));
+        let write = async { while client.write(&[7; 65_536]).await.is_ok() {} };
+        tokio::join!(failed, write);
+        assert_eq!(client.write(&[7]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
     });
 }
 

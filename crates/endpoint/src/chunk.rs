@@ -1,7 +1,7 @@
 //! Buffers that applications and the endpoint hand to each other, and the pool that they come from.
 
 /// Bytes of a small buffer, for connections that move little.
-const SMALL: usize = 4 << 10;
+pub(crate) const SMALL: usize = 4 << 10;
 /// Bytes of a large buffer.
 pub(crate) const LARGE: usize = 64 << 10;
 

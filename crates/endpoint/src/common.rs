@@ -39,26 +39,30 @@ pub(crate) struct Common {
     pub(crate) limits: Limits,
     pub(crate) secret: Secret,
     pub(crate) mtu: u16,
+    /// Bytes that connections may hold, without those of the pool.
     pub(crate) memory: u64,
     /// Bytes that connections have advertised and queued.
     pub(crate) reserved: u64,
+    /// Bytes of the buffers that connections hold, of each as much as it may always have.
+    pub(crate) held: u64,
     replies: VecDeque<Reply>,
     paths: VecDeque<(std::net::IpAddr, u16, u64)>,
 }
 
 impl Common {
     pub(crate) fn new(limits: Limits, secret: Secret, mtu: u16, memory: u64) -> Self {
-        let keep = (memory / 8).min(32 << 20) as usize;
+        let keep = (memory / 16).min(32 << 20);
         Self {
             now: 0,
-            pool: Pool::new(keep),
+            pool: Pool::new(keep as usize),
             events: VecDeque::new(),
             stats: Stats::default(),
             limits,
             secret,
             mtu,
-            memory,
+            memory: memory - 2 * keep,
             reserved: 0,
+            held: 0,
             replies: VecDeque::new(),
             paths: VecDeque::new(),
         }

@@ -10,7 +10,7 @@ pub struct Config {
     pub addresses: Vec<IpAddr>,
     /// Bytes of the longest IP packet that the tunnel takes. Values below 576 count as 576.
     pub mtu: u16,
-    /// Bytes that all connections together may reserve for what they receive and have queued to send.
+    /// Bytes of the buffers of all connections together, for what they receive and have queued to send.
     pub memory: u64,
     /// Bounds of single things.
     pub limits: Limits,
@@ -28,6 +28,8 @@ pub struct Limits {
     pub send_buffer: u32,
     /// Connections, at most.
     pub streams: u32,
+    /// Connections that applications have released and that are not over: beyond it the oldest is reset.
+    pub orphans: u32,
     /// Connections that are being accepted and of which the handshake is not complete, in all.
     pub half_open: u32,
     /// The same from one source address.
@@ -48,6 +50,7 @@ impl Default for Limits {
             receive_window: 2 << 20,
             send_buffer: 4 << 20,
             streams: 65_536,
+            orphans: 4096,
             half_open: 4096,
             half_open_per_source: 64,
             time_wait: 16_384,

@@ -16,9 +16,10 @@ use crate::half_open::{Due, HalfOpens};
 use crate::reassembly::Reassembly;
 use crate::secret::{Secret, Tuple};
 use crate::slots::Slots;
+use crate::tcp::connection::LEAST_HELD;
 use crate::tcp::{Connection, Transmitted};
 use crate::time_wait::{TimeWait, TimeWaits};
-use crate::{Config, Event, ListenerId, Stats, StreamState, Wakeup, udp};
+use crate::{Config, Event, ListenerId, Stats, StreamId, StreamState, Wakeup, udp};
 
 /// The least MTU: below it IPv4 hosts need not send (RFC 791).
 const MIN_MTU: u16 = 576;
@@ -82,6 +83,8 @@ pub struct Endpoint {
     start: Instant,
     addresses: Vec<IpAddr>,
     streams: Slots<Box<Connection>>,
+    /// Those that applications have released, the oldest first, also some that are over.
+    orphans: VecDeque<StreamId>,
     flows: HashMap<Tuple, Target>,
     /// The stream of the last segment: most often the next one is for the same.
     last: Option<(Tuple, u32)>,
@@ -112,6 +115,7 @@ impl Endpoint {
             start: now,
             addresses,
             streams: Slots::default(),
+            orphans: VecDeque::new(),
             flows: HashMap::new(),
             last: None,
             timers: crate::timers::Timers::default(),
@@ -286,6 +290,7 @@ impl Endpoint {
             half_open: self.half_open.len() as u64,
             time_wait: self.time_wait.len() as u64,
             reserved_bytes: self.common.reserved,
+            held_bytes: self.common.held,
             ..self.common.stats
         }
     }
@@ -333,6 +338,11 @@ impl Endpoint {
             }
             return;
         }
+        if stream.is_released && !std::mem::replace(&mut stream.is_orphan, true) {
+            self.orphans.push_back(stream.id);
+            self.limit_orphans();
+        }
+        let Some(stream) = self.streams.get_mut(index) else { return };
         if !stream.is_in_run_queue && stream.has_plan() {
             stream.is_in_run_queue = true;
             self.run_queue.push_back(index);
@@ -344,6 +354,42 @@ impl Endpoint {
         if let Some((deadline, reason)) = stream.deadline() {
             self.timers.set(index, deadline, reason);
         }
+    }
+
+    /// Reports whether there is room for one more connection. Released ones give way.
+    fn has_room(&mut self) -> bool {
+        let most = self.common.memory / 8 * 7;
+        while self.common.held + LEAST_HELD > most {
+            if !self.reset_orphan(|stream| stream.held() > 0) {
+                return false;
+            }
+        }
+        self.streams.len() < self.common.limits.streams as usize || self.reset_orphan(|_| true)
+    }
+
+    fn limit_orphans(&mut self) {
+        let most = self.common.limits.orphans as usize;
+        if self.orphans.len() > most {
+            let streams = &self.streams;
+            self.orphans.retain(|id| streams.has(id.index, id.generation));
+        }
+        while self.orphans.len() > most {
+            self.reset_orphan(|_| true);
+        }
+    }
+
+    /// Resets the oldest released connection of which `is_wanted` says so. Returns whether there was one.
+    fn reset_orphan(&mut self, is_wanted: impl Fn(&Connection) -> bool) -> bool {
+        let streams = &self.streams;
+        self.orphans.retain(|id| streams.has(id.index, id.generation));
+        let is_wanted = |id: &StreamId| streams.get(id.index).is_some_and(|stream| is_wanted(stream));
+        let place = self.orphans.iter().position(is_wanted);
+        let Some(id) = place.and_then(|place| self.orphans.remove(place)) else { return false };
+        if let Some(stream) = self.streams.get_mut(id.index) {
+            stream.reset(&mut self.common);
+            self.settle(id.index);
+        }
+        true
     }
 
     fn enter_time_wait(&mut self, record: TimeWait) {
@@ -378,15 +424,16 @@ impl Endpoint {
     /// Panics if something is wrong: for tests.
     #[doc(hidden)]
     pub fn check(&self) {
-        let mut reserved = 0;
+        let (mut reserved, mut held) = (0, 0);
         for (index, stream) in self.streams.iter() {
             stream.check();
             reserved += stream.reserved();
+            held += stream.held();
             if !stream.is_detached {
                 assert_eq!(self.flows.get(&stream.tuple), Some(&Target::Stream(index)));
             }
         }
-        assert_eq!(reserved, self.common.reserved, "reserved memory");
+        assert_eq!((reserved, held), (self.common.reserved, self.common.held), "memory");
         let attached = self.streams.iter().filter(|(_, stream)| !stream.is_detached).count();
         assert_eq!(self.flows.len(), attached + self.half_open.len() + self.time_wait.len());
     }

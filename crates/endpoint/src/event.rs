@@ -43,6 +43,8 @@ pub enum Event {
     Writable(StreamId),
     /// The connection is open.
     Connected(StreamId),
+    /// The peer sends nothing more, behind what was not taken.
+    Ended(StreamId),
     /// The connection failed, or could not be opened.
     Failed(StreamId, StreamError),
     /// [`crate::Endpoint::accept`] has a connection.

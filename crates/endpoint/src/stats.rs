@@ -36,6 +36,8 @@ pub struct Stats {
     pub time_wait: u64,
     /// Bytes that are reserved now: windows that were advertised and not read, and data queued to send.
     pub reserved_bytes: u64,
+    /// Bytes of the buffers that connections hold, and of those that every connection may always have.
+    pub held_bytes: u64,
 }
 
 /// State of a connection (RFC 9293, section 3.3.2).

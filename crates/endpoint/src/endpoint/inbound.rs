@@ -174,7 +174,7 @@ impl Endpoint {
         }
         let listener = record.listener;
         let rtt = (record.retries == 0).then(|| self.common.now.saturating_sub(record.sent_at));
-        let has_room = self.streams.len() < self.common.limits.streams as usize;
+        let has_room = self.has_room();
         let listener = self.listeners.get_mut(listener);
         let Some(listener) = listener.filter(|listener| has_room && listener.ready.len() < listener.backlog)
         else {
@@ -188,6 +188,7 @@ impl Endpoint {
         let id = StreamId { index: stream, generation };
         if let Some(connection) = self.streams.get_mut(stream) {
             connection.id = id;
+            connection.account(&mut self.common);
         }
         listener.ready.push_back(id);
         if std::mem::take(&mut listener.waits) {

@@ -1,7 +1,7 @@
 //! The calls of the application.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Endpoint, Listener, Target, source_for};
 use crate::packet::is_host;
@@ -29,7 +29,7 @@ impl Endpoint {
         if to.port() == 0 || !is_host(to.ip()) {
             return Err(ConnectError::InvalidDestination);
         }
-        if self.streams.len() >= self.common.limits.streams as usize {
+        if !self.has_room() {
             return Err(ConnectError::TooMany);
         }
         let tuple = Tuple { local, peer: to.ip(), local_port: 0, peer_port: to.port() };
@@ -221,6 +221,27 @@ impl Endpoint {
         self.with_stream(id, release).unwrap_or_default();
     }
 
+    /// Has a connection fail when its peer acknowledges nothing of what is sent for this time, also after it
+    /// was released (RFC 5482).
+    pub fn give_up_after(&mut self, id: StreamId, time: Duration, now: Instant) {
+        self.tick(now);
+        let give_up_after = |stream: &mut Connection, _: &mut _| {
+            stream.give_up_after(time);
+            Ok(())
+        };
+        self.with_stream(id, give_up_after).unwrap_or_default();
+    }
+
+    /// Reports whether the peer sends nothing more, behind what was not taken.
+    pub fn has_ended(&self, id: StreamId) -> bool {
+        self.stream_of(id).is_none_or(Connection::has_ended)
+    }
+
+    /// Reports whether the connection has failed.
+    pub fn has_failed(&self, id: StreamId) -> bool {
+        self.stream_of(id).is_none_or(|stream| stream.error.is_some())
+    }
+
     /// Returns the addresses of this end and of the peer.
     pub fn addresses(&self, id: StreamId) -> Option<(SocketAddr, SocketAddr)> {
         self.stream(id).map(|stats| (stats.local, stats.peer))
@@ -228,8 +249,12 @@ impl Endpoint {
 
     /// Returns figures of a stream.
     pub fn stream(&self, id: StreamId) -> Option<StreamStats> {
-        let stream = self.streams.get(id.index).filter(|stream| stream.id == id && !stream.is_released)?;
-        Some(stream.stats())
+        self.stream_of(id).map(Connection::stats)
+    }
+
+    fn stream_of(&self, id: StreamId) -> Option<&Connection> {
+        let stream = self.streams.get(id.index).filter(|stream| stream.id == id && !stream.is_released);
+        stream.map(|stream| &**stream)
     }
 
     /// Returns the state of every stream that exists, those that applications have released included.

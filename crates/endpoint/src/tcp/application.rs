@@ -1,8 +1,8 @@
 //! The calls of the application.
 
-use super::connection::Connection;
+use super::connection::{Connection, nanoseconds};
 use super::sequence::FIRST;
-use crate::chunk::{Chunk, LARGE};
+use crate::chunk::{Chunk, LARGE, SMALL};
 use crate::common::Common;
 use crate::{Event, StreamError, StreamState};
 
@@ -35,7 +35,8 @@ impl Connection {
             self.waits_to_write = true;
             return Ok(None);
         }
-        Ok(Some(Chunk::new(common.pool.buffer(LARGE), 0, 0)))
+        let size = if self.has_memory(common) { LARGE } else { SMALL };
+        Ok(Some(Chunk::new(common.pool.buffer(size), 0, 0)))
     }
 
     fn may_send(&self) -> Result<(), StreamError> {
@@ -51,7 +52,11 @@ impl Connection {
         let most = u64::from(common.limits.send_buffer);
         let limit = (2 * self.congestion.window()).max(MIN_SEND_BUFFER).min(most);
         let is_open = !matches!(self.state, StreamState::SynSent | StreamState::SynReceived);
-        is_open && self.send.len() < limit && (self.send.len() == 0 || common.reserved < common.memory)
+        is_open && self.send.len() < limit && (self.send.len() == 0 || self.has_memory(common))
+    }
+
+    fn has_memory(&self, common: &Common) -> bool {
+        common.held + (LARGE as u64) <= common.memory
     }
 
     pub(crate) fn put(&mut self, chunk: Chunk, common: &mut Common) -> Result<(), StreamError> {
@@ -74,6 +79,7 @@ impl Connection {
     /// The application is gone.
     pub(crate) fn release(&mut self, common: &mut Common) {
         self.is_released = true;
+        self.silent_since = common.now;
         match self.state {
             StreamState::Closed | StreamState::TimeWait => {}
             StreamState::SynSent => self.fail(StreamError::Closed, common),
@@ -81,6 +87,18 @@ impl Connection {
             StreamState::FinWait2 => self.limit_wait(common),
             _ => self.finish(common),
         }
+        // Nobody takes what is there, and what comes is answered by a reset.
+        self.receive.clear(&mut common.pool);
+    }
+
+    /// Has the connection fail when the peer acknowledges nothing of what is sent for this time (RFC 5482).
+    pub(crate) fn give_up_after(&mut self, time: std::time::Duration) {
+        self.user_timeout = nanoseconds(time);
+    }
+
+    /// Reports whether nothing more comes from the peer.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.fin_received || self.error.is_some()
     }
 
     pub(crate) fn reset(&mut self, common: &mut Common) {

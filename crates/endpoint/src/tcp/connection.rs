@@ -8,6 +8,7 @@ use super::rtt::Rtt;
 use super::scoreboard::Scoreboard;
 use super::send_queue::SendQueue;
 use super::sequence::{FIRST, SYN, Sequence};
+use crate::chunk::SMALL;
 use crate::common::{Common, Reply};
 use crate::congestion::{Congestion, NewReno};
 use crate::packet::header_len;
@@ -27,6 +28,10 @@ const MAX_SCALE: u8 = 14;
 /// Challenge acknowledgements of a connection in five seconds (RFC 5961, section 7).
 const CHALLENGES: u8 = 10;
 const CHALLENGE_PERIOD: u64 = 5_000_000_000;
+/// Bytes of buffers that a connection may hold for each direction, however much all others hold.
+const OWN: [u64; 2] = [2 * SMALL as u64, SMALL as u64];
+/// What a new connection has to find.
+pub(crate) const LEAST_HELD: u64 = OWN[0] + OWN[1];
 /// Segments at the start that are acknowledged at once, so that the peer's window grows.
 pub(crate) const QUICK_ACKS: u8 = 16;
 
@@ -39,15 +44,17 @@ pub(crate) enum Deadline {
     Persist,
     DelayedAck,
     Idle,
+    UserTimeout,
 }
 
-pub(crate) const DEADLINES: [(Deadline, Wakeup); 6] = [
+pub(crate) const DEADLINES: [(Deadline, Wakeup); 7] = [
     (Deadline::Retransmit, Wakeup::Retransmit),
     (Deadline::TailProbe, Wakeup::TailProbe),
     (Deadline::Reordering, Wakeup::Reordering),
     (Deadline::Persist, Wakeup::Persist),
     (Deadline::DelayedAck, Wakeup::DelayedAck),
     (Deadline::Idle, Wakeup::KeepAlive),
+    (Deadline::UserTimeout, Wakeup::Retransmit),
 ];
 
 /// What a SYN offers or both ends agreed on.
@@ -205,10 +212,14 @@ pub(crate) struct Connection {
     /// Since when nothing was acknowledged, while the retransmission timer expires.
     pub(super) silent_since: u64,
     pub(super) keepalive_probes: u32,
+    /// RFC 5482; `NEVER`: there is none.
+    pub(super) user_timeout: u64,
     pub(super) challenges: u8,
     pub(super) challenges_since: u64,
     /// The part of `Common::reserved` that is of this connection.
     pub(super) reserved: u64,
+    /// The same of `Common::held`.
+    pub(super) held: u64,
 
     pub(super) bytes_acked: u64,
     pub(super) bytes_received: u64,
@@ -218,6 +229,7 @@ pub(crate) struct Connection {
 
     /// Places in the endpoint's lists.
     pub(crate) is_touched: bool,
+    pub(crate) is_orphan: bool,
     pub(crate) is_in_ack_queue: bool,
     pub(crate) is_in_run_queue: bool,
     /// Bytes that it may send in this round (deficit round robin).
@@ -230,10 +242,7 @@ impl Connection {
         let initial = initial_sequence(&tuple, common);
         let path_mtu = common.path_mtu(tuple.peer);
         let peer_mss = DEFAULT_MSS[usize::from(tuple.peer.is_ipv6())];
-        let window = u64::from(common.limits.receive_window);
-        // A window that the budget cannot give is not advertised.
-        let capacity =
-            if common.reserved + window <= common.memory / 2 { window } else { window.min(65_535) };
+        let capacity = window(common, 0);
         Self {
             id,
             tuple,
@@ -292,15 +301,18 @@ impl Connection {
             heard_at: common.now,
             silent_since: common.now,
             keepalive_probes: 0,
+            user_timeout: NEVER,
             challenges: 0,
             challenges_since: 0,
             reserved: 0,
+            held: 0,
             bytes_acked: 0,
             bytes_received: 0,
             bytes_retransmitted: 0,
             timeouts: 0,
             recoveries: 0,
             is_touched: false,
+            is_orphan: false,
             is_in_ack_queue: false,
             is_in_run_queue: false,
             deficit: 0,
@@ -319,7 +331,7 @@ impl Connection {
         let mut connection = Self::connect(id, tuple, common);
         connection.outgoing = Sequence::new(handshake.initial);
         (connection.una, connection.next) = (FIRST, FIRST);
-        connection.edge = FIRST + u64::from(common.limits.receive_window.min(65_535));
+        connection.edge = FIRST + connection.capacity.min(65_535);
         connection.agree(handshake, common);
         match rtt {
             Some(rtt) => connection.rtt.sample(rtt, common.now),
@@ -430,6 +442,7 @@ impl Connection {
         self.wants_ack = false;
         self.clear_deadlines();
         self.send.clear(&mut common.pool);
+        self.receive.end(&mut common.pool);
         self.board = Scoreboard::default();
         if !self.is_released {
             common.events.push_back(Event::Failed(self.id, error));
@@ -483,14 +496,36 @@ impl Connection {
 
     /// Brings `common.reserved` up to date.
     pub(crate) fn account(&mut self, common: &mut Common) {
-        let window = if self.state == StreamState::Closed { 0 } else { self.edge - self.receive.read() };
+        let is_closed = self.state == StreamState::Closed;
+        let takes_none = is_closed || self.is_released || self.fin_received;
+        let window = if takes_none { 0 } else { self.edge - self.receive.read() };
         let now = window.max(self.receive.ready()) + self.send.len();
         common.reserved = common.reserved + now - self.reserved;
         self.reserved = now;
+        let own = if is_closed || self.is_released { [0; 2] } else { OWN };
+        let held = self.receive.held().max(own[0]) + self.send.held().max(own[1]);
+        common.held = common.held + held - self.held;
+        self.held = held;
+    }
+
+    /// Returns the bytes of buffers that it may add for what arrives. Gaps alone do not use all memory up.
+    pub(super) fn receive_room(&self, is_behind_gap: bool, common: &Common) -> u64 {
+        let most = if is_behind_gap { common.memory / 4 * 3 } else { common.memory };
+        most.saturating_sub(common.held) + OWN[0].saturating_sub(self.receive.held())
+    }
+
+    /// Chooses the window anew.
+    pub(super) fn choose_window(&mut self, common: &Common) {
+        let most = if self.receive_scale == 0 { 65_535 } else { u64::MAX };
+        self.capacity = window(common, self.reserved).min(most);
     }
 
     pub(crate) fn reserved(&self) -> u64 {
         self.reserved
+    }
+
+    pub(crate) fn held(&self) -> u64 {
+        self.held
     }
 
     /// Reports whether no segment can change it any more.
@@ -503,6 +538,7 @@ impl Connection {
         self.send.clear(&mut common.pool);
         self.receive.clear(&mut common.pool);
         common.reserved -= std::mem::take(&mut self.reserved);
+        common.held -= std::mem::take(&mut self.held);
     }
 
     /// Returns SND.NXT and RCV.NXT, and the timestamps, for a record of TIME-WAIT.
@@ -547,6 +583,20 @@ impl Connection {
             assert!(self.board.is_empty() || is_armed, "bytes in flight and no timer: {self:?}");
         }
         assert!(self.edge >= self.receive.next());
+    }
+}
+
+/// Returns the window of a connection that has reserved this much: one that the budget cannot give is not
+/// advertised.
+fn window(common: &Common, reserved: u64) -> u64 {
+    let most = u64::from(common.limits.receive_window);
+    let others = common.reserved - reserved;
+    if common.held > common.memory / 4 * 3 {
+        most.min(SMALL as u64)
+    } else if others + most <= common.memory / 2 {
+        most
+    } else {
+        most.min(65_535)
     }
 }
 

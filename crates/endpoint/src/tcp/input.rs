@@ -401,6 +401,9 @@ impl Connection {
         let edge = self.fin_at.unwrap_or(self.edge).min(self.edge);
         if !payload.is_empty() {
             self.receive_mss = self.receive_mss.max(payload.len() as u64);
+            let room = self.receive_room(seq > self.receive.next(), common);
+            let large_room = (common.memory / 2).saturating_sub(common.held);
+            let edge = self.receive.fitting(seq..end.min(edge), room, large_room);
             let inserted = self.receive.insert(seq, payload, edge, &mut common.pool);
             self.bytes_received += inserted.in_order;
             if let Some(duplicate) = inserted.duplicate {
@@ -413,11 +416,16 @@ impl Connection {
             if inserted.in_order > 0 {
                 self.readable(common);
             }
+            self.account(common);
         }
         if self.fin_at == Some(self.receive.next()) {
             self.fin_received = true;
             self.ack_at_once = true;
+            self.receive.end(&mut common.pool);
             self.readable(common);
+            if !self.is_released {
+                common.events.push_back(Event::Ended(self.id));
+            }
         } else if has_fin {
             self.ack_at_once = true;
         }

@@ -273,6 +273,7 @@ impl Connection {
         common.stats.packets_out += 1;
         if acknowledges {
             self.ack_sent();
+            self.account(common);
         }
         Some(end)
     }
@@ -294,6 +295,7 @@ impl Connection {
             header.options = Options::of_syn(mss, self.sack, times, scale);
             return header;
         }
+        self.choose_window(common);
         header.window = self.advertise();
         header.options = Options::of_segment(times);
         if self.sack && (self.duplicate.is_some() || self.receive.has_gap()) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::sequence::FIRST;
-use crate::chunk::{Chunk, LARGE, Pool};
+use crate::chunk::{Chunk, LARGE, Pool, SMALL};
 
 /// Ranges behind gaps that are kept. A segment that would make one more is dropped.
 const MAX_RANGES: usize = 1024;
@@ -55,6 +55,12 @@ pub(crate) struct ReceiveQueue {
     unreported: usize,
     /// Whether the next buffer is a large one.
     is_bulk: bool,
+    /// Whether there is memory for large buffers.
+    may_be_large: bool,
+    /// Bytes of `buffers`.
+    held: u64,
+    /// Bytes of the buffer that was taken last, which the application has.
+    lent: u64,
 }
 
 impl ReceiveQueue {
@@ -67,6 +73,9 @@ impl ReceiveQueue {
             recent: VecDeque::new(),
             unreported: 0,
             is_bulk: false,
+            may_be_large: true,
+            held: 0,
+            lent: 0,
         }
     }
 
@@ -87,6 +96,60 @@ impl ReceiveQueue {
 
     pub(crate) fn has_gap(&self) -> bool {
         !self.ranges.is_empty()
+    }
+
+    /// Returns the bytes of memory that it takes.
+    pub(crate) fn held(&self) -> u64 {
+        self.held + self.lent + (self.ranges.capacity() * size_of::<Range<u64>>()) as u64
+    }
+
+    /// Returns the offset before which `range` fits into `room` bytes of memory. Buffers are large where
+    /// these fit into `large_room`.
+    pub(crate) fn fitting(&mut self, range: Range<u64>, room: u64, large_room: u64) -> u64 {
+        self.may_be_large = self.reach(range.clone(), LARGE, large_room) == range.end;
+        if self.may_be_large { range.end } else { self.reach(range, SMALL, room) }
+    }
+
+    fn reach(&self, range: Range<u64>, size: usize, mut room: u64) -> u64 {
+        let mut at = range.start.max(self.next);
+        if at > self.next && self.ranges.len() == self.ranges.capacity() {
+            let growth = self.ranges.len().max(4) * size_of::<Range<u64>>();
+            match room.checked_sub(growth as u64) {
+                Some(rest) => room = rest,
+                None => return at,
+            }
+        }
+        let size = size as u64;
+        while at < range.end {
+            let index = self.buffers.partition_point(|buffer| buffer.first <= at);
+            let before = index.checked_sub(1).and_then(|before| self.buffers.get(before));
+            if let Some(end) = before.map(Buffer::end).filter(|end| at < *end) {
+                at = end;
+                continue;
+            }
+            match room.checked_sub(size) {
+                Some(rest) => room = rest,
+                None => return at,
+            }
+            let next = self.buffers.get(index).map_or(u64::MAX, |next| next.first);
+            at = (at - at % size + size).min(next);
+        }
+        range.end
+    }
+
+    /// Forgets what has arrived behind a gap: nothing comes into it any more.
+    pub(crate) fn end(&mut self, pool: &mut Pool) {
+        while let Some(buffer) = self.buffers.pop_back_if(|buffer| buffer.first >= self.next) {
+            self.held -= buffer.bytes.len() as u64;
+            pool.put(buffer.bytes);
+        }
+        self.forget_ranges();
+    }
+
+    fn forget_ranges(&mut self) {
+        self.ranges = Vec::new();
+        self.recent = VecDeque::new();
+        self.unreported = 0;
     }
 
     /// Takes the part of `payload`, which begins at `start`, that is before `edge` and has not arrived. Of
@@ -142,8 +205,7 @@ impl ReceiveQueue {
             self.next = merged.end;
             self.ranges.drain(first..last);
             if self.ranges.is_empty() {
-                self.recent.clear();
-                self.unreported = 0;
+                self.forget_ranges();
             }
         } else {
             result.behind_gap = new;
@@ -232,17 +294,19 @@ impl ReceiveQueue {
             self.is_bulk = true;
         }
         // Behind a gap buffers begin at multiples, so that what comes into the gap finds whole ones.
-        let is_large = self.is_bulk || at != start || bytes > LARGE / 16;
+        let is_large = self.may_be_large && (self.is_bulk || at != start || bytes > LARGE / 16);
         let buffer = pool.buffer(if is_large { LARGE } else { 1 });
         let size = buffer.len() as u64;
         let first = start.max(at - at % size);
         let limit = self.buffers.get(index).map_or(size, |next| size.min(next.first - first)) as usize;
+        self.held += size;
         self.buffers.insert(index, Buffer { first, limit, bytes: buffer });
         index
     }
 
     /// Takes bytes that have arrived in order, if there are any.
     pub(crate) fn take(&mut self, pool: &mut Pool) -> Option<Chunk> {
+        self.lent = 0;
         if self.read >= self.next {
             return None;
         }
@@ -256,8 +320,11 @@ impl ReceiveQueue {
             Chunk::new(buffer, 0, range.len())
         } else {
             self.is_bulk = range.len() > front.bytes.len() / 2 && (self.is_bulk || self.buffers.len() > 1);
-            Chunk::new(self.buffers.pop_front()?.bytes, range.start, range.end)
+            let bytes = self.buffers.pop_front()?.bytes;
+            self.held -= bytes.len() as u64;
+            Chunk::new(bytes, range.start, range.end)
         };
+        self.lent = chunk.capacity() as u64;
         self.read = end;
         Some(chunk)
     }
@@ -265,9 +332,8 @@ impl ReceiveQueue {
     /// Gives every buffer back.
     pub(crate) fn clear(&mut self, pool: &mut Pool) {
         self.buffers.drain(..).for_each(|buffer| pool.put(buffer.bytes));
-        self.ranges = Vec::new();
-        self.recent = VecDeque::new();
-        self.unreported = 0;
+        self.forget_ranges();
+        (self.held, self.lent) = (0, 0);
         self.read = self.next;
     }
 
@@ -285,6 +351,8 @@ impl ReceiveQueue {
             before = buffer.end();
         }
         assert!(self.unreported <= self.recent.len() && self.recent.len() <= RECENT);
+        let held: usize = self.buffers.iter().map(|buffer| buffer.bytes.len()).sum();
+        assert_eq!(self.held, held as u64);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::sequence::FIRST;
-use crate::chunk::{Chunk, Pool};
+use crate::chunk::{Chunk, Pool, SMALL};
 
 /// Puts up to this size are copied behind the last one, if there is room.
 const COPY: usize = 16 << 10;
@@ -16,11 +16,13 @@ pub(crate) struct SendQueue {
     /// Everything before it is acknowledged.
     start: u64,
     end: u64,
+    /// Bytes of the buffers.
+    held: u64,
 }
 
 impl SendQueue {
     pub(crate) fn new() -> Self {
-        Self { chunks: VecDeque::new(), start: FIRST, end: FIRST }
+        Self { chunks: VecDeque::new(), start: FIRST, end: FIRST, held: 0 }
     }
 
     /// Returns the offset behind the last byte that was put.
@@ -31,6 +33,11 @@ impl SendQueue {
     /// Returns the bytes that were put and are not acknowledged.
     pub(crate) fn len(&self) -> u64 {
         self.end - self.start
+    }
+
+    /// Returns the bytes of the buffers.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
     }
 
     /// Adds bytes.
@@ -45,11 +52,12 @@ impl SendQueue {
                 pool.put(chunk.into_buffer());
             }
             _ => {
-                if len < chunk.capacity() / 16 {
+                if len <= SMALL && chunk.capacity() > SMALL {
                     let mut small = Chunk::new(pool.buffer(len), 0, 0);
                     small.fill(chunk.bytes());
                     pool.put(std::mem::replace(&mut chunk, small).into_buffer());
                 }
+                self.held += chunk.capacity() as u64;
                 self.chunks.push_back((self.end, chunk));
             }
         }
@@ -80,6 +88,7 @@ impl SendQueue {
             && first + chunk.len() as u64 <= self.start
             && let Some((_, chunk)) = self.chunks.pop_front()
         {
+            self.held -= chunk.capacity() as u64;
             pool.put(chunk.into_buffer());
         }
     }

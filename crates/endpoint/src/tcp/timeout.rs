@@ -11,8 +11,8 @@ use crate::{StreamError, StreamState};
 const GIVE_UP: u64 = 900_000_000_000;
 /// The same before it is open.
 const GIVE_UP_SYN: u64 = 180_000_000_000;
-/// The same when the application has released it.
-const GIVE_UP_RELEASED: u64 = 120_000_000_000;
+/// How long a peer may take nothing once the application has released the connection.
+const GIVE_UP_RELEASED: u64 = 60_000_000_000;
 /// How long a released connection waits for the peer's FIN.
 const FIN_WAIT_2: u64 = 60_000_000_000;
 /// Between keepalive probes, and how many are not answered before the peer counts as gone.
@@ -47,6 +47,10 @@ impl Connection {
                 Deadline::Persist => self.persist(common),
                 Deadline::DelayedAck => self.wants_ack = true,
                 Deadline::Idle => self.idle(common),
+                Deadline::UserTimeout => {
+                    self.send_reset(common);
+                    self.fail(StreamError::TimedOut, common);
+                }
             }
         }
     }
@@ -59,11 +63,10 @@ impl Connection {
         let now = common.now;
         let limit = match self.state {
             StreamState::SynSent | StreamState::SynReceived => GIVE_UP_SYN,
-            _ if self.is_released => GIVE_UP_RELEASED,
             _ => GIVE_UP,
         };
         // A peer that answers with a closed window may take as long as it wants.
-        let since = if self.window == 0 && !self.is_released { self.heard_at } else { self.silent_since };
+        let since = if self.window == 0 { self.heard_at } else { self.silent_since };
         if now.saturating_sub(since) >= limit {
             if self.una >= FIRST {
                 self.send_reset(common);
@@ -94,8 +97,8 @@ impl Connection {
         }
     }
 
-    /// Sets or clears the deadline of the probe of a closed window. Called after everything that may change
-    /// whether one is needed.
+    /// Sets or clears the deadlines of the probe of a closed window, and of a peer that takes nothing. Called
+    /// after everything that may change whether one is needed.
     pub(crate) fn update_persist(&mut self, common: &Common) {
         if !self.is_blocked_by_window() {
             self.clear(Deadline::Persist);
@@ -107,14 +110,17 @@ impl Connection {
             let timeout = self.rtt.timeout().saturating_mul(1 << self.persist_backoff.min(16)).min(MAX_RTO);
             self.set(Deadline::Persist, common.now + timeout);
         }
+        let waits = !self.board.is_empty() || self.is_set(Deadline::Persist) || self.window_probe_due;
+        let most = if self.is_released { GIVE_UP_RELEASED } else { NEVER };
+        let at = self.silent_since.saturating_add(self.user_timeout.min(most));
+        self.set(Deadline::UserTimeout, if waits && self.una >= FIRST { at } else { NEVER });
     }
 
     /// RFC 9293, section 3.8.6.1.
     fn persist(&mut self, common: &mut Common) {
-        // An application that is gone does not wait for ever; else only a silent peer ends it.
-        let (since, limit) =
-            if self.is_released { (self.silent_since, GIVE_UP_RELEASED) } else { (self.heard_at, GIVE_UP) };
-        if self.persist_backoff > 0 && common.now.saturating_sub(since.max(self.silent_since)) >= limit {
+        // Only a silent peer ends it.
+        let since = self.heard_at.max(self.silent_since);
+        if self.persist_backoff > 0 && common.now.saturating_sub(since) >= GIVE_UP {
             self.send_reset(common);
             return self.fail(StreamError::TimedOut, common);
         }

@@ -534,6 +534,7 @@ fn rfc_5927_icmp_counts_if_it_names_what_is_in_flight() {
 fn rfc_6056_ports_differ_and_are_used_up() {
     let mut wire = Wire::with(weft_endpoint::Config {
         limits: Limits { streams: 100_000, ..Limits::default() },
+        memory: 1 << 30,
         ..config(0)
     });
     let to = SocketAddr::new(address(1, true), 443);

@@ -150,6 +150,105 @@ fn every_second_segment_sacked_is_survived() {
     assert_eq!(wire.state(), StreamState::Established);
 }
 
+/// Returns a segment of the peer with this number, to port 80.
+fn of_peer(peer: u32, segment: Seg) -> Vec<u8> {
+    let source = std::net::Ipv4Addr::from_bits(0x0b00_0000 + peer);
+    Seg { ports: (1000, 80), ..segment }.bytes(source.into(), address(0, true))
+}
+
+/// Has a peer connect. Returns the acknowledgement of its SYN, if it gets in.
+fn open(wire: &mut Wire, peer: u32) -> Option<u32> {
+    let answer =
+        wire.raw(&[of_peer(peer, Seg::new(SYN, 0, 0))]).into_iter().find(|seg| seg.flags & SYN != 0)?;
+    let before = wire.end.stats().opened;
+    wire.raw(&[of_peer(peer, Seg::new(ACK, 1, answer.seq.wrapping_add(1)))]);
+    (wire.end.stats().opened > before).then_some(answer.seq.wrapping_add(1))
+}
+
+#[test]
+fn what_peers_send_behind_gaps_and_ends_stays_within_the_memory() {
+    const MEMORY: u64 = 16 << 20;
+    for (has_end, is_released) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut wire = Wire::with(Config { memory: MEMORY, ..config(0) });
+        let listener = wire.end.listen(SocketAddr::new(address(0, true), 80), 4096).unwrap();
+        let honest = open(&mut wire, 0).unwrap();
+        let id = wire.end.accept(listener).unwrap();
+        let mut opened = 0_u64;
+        let peers = if has_end && is_released { 3000 } else { 1000 };
+        for peer in 1..=peers {
+            let Some(ack) = open(&mut wire, peer) else { continue };
+            opened += 1;
+            let piece = |at: u32| of_peer(peer, Seg::new(ACK, 1 + at, ack).payload(b"x"));
+            let mut segments: Vec<_> = (4000..65_000_u32).step_by(4096).map(piece).collect();
+            if has_end {
+                segments.push(of_peer(peer, Seg::new(ACK | FIN, 1, ack)));
+            }
+            wire.raw(&segments);
+            let stream = wire.end.accept(listener).unwrap();
+            if is_released {
+                wire.end.release(stream, wire.now);
+            }
+            let held = wire.end.stats().held_bytes;
+            assert!(held <= MEMORY, "{held} bytes of {peer} peers, {has_end} {is_released}");
+            // Nothing is left of what nobody can take.
+            let own = if is_released { 12_288 } else { 12_288 * (opened + 1) };
+            assert!(held <= own || !has_end && !is_released, "{held} bytes, {has_end} {is_released}");
+        }
+        assert!(opened == peers.into() || !has_end && !is_released && opened > 250, "{opened}");
+        // One that was there goes on, both ways.
+        let sent = Seg::new(ACK, 1, honest).payload(&[7; 1000]);
+        wire.raw(&[of_peer(0, sent)]);
+        assert_eq!(wire.end.take(id, wire.now).unwrap().unwrap().bytes(), [7; 1000]);
+        let mut chunk = wire.end.reserve(id).unwrap().unwrap();
+        chunk.fill(&[8; 500]);
+        wire.end.put(id, chunk, wire.now).unwrap();
+        assert!(wire.sent().iter().any(|segment| segment.payload == [8; 500]));
+        if is_released {
+            wire.wait(70 * SECOND);
+            assert_eq!(wire.end.stats().streams, 1);
+        }
+    }
+}
+
+#[test]
+fn the_oldest_of_many_released_connections_give_way() {
+    let limits = Limits { orphans: 100, ..Limits::default() };
+    let mut wire = Wire::with(Config { limits, ..config(0) });
+    let listener = wire.end.listen(SocketAddr::new(address(0, true), 80), 4096).unwrap();
+    for peer in 1..=300 {
+        open(&mut wire, peer).unwrap();
+        let stream = wire.end.accept(listener).unwrap();
+        wire.end.release(stream, wire.now);
+        let resets = wire.sent().iter().filter(|segment| segment.flags & RST != 0).count();
+        assert_eq!(resets, usize::from(peer > 100), "{peer}");
+        assert_eq!(wire.end.stats().streams, u64::from(peer.min(100)));
+    }
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_given_up_after_the_time_that_was_set() {
+    for window in [60_000, 0] {
+        let mut wire = Wire::connected(&SACK);
+        let id = wire.id();
+        wire.end.give_up_after(id, 20 * SECOND, wire.now);
+        wire.wait(100 * SECOND);
+        assert!(!wire.end.has_failed(id), "nothing was sent");
+        wire.put(&[1; 2000]);
+        wire.wait(19 * SECOND);
+        // Progress counts, and answers without it do not.
+        wire.ack = wire.ack.wrapping_add(1000);
+        wire.send(&[wire.ack().window(window)]);
+        for _ in 0..19 {
+            wire.wait(SECOND);
+            wire.send(&[wire.ack().window(window)]);
+            assert!(!wire.end.has_failed(id), "{window}");
+        }
+        let sent = wire.wait(2 * SECOND);
+        assert!(sent.iter().any(|(_, segment)| segment.flags & RST != 0));
+        assert!(wire.end.has_failed(id) && wire.end.has_ended(id), "{window}");
+    }
+}
+
 /// Segments with random fields near what is valid, in every state: nothing panics, every invariant holds (the
 /// wire checks them), and memory stays within its bounds.
 #[test]
