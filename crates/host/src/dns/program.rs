@@ -11,6 +11,7 @@ use super::{DnsError, Places};
 use crate::programs::{self, Ended};
 
 /// How long the program may run: it restarts daemons.
+#[cfg(not(target_os = "macos"))]
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// How long it may run if it is only asked for something.
 const TIMEOUT_OF_A_QUESTION: Duration = Duration::from_secs(5);
