@@ -114,7 +114,7 @@ pub enum Problem {
     )]
     NotASetting,
     #[error(
-        "this comment is no setting as it is written; write `# weft: {key} = …` in a line of its own, or begin the \
+        "this comment is no setting as it is written; write `# weft: {key} = …` in a separate line, or begin the \
          comment otherwise"
     )]
     SettingInComment { key: &'static str },

@@ -141,7 +141,7 @@ impl State {
     }
 
     fn has_earlier_timeout(&self) -> bool {
-        let Some((at, _)) = self.endpoint.poll_timeout() else { return false };
+        let Some(at) = self.endpoint.poll_timeout() else { return false };
         self.armed_for.is_none_or(|armed| at < armed)
     }
 

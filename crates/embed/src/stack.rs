@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use weft_network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Resolver, Stats};
@@ -69,11 +69,6 @@ impl Stack {
         self.routes.set(routes);
     }
 
-    /// Sets the bytes of the longest IP packet that the tunnel takes.
-    pub fn set_mtu(&self, mtu: u16) {
-        self.shared.call(|state| state.endpoint.set_mtu(mtu, Instant::now()));
-    }
-
     /// Opens a TCP connection.
     ///
     /// # Errors
@@ -109,11 +104,6 @@ impl Stack {
         let socket = UdpSocket::bind(Arc::clone(&self.shared), Arc::clone(&self.routes), at)?;
         self.counters.udp_sockets.fetch_add(1, Relaxed);
         Ok(socket)
-    }
-
-    /// Returns the counters of the endpoint.
-    pub fn endpoint_stats(&self) -> weft_endpoint::Stats {
-        self.shared.lock().endpoint.stats()
     }
 }
 

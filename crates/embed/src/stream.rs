@@ -32,7 +32,7 @@ impl TcpStream {
             state.streams.add(id);
             io::Result::Ok(id)
         })?;
-        // Whoever gives up drops it.
+        // A task that gives up drops the stream.
         let stream = Self::new(shared, id);
         poll_fn(|cx| {
             let settled =

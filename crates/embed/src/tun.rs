@@ -100,7 +100,7 @@ impl Tun for EndpointTun {
         let Self { shared, free, home, back, stats, woken, .. } = self;
         let now = Instant::now();
         let mut state = shared.lock();
-        let is_due = state.endpoint.poll_timeout().is_some_and(|(at, _)| at <= now);
+        let is_due = state.endpoint.poll_timeout().is_some_and(|at| at <= now);
         if is_due {
             state.endpoint.handle_timeout(now);
         }
@@ -124,7 +124,7 @@ impl Tun for EndpointTun {
             }
         }
         state.collect(woken);
-        let deadline = state.endpoint.poll_timeout().map(|(at, _)| at);
+        let deadline = state.endpoint.poll_timeout();
         if taken == 0 {
             state.packets = Some(cx.waker().clone());
             state.armed_for = deadline;

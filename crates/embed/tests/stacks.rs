@@ -139,7 +139,7 @@ fn a_reset_is_no_end() {
             if is_aborted {
                 server.abort();
             } else {
-                // What nobody reads.
+                // Bytes that are never read.
                 client.write_all(b"question").await.unwrap();
                 tokio::task::yield_now().await;
             }

@@ -19,7 +19,7 @@ use crate::slots::Slots;
 use crate::tcp::connection::LEAST_HELD;
 use crate::tcp::{Connection, Transmitted};
 use crate::time_wait::{TimeWait, TimeWaits};
-use crate::{Config, Event, ListenerId, Stats, StreamId, StreamState, Wakeup, udp};
+use crate::{Config, Event, ListenerId, Stats, StreamId, StreamState, udp};
 
 /// The least MTU: below it IPv4 hosts need not send (RFC 791).
 const MIN_MTU: u16 = 576;
@@ -28,7 +28,7 @@ const QUANTUM: u64 = 64 << 10;
 
 /// Where [`Endpoint::transmit`] writes packets.
 pub trait PacketSink {
-    /// Returns the free bytes, at whose start the next packet is written. With the first packet of a call
+    /// Returns the free bytes: the next packet is written to their start. With the first packet of a call
     /// these should be at least 65,535 and [`weft_tunnel::TAILROOM`].
     fn spare_mut(&mut self) -> &mut [u8];
 
@@ -249,13 +249,11 @@ impl Endpoint {
             || !self.udp_queue.is_empty()
     }
 
-    /// Returns when [`Self::handle_timeout`] wants to be called next, and why.
-    pub fn poll_timeout(&self) -> Option<(Instant, Wakeup)> {
-        let time_wait = self.time_wait.next_deadline().map(|at| (at, Wakeup::TimeWait));
-        let reassembly = self.reassembly.next_deadline().map(|at| (at, Wakeup::Reassembly));
+    /// Returns when [`Self::handle_timeout`] wants to be called next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let (time_wait, reassembly) = (self.time_wait.next_deadline(), self.reassembly.next_deadline());
         let deadlines = [self.timers.next(), self.half_open.next_deadline(), time_wait, reassembly];
-        let (at, reason) = deadlines.into_iter().flatten().min_by_key(|(at, _)| *at)?;
-        Some((self.start + Duration::from_nanos(at), reason))
+        Some(self.start + Duration::from_nanos(deadlines.into_iter().flatten().min()?))
     }
 
     /// Does what is due.
@@ -351,8 +349,8 @@ impl Endpoint {
             stream.is_in_ack_queue = true;
             self.ack_queue.push_back(index);
         }
-        if let Some((deadline, reason)) = stream.deadline() {
-            self.timers.set(index, deadline, reason);
+        if let Some(deadline) = stream.deadline() {
+            self.timers.set(index, deadline);
         }
     }
 

@@ -55,29 +55,6 @@ pub enum Event {
     UdpWritable(UdpId),
 }
 
-/// Why an endpoint wants to be called at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wakeup {
-    /// When the oldest segment is sent again (RFC 6298).
-    Retransmit,
-    /// When the tail of a flight is probed (RFC 8985, section 7).
-    TailProbe,
-    /// When a segment that others overtook counts as lost (RFC 8985, section 6.2).
-    Reordering,
-    /// When a closed window is probed (RFC 9293, section 3.8.6.1).
-    Persist,
-    /// When a paced connection may send.
-    Pacing,
-    /// When an acknowledgement was delayed long enough (RFC 5681, section 4.2).
-    DelayedAck,
-    /// When a silent peer is probed, or a connection that only waits for its peer ends.
-    KeepAlive,
-    /// When a connection leaves TIME-WAIT.
-    TimeWait,
-    /// When fragments are given up.
-    Reassembly,
-}
-
 /// Why a stream is no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {

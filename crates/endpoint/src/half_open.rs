@@ -4,11 +4,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
+use crate::Limits;
 use crate::secret::Tuple;
 use crate::slots::Slots;
 use crate::tcp::Handshake;
 use crate::timers::Timers;
-use crate::{Limits, Wakeup};
 
 /// Times that a SYN-ACK is sent again: as Linux, until 31 s have gone.
 const RETRIES: u32 = 5;
@@ -25,7 +25,7 @@ pub(crate) struct HalfOpen {
     pub(crate) retries: u32,
 }
 
-/// What is to be done with a record whose time has come.
+/// The next step of a record that is due.
 pub(crate) enum Due {
     Again(u32),
     GiveUp(u32),
@@ -66,7 +66,7 @@ impl HalfOpens {
         if let Some(ages) = self.by_source.get_mut(&source) {
             ages.push_back(number);
         }
-        self.timers.set(number.0, deadline, Wakeup::Retransmit);
+        self.timers.set(number.0, deadline);
         (number.0, evicted.map(|(index, _)| index))
     }
 
@@ -90,11 +90,11 @@ impl HalfOpens {
         self.records.len()
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<(u64, Wakeup)> {
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
         self.timers.next()
     }
 
-    /// Returns the next record whose time has come.
+    /// Returns the next record that is due.
     pub(crate) fn due(&mut self, now: u64) -> Option<Due> {
         let index = self.timers.pop(now)?;
         let record = self.records.get_mut(index)?;
@@ -102,7 +102,7 @@ impl HalfOpens {
             return Some(Due::GiveUp(index));
         }
         record.retries += 1;
-        self.timers.set(index, now + (SECOND << record.retries), Wakeup::Retransmit);
+        self.timers.set(index, now + (SECOND << record.retries));
         Some(Due::Again(index))
     }
 

@@ -3,6 +3,7 @@
 
 mod application;
 pub(crate) mod connection;
+pub(crate) mod handshake;
 mod input;
 mod output;
 mod rack;
@@ -13,5 +14,6 @@ mod send_queue;
 pub(crate) mod sequence;
 mod timeout;
 
-pub(crate) use connection::{Connection, Handshake};
+pub(crate) use connection::Connection;
+pub(crate) use handshake::Handshake;
 pub(crate) use output::Transmitted;

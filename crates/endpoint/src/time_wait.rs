@@ -59,7 +59,7 @@ impl TimeWaits {
         self.by_age.front().map(|(.., until)| *until)
     }
 
-    /// Removes and returns a record whose time has come, or the oldest one if there are more than `most`.
+    /// Removes and returns a record that is due, or the oldest one if there are more than `most`.
     pub(crate) fn expire(&mut self, now: u64, most: usize) -> Option<TimeWait> {
         while let Some((index, generation, until)) = self.by_age.front().copied() {
             let is_full = self.records.len() > most;

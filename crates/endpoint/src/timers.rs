@@ -1,22 +1,20 @@
 //! Deadlines of connections: an indexed heap with one entry a connection, its earliest deadline. A deadline
 //! that moves later does not touch the heap: the entry fires early, and is set again.
 
-use crate::Wakeup;
-
 /// The place of a key without an entry.
 const NONE: u32 = u32::MAX;
 
 /// A heap of deadlines by key.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    heap: Vec<(u64, u32, Wakeup)>,
+    heap: Vec<(u64, u32)>,
     /// Where in `heap` a key is.
     places: Vec<u32>,
 }
 
 impl Timers {
     /// Makes sure that the key fires at `deadline` or before.
-    pub(crate) fn set(&mut self, key: u32, deadline: u64, reason: Wakeup) {
+    pub(crate) fn set(&mut self, key: u32, deadline: u64) {
         let index = key as usize;
         if self.places.len() <= index {
             self.places.resize(index + 1, NONE);
@@ -24,24 +22,24 @@ impl Timers {
         let place = self.places[index];
         if place == NONE {
             self.places[index] = self.heap.len() as u32;
-            self.heap.push((deadline, key, reason));
+            self.heap.push((deadline, key));
             self.up(self.heap.len() - 1);
         } else if let Some(entry) = self.heap.get_mut(place as usize)
             && deadline < entry.0
         {
-            (entry.0, entry.2) = (deadline, reason);
+            entry.0 = deadline;
             self.up(place as usize);
         }
     }
 
     /// Returns the earliest deadline.
-    pub(crate) fn next(&self) -> Option<(u64, Wakeup)> {
-        self.heap.first().map(|(deadline, _, reason)| (*deadline, *reason))
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.heap.first().map(|(deadline, _)| *deadline)
     }
 
     /// Removes and returns the next key whose deadline is not after `now`.
     pub(crate) fn pop(&mut self, now: u64) -> Option<u32> {
-        let (deadline, key, _) = *self.heap.first()?;
+        let (deadline, key) = *self.heap.first()?;
         if deadline > now {
             return None;
         }
@@ -56,7 +54,7 @@ impl Timers {
             return;
         }
         self.heap.swap_remove(at);
-        if let Some((_, moved, _)) = self.heap.get(at) {
+        if let Some((_, moved)) = self.heap.get(at) {
             self.places[*moved as usize] = at as u32;
             self.up(at);
             self.down(at);
@@ -102,9 +100,9 @@ mod tests {
         let mut timers = Timers::default();
         let deadlines: Vec<u64> = (0..200_u64).map(|n| n * 7919 % 211 + 1).collect();
         for (key, deadline) in deadlines.iter().enumerate() {
-            timers.set(key as u32, deadline + 50, Wakeup::Retransmit);
-            timers.set(key as u32, *deadline, Wakeup::Persist);
-            timers.set(key as u32, deadline + 9, Wakeup::Retransmit);
+            timers.set(key as u32, deadline + 50);
+            timers.set(key as u32, *deadline);
+            timers.set(key as u32, deadline + 9);
         }
         for key in (0..200).step_by(3) {
             timers.remove(key);
@@ -112,8 +110,8 @@ mod tests {
         }
         let mut last = 0;
         let mut count = 0;
-        while let Some((deadline, reason)) = timers.next() {
-            assert_eq!((reason, timers.pop(deadline - 1)), (Wakeup::Persist, None));
+        while let Some(deadline) = timers.next() {
+            assert_eq!(timers.pop(deadline - 1), None);
             let key = timers.pop(deadline).unwrap();
             assert_eq!(deadlines[key as usize], deadline);
             assert!(deadline >= last && key % 3 != 0);

@@ -81,7 +81,7 @@ impl Rootless {
         daemon.wait_until(interrupt, "the tunnel of a user", || daemon.says(serves))?;
         let log = daemon.process.log();
         daemon.inside = log.lines().find_map(|line| line.strip_prefix(INSIDE)?.parse().ok());
-        // weft's commands leave the packets to another process, but for that with a stack of its own.
+        // weft's commands leave the packets to another process, except `--stack own`.
         let report = run_as(USER, || daemon.status())?;
         daemon.tunnel = report.map(|report| report.pid).filter(|process| *process != daemon.id());
         ensure!(daemon.tunnel.is_some() || self.end == NearEnd::Own, "the tunnel's process does not answer");

@@ -70,7 +70,7 @@ pub struct ProxyArgs {
     /// Listen on addresses that other machines reach, without a password.
     #[arg(long, help_heading = ACCESS)]
     pub allow_anyone: bool,
-    /// Whose TCP/IP carries connections in the tunnel. `own` needs no namespace, no /dev/net/tun and no other
+    /// The TCP/IP stack of connections in the tunnel. `own` needs no namespace, no /dev/net/tun and no other
     /// process: for containers that forbid them.
     #[arg(long, value_name = "STACK", value_enum, default_value_t)]
     pub stack: Stack,
@@ -86,7 +86,7 @@ fn network(text: &str) -> Result<IpNet, String> {
         .map_err(|_: AddrParseError| "not an address or ADDRESS/LENGTH".to_owned())
 }
 
-/// Whose TCP/IP carries connections in the tunnel.
+/// The TCP/IP stack of connections in the tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Stack {
     /// The kernel's, in a network namespace.

@@ -8,22 +8,18 @@ use std::sync::{Arc, Mutex};
 use ipnet::IpNet;
 use weft_commands::signals;
 use weft_config::exit::Error;
-use weft_config::{Dns, Source};
+use weft_config::{Config, Dns, Source};
 use weft_embed::Stack;
-use weft_host::resolve::{Cancel, Retries};
+use weft_host::resolve::Cancel;
 use weft_host::{Host, memory};
-use weft_ipc::holder::Held;
-use weft_ipc::runtime_dir::runtime_dir;
 
+use super::Options;
 use super::daemon::known;
-use super::look_up::Found;
 use super::message::{Inbox, MESSAGES, Message};
-use super::rootless::{allowed_ips, bring_up_on, load, options, refuse_key_in_use, with_one_queue};
+use super::rootless::{Prepared, allowed_ips, bring_up_on, options, prepare, with_one_queue};
 use super::supervisor::Supervisor;
-use super::{Options, Overrides, UpError};
 use crate::cli::RootlessArgs;
 use crate::interface::Inherited;
-use crate::metrics;
 
 /// What the device is called in reports.
 const BACKING: &str = "own";
@@ -31,6 +27,8 @@ const BACKING: &str = "own";
 const MEMORY_SHARE: u64 = 16;
 const MIN_MEMORY: u64 = 4 << 20;
 const MAX_MEMORY: u64 = 1 << 30;
+
+type Kept = (Vec<IpNet>, Option<u16>);
 
 /// A tunnel that is up, and the network in it.
 pub struct Tunnel {
@@ -44,6 +42,8 @@ pub struct Tunnel {
     pub dns: Dns,
     /// The prefixes of the peers.
     pub allowed_ips: Vec<IpNet>,
+    /// Address and MTU of the file, which the stack keeps.
+    kept: Kept,
 }
 
 /// Brings the tunnel of a file up in this process. Call it before the first thread is started.
@@ -66,15 +66,7 @@ pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
         look_up.cancel();
         drop(signal.send(Message::Signal(received)));
     })?;
-    let in_file = load(args, source)?;
-    let overrides = Overrides { metrics: args.metrics.clone(), is_rootless: true, ..Overrides::default() };
-    let mut config = in_file.clone();
-    overrides.apply(&mut config);
-    refuse_key_in_use(&config, &args.target)?;
-    let metrics = metrics::open(config.interface.host.metrics.address.as_ref()).map_err(UpError::from)?;
-    weft_host::wait_for_release(&runtime_dir(), Held::Udp(config.interface.settings.listen_port));
-    let found = Found::at_start(&config, Retries::from_environment(), &cancel).map_err(UpError::from)?;
-
+    let Prepared { in_file, config, overrides, metrics, found } = prepare(args, source, &cancel)?;
     let options = Options { inline_queues: 1, ..with_one_queue(&options(args.tun, &config)) };
     let host = Host::detached(&config, &known(&found.endpoints))?;
     let available = memory::available_bytes().unwrap_or(0);
@@ -96,8 +88,13 @@ pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
     supervisor.is_used_by(Arc::new(Mutex::new(vec![std::process::id()])));
     supervisor.report(&options);
     supervisor.ready();
+    let kept = kept(&in_file);
     let dns = in_file.interface.host.dns;
-    Ok(Tunnel { supervisor, inbox, messages, file, stack, dns, allowed_ips })
+    Ok(Tunnel { supervisor, inbox, messages, file, stack, dns, allowed_ips, kept })
+}
+
+fn kept(config: &Config) -> Kept {
+    (config.interface.addresses.clone(), config.interface.mtu)
 }
 
 impl Tunnel {
@@ -112,11 +109,13 @@ impl Tunnel {
     /// # Errors
     /// Packets have stopped.
     pub fn work(self, changed: impl Fn(Vec<IpNet>) + 'static) -> Result<(), Error> {
-        let Self { mut supervisor, messages, file, stack, .. } = self;
+        let Self { mut supervisor, messages, file, stack, kept: at_start, .. } = self;
         supervisor.on_loaded = Some(Box::new(move |config, _| {
             let allowed_ips = allowed_ips(config);
             stack.set_routes(allowed_ips.clone());
             changed(allowed_ips);
+            let message = "Address and MTU are those of the start until the tunnel starts again";
+            (kept(config) != at_start).then(|| message.to_owned())
         }));
         Ok(supervisor.work(messages, &file)?)
     }

@@ -111,14 +111,7 @@ fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> R
     signals::watch(move |received| drop(signal.send(Message::Signal(received))))?;
 
     let (text_hash, is_file) = (hash(&source.text), source.is_file);
-    let in_file = load(args, source)?;
-    let overrides = Overrides { metrics: args.metrics.clone(), is_rootless: true, ..Overrides::default() };
-    let mut config = in_file.clone();
-    overrides.apply(&mut config);
-    refuse_key_in_use(&config, &args.target)?;
-    let metrics = metrics::open(config.interface.host.metrics.address.as_ref()).map_err(UpError::from)?;
-    weft_host::wait_for_release(&runtime_dir(), Held::Udp(config.interface.settings.listen_port));
-    let found = Found::at_start(&config, Retries::from_environment(), &cancel).map_err(UpError::from)?;
+    let Prepared { in_file, config, overrides, metrics, found } = prepare(args, source, &cancel)?;
     for warning in namespace.set_up()? {
         output::warning(&warning);
     }
@@ -144,12 +137,35 @@ fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> R
             state.text_hash = hash(text);
             state.allowed_ips = allowed_ips(config);
         });
-        if let Err(error) = told {
-            tracing::warn!("cannot tell the commands that use the tunnel of the change: {error}");
-        }
+        let error = told.err()?;
+        Some(format!("cannot tell the commands that use the tunnel of the change: {error}"))
     }));
     supervisor.on_ending = Some(Box::new(members.ending()));
     Ok(supervisor.work(messages, file)?)
+}
+
+/// What a tunnel without root has before its device.
+pub(super) struct Prepared {
+    /// The configuration as it is in the file.
+    pub(super) in_file: Config,
+    /// The same with the options of the command.
+    pub(super) config: Config,
+    pub(super) overrides: Overrides,
+    pub(super) metrics: Option<metrics::Listener>,
+    pub(super) found: Found,
+}
+
+/// Loads the configuration, takes what it needs of the system, and looks names up.
+pub(super) fn prepare(args: &RootlessArgs, source: Source, cancel: &Cancel) -> Result<Prepared, Error> {
+    let in_file = load(args, source)?;
+    let overrides = Overrides { metrics: args.metrics.clone(), is_rootless: true, ..Overrides::default() };
+    let mut config = in_file.clone();
+    overrides.apply(&mut config);
+    refuse_key_in_use(&config, &args.target)?;
+    let metrics = metrics::open(config.interface.host.metrics.address.as_ref()).map_err(UpError::from)?;
+    weft_host::wait_for_release(&runtime_dir(), Held::Udp(config.interface.settings.listen_port));
+    let found = Found::at_start(&config, Retries::from_environment(), cancel).map_err(UpError::from)?;
+    Ok(Prepared { in_file, config, overrides, metrics, found })
 }
 
 pub(super) fn allowed_ips(config: &Config) -> Vec<ipnet::IpNet> {
@@ -157,7 +173,7 @@ pub(super) fn allowed_ips(config: &Config) -> Vec<ipnet::IpNet> {
 }
 
 /// Loads the configuration and logs warnings.
-pub(super) fn load(args: &RootlessArgs, source: Source) -> Result<Config, Error> {
+fn load(args: &RootlessArgs, source: Source) -> Result<Config, Error> {
     secrecy::forbid_core_dumps();
     let mut parsed = source.parse()?;
     // The text has keys, and is wiped.
@@ -185,7 +201,7 @@ pub(super) fn load(args: &RootlessArgs, source: Source) -> Result<Config, Error>
 
 /// Two interfaces with the same key would take the session with the peers from each other. Interfaces of
 /// other users do not tell their key.
-pub(super) fn refuse_key_in_use(config: &Config, target: &str) -> Result<(), Error> {
+fn refuse_key_in_use(config: &Config, target: &str) -> Result<(), Error> {
     let Some(key) = config.interface.settings.private_key.as_ref() else { return Ok(()) };
     let public = key.public_key().to_string();
     for name in control_socket::running().unwrap_or_default() {

@@ -100,13 +100,13 @@ pub(super) struct Supervisor {
     memory_due: Option<Instant>,
     /// The text of the file as it was loaded last, if the state is saved into it.
     pub(super) text: Option<Zeroizing<String>>,
-    /// Called with a configuration that was loaded, and its text.
+    /// Called with a configuration that was loaded, and its text. Returns a warning for the user.
     pub(super) on_loaded: Option<Box<OnLoaded>>,
     /// Called as soon as the interface ends.
     pub(super) on_ending: Option<Box<dyn FnOnce()>>,
 }
 
-type OnLoaded = dyn Fn(&Config, &str);
+type OnLoaded = dyn Fn(&Config, &str) -> Option<String>;
 
 impl Supervisor {
     /// Starts everything around the interface that is not there yet. Failures of optional parts are only
@@ -526,7 +526,7 @@ impl Supervisor {
             self.show();
             self.text = self.config.interface.host.save_config.then(|| reload.text.clone());
             if let Some(on_loaded) = &self.on_loaded {
-                on_loaded(&self.config, &reload.text);
+                outcome.warnings.extend(on_loaded(&self.config, &reload.text));
             }
             let current = self.endpoints().map_err(|_| ManageError::Ended)?;
             self.watch_names(&in_vain, |_, key| current.get(key).copied());

@@ -430,7 +430,7 @@ fn a_program_that_hangs_holds_up_neither_the_kill_switch_nor_the_end_and_is_name
         mounts::empty("/var/lib").unwrap();
         let machine = Machine::new();
         resolvconf(&machine);
-        // It notes each of its calls, and hangs in a process of its own while there is a file `hangs`.
+        // Notes each call, and hangs in a child process while the file `hangs` exists.
         let script = fs::read_to_string(machine.path("bin/resolvconf")).unwrap();
         let hangs = "dir=\"${0%/*}\"; echo $1 >> \"$dir/calls\"\n\
                      [ ! -e \"$dir/hangs\" ] || { sleep 1000 & echo $! >> \"$dir/children\"; wait; }\n";

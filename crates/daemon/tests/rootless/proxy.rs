@@ -317,12 +317,19 @@ fn a_running_proxy_follows_the_allowed_ips_of_a_reload(stack: &'static str) {
     assert!(get(BEHIND[1]).text().contains(&told(BEHIND[1])));
 
     let text = std::fs::read_to_string(&file).unwrap();
-    world.write("split.conf", &text.replace("203.0.113.0/24", "2001:db8:ff::/64"));
-    let reloaded = world.weft_in_session(&["reload", file.to_str().unwrap()]);
-    assert_eq!(reloaded.code, Some(0), "{reloaded:?}");
+    let reload = |text: &str| {
+        world.write("split.conf", text);
+        let reloaded = world.weft_in_session(&["reload", file.to_str().unwrap()]);
+        assert_eq!(reloaded.code, Some(0), "{reloaded:?}");
+        format!("{reloaded:?}").contains("Address and MTU are those of the start")
+    };
+    let other = text.replace("203.0.113.0/24", "2001:db8:ff::/64");
+    assert!(!reload(&other));
     // The proxy hears of it a moment later.
     until("the other prefix is reached", || get(BEHIND[1]).stdout == page("fd77::2"));
     assert!(get(BEHIND[0]).text().contains(&told(BEHIND[0])));
+    // The device of the kernel follows it.
+    assert_eq!(reload(&other.replace("[Interface]\n", "[Interface]\nMTU = 1300\n")), stack == "own");
     process.stop();
 }
 

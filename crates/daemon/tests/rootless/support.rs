@@ -36,7 +36,7 @@ pub(crate) struct World {
     keys: [PrivateKey; 2],
     /// All may read it; weft is in it, for the user to execute.
     pub(crate) directory: TempDir,
-    /// Whose TCP/IP `weft proxy` uses.
+    /// The TCP/IP stack that `weft proxy` uses.
     pub(crate) stack: &'static str,
     _daemon: Process,
     _link: Option<Emulator>,

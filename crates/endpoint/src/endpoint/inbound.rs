@@ -10,7 +10,7 @@ use crate::half_open::HalfOpen;
 use crate::packet::{ICMP, ICMPV6, Packet};
 use crate::secret::Tuple;
 use crate::segment::{ACK, FIN, Header, Options, RST, SYN, Segment};
-use crate::tcp::connection::initial_sequence;
+use crate::tcp::handshake::initial_sequence;
 use crate::tcp::sequence::is_before;
 use crate::tcp::{Connection, Handshake};
 use crate::{Event, StreamId, icmp, udp};

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::handshake::{Handshake, initial_sequence, own_scale, timestamp_offset};
 use super::rack::Rack;
 use super::receive_queue::ReceiveQueue;
 use super::rtt::Rtt;
@@ -12,9 +13,9 @@ use crate::chunk::SMALL;
 use crate::common::{Common, Reply};
 use crate::congestion::{Congestion, NewReno};
 use crate::packet::header_len;
-use crate::secret::{Purpose, Tuple};
-use crate::segment::{self, Header, Options, Segment};
-use crate::{Event, StreamError, StreamId, StreamState, StreamStats, Wakeup};
+use crate::secret::Tuple;
+use crate::segment::{self, Header};
+use crate::{Event, StreamError, StreamId, StreamState, StreamStats};
 
 /// A deadline that is not set.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -23,8 +24,6 @@ pub(crate) const NEVER: u64 = u64::MAX;
 const MIN_MSS: u16 = 48;
 /// The payload of a peer that does not say (RFC 9293, section 3.7.1).
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
-/// The greatest window scale (RFC 7323, section 2.3).
-const MAX_SCALE: u8 = 14;
 /// Challenge acknowledgements of a connection in five seconds (RFC 5961, section 7).
 const CHALLENGES: u8 = 10;
 const CHALLENGE_PERIOD: u64 = 5_000_000_000;
@@ -47,79 +46,15 @@ pub(crate) enum Deadline {
     UserTimeout,
 }
 
-pub(crate) const DEADLINES: [(Deadline, Wakeup); 7] = [
-    (Deadline::Retransmit, Wakeup::Retransmit),
-    (Deadline::TailProbe, Wakeup::TailProbe),
-    (Deadline::Reordering, Wakeup::Reordering),
-    (Deadline::Persist, Wakeup::Persist),
-    (Deadline::DelayedAck, Wakeup::DelayedAck),
-    (Deadline::Idle, Wakeup::KeepAlive),
-    (Deadline::UserTimeout, Wakeup::Retransmit),
+pub(crate) const DEADLINES: [Deadline; 7] = [
+    Deadline::Retransmit,
+    Deadline::TailProbe,
+    Deadline::Reordering,
+    Deadline::Persist,
+    Deadline::DelayedAck,
+    Deadline::Idle,
+    Deadline::UserTimeout,
 ];
-
-/// What a SYN offers or both ends agreed on.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Handshake {
-    pub(crate) initial: u32,
-    pub(crate) peer_initial: u32,
-    pub(crate) peer_mss: Option<u16>,
-    /// The peer's window scale; `None`: no scaling in either direction.
-    pub(crate) peer_scale: Option<u8>,
-    pub(crate) sack: bool,
-    /// The peer's timestamp.
-    pub(crate) timestamp: Option<u32>,
-    pub(crate) window: u16,
-}
-
-impl Handshake {
-    /// Reads the peer's SYN. `initial` is the number of this end's SYN.
-    pub(crate) fn of(syn: &Segment<'_>, initial: u32) -> Self {
-        Self {
-            initial,
-            peer_initial: syn.seq,
-            peer_mss: syn.mss,
-            peer_scale: syn.window_scale.map(|scale| scale.min(MAX_SCALE)),
-            sack: syn.sack_permitted,
-            timestamp: syn.timestamp.map(|(value, _)| value),
-            window: syn.window,
-        }
-    }
-
-    /// Returns the SYN-ACK to it.
-    pub(crate) fn answer(&self, tuple: &Tuple, common: &Common) -> Header {
-        let offset = timestamp_offset(tuple, common);
-        let times = self.timestamp.map(|echo| (common.milliseconds().wrapping_add(offset), echo));
-        let scale = self.peer_scale.map(|_| own_scale(common));
-        Header {
-            seq: self.initial,
-            ack: self.peer_initial.wrapping_add(1),
-            flags: segment::SYN | segment::ACK,
-            window: common.limits.receive_window.min(65_535) as u16,
-            options: Options::of_syn(own_mss(tuple, common), self.sack, times, scale),
-        }
-    }
-}
-
-/// Returns the shift with which the whole receive window can be told.
-fn own_scale(common: &Common) -> u8 {
-    let bits = (common.limits.receive_window / 65_535).checked_ilog2().map_or(0, |log| log as u8 + 1);
-    bits.min(MAX_SCALE)
-}
-
-/// Returns the MSS that this end tells: what fits into the MTU without options (RFC 6691).
-fn own_mss(tuple: &Tuple, common: &Common) -> u16 {
-    common.mtu.saturating_sub((header_len(tuple.local) + segment::HEADER) as u16)
-}
-
-fn timestamp_offset(tuple: &Tuple, common: &Common) -> u32 {
-    common.secret.number(Purpose::Timestamp, tuple) as u32
-}
-
-/// Returns the number of the next SYN of a flow (RFC 6528): a clock of 4 us, and a hash of the flow.
-pub(crate) fn initial_sequence(tuple: &Tuple, common: &Common) -> u32 {
-    let hash = common.secret.number(Purpose::InitialSequence, tuple) as u32;
-    hash.wrapping_add((common.now / 4000) as u32)
-}
 
 /// What is being repaired.
 #[derive(Clone, Copy, Debug)]
@@ -489,9 +424,8 @@ impl Connection {
     }
 
     /// Returns the earliest deadline.
-    pub(crate) fn deadline(&self) -> Option<(u64, Wakeup)> {
-        let (at, (_, reason)) = self.deadlines.iter().zip(DEADLINES).min_by_key(|(at, _)| **at)?;
-        (*at != NEVER).then_some((*at, reason))
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        self.deadlines.iter().copied().min().filter(|at| *at != NEVER)
     }
 
     /// Brings `common.reserved` up to date.

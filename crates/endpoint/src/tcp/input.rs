@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::connection::{Connection, Deadline, Handshake, NEVER, QUICK_ACKS, Recovery};
+use super::connection::{Connection, Deadline, NEVER, QUICK_ACKS, Recovery};
+use super::handshake::Handshake;
 use super::sequence::{self, FIRST, is_before};
 use crate::common::{Common, milliseconds, reset_for};
 use crate::congestion::Acknowledged;

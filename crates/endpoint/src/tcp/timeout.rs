@@ -26,7 +26,7 @@ const SAFE_MTU: u16 = 1280;
 impl Connection {
     /// Does what is due.
     pub(crate) fn timeout(&mut self, common: &mut Common) {
-        for (index, (deadline, _)) in DEADLINES.into_iter().enumerate() {
+        for (index, deadline) in DEADLINES.into_iter().enumerate() {
             if self.deadlines[index] > common.now {
                 continue;
             }

@@ -409,3 +409,17 @@ fn an_application_that_does_not_read_stops_its_peer_only() {
     assert_eq!((applications[1].read, applications[1].error), (5 << 20, None));
     assert!(!world.events[0].iter().any(|event| matches!(event, Event::Failed(..))));
 }
+
+#[test]
+fn gaps_of_connections_that_were_open_before_stay_within_the_memory() {
+    const MEMORY: u64 = 16 << 20;
+    let mut wire = Wire::with(Config { memory: MEMORY, ..config(0) });
+    wire.end.listen(SocketAddr::new(address(0, true), 80), 4096).unwrap();
+    let acks: Vec<(u32, u32)> = (1..=700).map(|peer| (peer, open(&mut wire, peer).unwrap())).collect();
+    for (peer, ack) in acks {
+        let piece = |at: u32| of_peer(peer, Seg::new(ACK, 1 + at, ack).payload(b"x"));
+        wire.raw(&(4000..65_000_u32).step_by(4096).map(piece).collect::<Vec<_>>());
+        let held = wire.end.stats().held_bytes;
+        assert!(held <= MEMORY, "{held} bytes of {peer} peers");
+    }
+}

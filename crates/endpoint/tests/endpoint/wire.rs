@@ -254,7 +254,7 @@ impl Wire {
     pub(crate) fn wait(&mut self, time: Duration) -> Vec<(Duration, Seg)> {
         let (start, until) = (self.now, self.now + time);
         let mut result = Vec::new();
-        while let Some((at, _)) = self.end.poll_timeout()
+        while let Some(at) = self.end.poll_timeout()
             && at <= until
         {
             self.now = self.now.max(at);

@@ -163,7 +163,7 @@ impl World {
     /// Sends, then goes to the next thing that happens. Returns false if nothing ever does.
     pub(crate) fn step(&mut self) -> bool {
         self.transmit();
-        let deadlines = self.ends.iter().filter_map(|end| end.poll_timeout().map(|(at, _)| at));
+        let deadlines = self.ends.iter().filter_map(|end| end.poll_timeout());
         let arrivals = self.pipes.iter().filter_map(|pipe| pipe.next_deadline().map(|at| at + self.batch));
         let Some(next) = deadlines.chain(arrivals).min() else { return false };
         self.now = self.now.max(next);
