@@ -500,7 +500,7 @@ mod tests {
         );
         let config = config::parse(&text, "wg0.conf".as_ref(), "wg0".parse().unwrap()).unwrap().config;
         let at = |width| summary(&config, width);
-        assert!(at(None).contains("│ allowed IPs "), "{}", at(None));
+        assert!(at(None).contains("┆ allowed IPs "), "{}", at(None));
         assert_eq!(at(Some(200)), at(None));
         for width in [60, 80] {
             let text = at(Some(width));

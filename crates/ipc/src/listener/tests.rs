@@ -151,6 +151,8 @@ fn another_daemons_socket_at_the_same_place_survives() {
 #[test]
 fn two_that_start_at_once_do_not_take_each_others_socket() {
     let directory = tempfile::tempdir().unwrap();
+    // Of a directory that others can open, which the umask allows, the lock is not waited for.
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let path = directory.path().join("wg0.sock");
     for _ in 0..20 {
         end(UnixListener::bind(&path).unwrap());
