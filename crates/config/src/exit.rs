@@ -48,6 +48,11 @@ impl Error {
     pub fn code(&self) -> Code {
         self.code
     }
+
+    /// Returns the cause, if it is of this type.
+    pub fn cause<T: std::error::Error + 'static>(&self) -> Option<&T> {
+        self.cause.downcast_ref()
+    }
 }
 
 impl fmt::Display for Error {

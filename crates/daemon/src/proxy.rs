@@ -19,7 +19,7 @@ use weft_proxy::{
     DESCRIPTORS, Destination, Elsewhere, LocalAddress, Options, Reach, Server, StartError, Transport, Users,
     UsersError, connect_stdio,
 };
-use weft_rootless::{News, Sockets, TunnelState};
+use weft_rootless::{News, RootlessError, Sockets, TunnelState};
 
 use crate::cli::{ProxyArgs, Stack};
 use crate::up::detached;
@@ -50,7 +50,13 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
     if args.stack == Stack::Own {
         return run_in_process(args, options);
     }
-    let (mut member, inside) = rootless::join(&args.rootless)?;
+    let (mut member, inside) = match rootless::join(&args.rootless) {
+        Err(error) if may_be_own(args, &error) => {
+            tracing::info!("the tunnel ends in weft's own TCP/IP stack (`--stack kernel` says why)");
+            return run_in_process(args, options);
+        }
+        joined => joined?,
+    };
     let (end, ended) = mpsc::channel();
     let signal = end.clone();
     signals::watch(move |_| drop(signal.send(Ok(()))))?;
@@ -74,6 +80,13 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
     drop(thread);
     report_end(&*tunnel);
     result
+}
+
+/// Reports whether the stack of this process takes the place of the kernel's, which cannot be used.
+fn may_be_own(args: &ProxyArgs, error: &Error) -> bool {
+    args.stack == Stack::Auto
+        && args.rootless.congestion.is_none()
+        && error.cause().is_some_and(RootlessError::is_forbidden)
 }
 
 /// Runs `weft proxy` with a tunnel that ends in this process.

@@ -34,6 +34,8 @@ pub enum RootlessError {
         message: String,
         /// The exit code for it.
         code: exit::Code,
+        /// Whether the system allows no such tunnel: [`RootlessError::is_forbidden`].
+        is_forbidden: bool,
     },
     /// The tunnel was taken down before it was up.
     #[error("the tunnel was taken down")]
@@ -91,6 +93,11 @@ pub enum RootlessError {
 }
 
 impl RootlessError {
+    /// Reports whether the system allows no tunnel in namespaces, whatever its configuration is.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::NoDevice { .. } | Self::Tunnel { is_forbidden: true, .. })
+    }
+
     /// Returns the exit code for the error.
     pub fn exit_code(&self) -> exit::Code {
         match self {

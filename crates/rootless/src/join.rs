@@ -250,7 +250,9 @@ fn wait(
             let [memory, user, network] = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| unexpected())?;
             (memory, [user, network])
         }
-        Ok((Word::Failed { message, code }, _)) => return failed(RootlessError::Tunnel { message, code }),
+        Ok((Word::Failed { message, code, is_forbidden }, _)) => {
+            return failed(RootlessError::Tunnel { message, code, is_forbidden });
+        }
         Ok((Word::Down, _)) => return failed(RootlessError::TakenDown),
         Ok(_) => return Err(unexpected().into()),
         Err(_) => return failed(RootlessError::GoneEarly),
@@ -322,8 +324,8 @@ fn hear(channel: &Channel, process: u32, mut on_news: impl FnMut(News)) -> Last 
             }
             Ok((Word::Left, _)) => return Last::Left,
             Ok((Word::Down, _)) => on_news(News::Down),
-            Ok((Word::Failed { message, code }, _)) => {
-                on_news(News::Failed(RootlessError::Tunnel { message, code }));
+            Ok((Word::Failed { message, code, is_forbidden }, _)) => {
+                on_news(News::Failed(RootlessError::Tunnel { message, code, is_forbidden }));
             }
             Err(_) => {
                 if !is_told {

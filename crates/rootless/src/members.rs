@@ -21,6 +21,7 @@ use weft_ipc::Connection;
 use weft_ipc::listener::{self, SocketFile};
 use weft_ipc::runtime_dir;
 
+use crate::ask::RootlessError;
 use crate::channel::Channel;
 use crate::namespace::Namespace;
 
@@ -61,7 +62,7 @@ pub(crate) enum Word {
     /// It was taken down.
     Down,
     /// It could not be brought up, or failed.
-    Failed { message: String, code: exit::Code },
+    Failed { message: String, code: exit::Code, is_forbidden: bool },
     /// The member has left, and the tunnel runs on.
     Left,
 }
@@ -187,7 +188,11 @@ impl Members {
     pub(crate) fn end(self, result: Result<(), exit::Error>) {
         let word = match result {
             Ok(()) => Word::Down,
-            Err(error) => Word::Failed { message: error.to_string(), code: error.code() },
+            Err(error) => Word::Failed {
+                message: error.to_string(),
+                code: error.code(),
+                is_forbidden: error.cause().is_some_and(RootlessError::is_forbidden),
+            },
         };
         let mut state = lock(&self.state);
         state.phase = Phase::Ending;

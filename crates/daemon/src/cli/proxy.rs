@@ -32,8 +32,6 @@ Examples:
   weft proxy ./office.conf --reverse 8080=3000
       port 3000 of this host, for others at port 8080 of the tunnel's addresses
   ssh -o ProxyCommand='weft proxy ./office.conf --stdio %h:%p' build.internal
-  weft proxy ./office.conf --stack own --socks5 1080
-      in a container that forbids namespaces
   weft proxy ./office.conf --socks5 0.0.0.0:1080 --password-file users
       for other machines, with a line USER:PASSWORD for each user
 
@@ -70,8 +68,7 @@ pub struct ProxyArgs {
     /// Listen on addresses that other machines reach, without a password.
     #[arg(long, help_heading = ACCESS)]
     pub allow_anyone: bool,
-    /// The TCP/IP stack of connections in the tunnel. `own` needs no namespace, no /dev/net/tun and no other
-    /// process: for containers that forbid them.
+    /// The TCP/IP stack of connections in the tunnel.
     #[arg(long, value_name = "STACK", value_enum, default_value_t)]
     pub stack: Stack,
     /// The tunnel.
@@ -89,10 +86,12 @@ fn network(text: &str) -> Result<IpNet, String> {
 /// The TCP/IP stack of connections in the tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Stack {
-    /// The kernel's, in a network namespace.
+    /// The kernel's where the system allows it, else that of this process.
     #[default]
+    Auto,
+    /// The kernel's, in a network namespace.
     Kernel,
-    /// That of this process.
+    /// That of this process: it needs no namespace, no /dev/net/tun and no other process.
     Own,
 }
 

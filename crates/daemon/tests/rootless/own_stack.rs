@@ -1,4 +1,4 @@
-//! `weft proxy --stack own`: a tunnel where namespaces and TUN devices are forbidden, as in a container.
+//! `weft proxy` with a stack of its own: a tunnel where namespaces and TUN devices are forbidden, as in a container.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -111,12 +111,12 @@ impl Site {
         Some(Self { world, content, hash })
     }
 
-    /// Starts a proxy with one of the stacks, its own without namespaces and TUN.
+    /// Starts a proxy, with a choice of the stack in a place without namespaces.
     fn proxy(&mut self, stack: &'static str) -> Process {
         self.world.stack = stack;
         let file = self.world.file("DNS = 10.77.0.1");
         let mut command = self.world.proxy_command(&file, &["--socks5", "1080"]);
-        if stack == "own" {
+        if stack == "auto" {
             forbid_namespaces(&mut command);
         }
         let process = Process::start(&self.world.client, command).unwrap();
@@ -163,7 +163,7 @@ fn content_crosses_the_tunnel(gateway: Gateway) {
             times
         };
         without_tun(|| {
-            let process = site.proxy("own");
+            let process = site.proxy("auto");
             assert_eq!(site.world.processes(), ["weft"], "another process takes part");
             let own = site.transfer(&bracketed(by_address));
             let by_name = site.transfer(NAME);
