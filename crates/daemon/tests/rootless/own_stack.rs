@@ -1,4 +1,4 @@
-//! `weft proxy` with a stack of its own: a tunnel where namespaces and TUN devices are forbidden, as in a container.
+//! `weft proxy` with a stack of its own, where namespaces and TUN devices are forbidden, as in a container.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
