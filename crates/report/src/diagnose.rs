@@ -33,6 +33,8 @@ const HAS_ROOM: f64 = 0.5;
 const MOVABLE: std::ops::RangeInclusive<f64> = 0.01..=2.0 / 3.0;
 /// The share of the traffic from which one peer has most of it.
 const MOST: f64 = 0.8;
+/// The check of the daemon's finding that the interface is not up yet.
+pub const STARTING: &str = "starting";
 /// 1500 minus the IPv4 header, the UDP header and WireGuard's 32 bytes.
 const USUAL_LARGEST_MTU: u16 = 1440;
 
@@ -57,6 +59,10 @@ pub fn diagnose(report: &StatusReport) -> Vec<Finding> {
 }
 
 fn interface(report: &StatusReport, findings: &mut Vec<Finding>) {
+    // Its key and peers come last.
+    if report.findings.iter().any(|finding| finding.check == STARTING) {
+        return;
+    }
     if report.public_key.is_none() {
         findings.push(
             Finding::new(

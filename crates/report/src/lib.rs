@@ -17,7 +17,7 @@ pub mod rules;
 mod stage;
 mod status;
 
-pub use diagnose::{diagnose, has_session, of_expired, should_have_session, unready};
+pub use diagnose::{STARTING, diagnose, has_session, of_expired, should_have_session, unready};
 pub use format::{age, bucket_label, bytes, rate, short_key};
 pub use peer_name::{PeerNameError, find_peer};
 pub use recent::add_recent;

@@ -44,7 +44,7 @@ impl Phase {
     /// Returns the name of the finding that tells of it.
     fn check(self) -> &'static str {
         match self {
-            Self::Starting => "starting",
+            Self::Starting => weft_report::STARTING,
             Self::Running => "running",
             Self::Ending => "ending",
         }

@@ -334,6 +334,17 @@ fn the_daemons_own_findings_are_kept_and_the_worst_comes_first() {
 }
 
 #[test]
+fn an_interface_that_is_being_brought_up_is_not_said_to_lack_a_key_or_peers() {
+    let findings = with(|report| {
+        report.findings.push(Finding::new(STARTING, Level::Note, "it is being brought up"));
+        report.public_key = None;
+        report.peers.clear();
+    });
+    let checks: Vec<_> = findings.iter().map(|finding| finding.check.as_str()).collect();
+    assert_eq!(checks, [STARTING]);
+}
+
+#[test]
 fn what_the_kernel_threw_away_is_told_while_it_grows() {
     let lately = |recent: Recent| with(move |report| report.recent = Some(recent));
     let overflow = |tun, udp| Recent { queue_overflows: tun, receive_overflows: udp, ..Recent::default() };
