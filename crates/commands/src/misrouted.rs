@@ -16,6 +16,8 @@ pub fn finding(misrouted: &Misrouted) -> Finding {
         | Misrouted::Captured { is_within: true, .. }
         // A tunnel for IPv6 alone is usual where the provider has none.
         | Misrouted::FamilyPast { family: Family::V4, .. }
+        // As a person sets them on purpose.
+        | Misrouted::Networks { is_of_network: false, .. }
         | Misrouted::Exception { rule: Exception { names_addresses: true, .. }, .. } => Level::Note,
         _ => Level::Warning,
     };

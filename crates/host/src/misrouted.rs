@@ -84,6 +84,12 @@ pub(crate) trait Routes {
         None
     }
 
+    /// Returns the networks of a family that routes with a gateway lead through other devices than a tunnel,
+    /// each with the device, and whether DHCP or a router advertisement has set the route.
+    fn by_gateway(&self, _: Family) -> Vec<(IpNet, String, bool)> {
+        Vec::new()
+    }
+
     /// Reports whether no rule leads to the main table, and the tunnel's own packets have no way.
     fn lacks_main(&self, _: Family) -> bool {
         false
@@ -138,6 +144,15 @@ pub enum Misrouted {
     /// A rule of another program comes before those of the tunnel, and leads a part of a family past it, or
     /// blocks it.
     Exception { family: Family, rule: Exception },
+    /// Routes with a gateway lead public networks past a tunnel that is meant to carry the whole family.
+    Networks {
+        networks: Vec<IpNet>,
+        via: String,
+        /// Whether DHCP or a router advertisement has set them.
+        is_of_network: bool,
+        /// Whether the kill switch blocks the way.
+        is_blocked: bool,
+    },
     /// A route of the main table drops packets of a family that is meant to be in the tunnel as a whole. The
     /// tunnel's rule leaves a default route out of account, and not one that drops.
     Blocked { family: Family, example: IpAddr, route: Blocking },
@@ -375,7 +390,11 @@ impl<R: Routes> Meant<'_, R> {
     fn families(&self) -> Vec<Misrouted> {
         let mut found = Vec::new();
         for family in Family::ALL.into_iter().filter(|family| self.means_all(*family)) {
-            let elsewhere = public(family).find_map(|address| Some((address, self.elsewhere(address)?)));
+            let networks = self.networks_past(family);
+            let is_told = |address: &IpAddr| networks.iter().any(|(net, ..)| net.contains(address));
+            let mut others = public(family).filter(|address| !is_told(address));
+            let elsewhere = others.find_map(|address| Some((address, self.elsewhere(address)?)));
+            found.extend(self.told_of_networks(&networks));
             let leads_all = |rule: &Exception| rule.is_for_all && !rule.blocks;
             let (of_all, of_parts): (Vec<_>, Vec<_>) =
                 self.routes.exceptions(family).into_iter().partition(leads_all);
@@ -403,6 +422,33 @@ impl<R: Routes> Meant<'_, R> {
             }
         }
         found
+    }
+
+    /// Returns the public networks that are a small part of a family and go past the tunnel by a gateway. The
+    /// way to an endpoint has to.
+    fn networks_past(&self, family: Family) -> Vec<(IpNet, String, bool)> {
+        let small = if family == Family::V4 { 8 } else { 16 };
+        let is_way_to_endpoint =
+            |net: &IpNet| self.endpoints.iter().any(|endpoint| IpNet::from(endpoint.ip()) == *net);
+        let is_past = |(net, device, _): &(IpNet, String, bool)| {
+            net.prefix_len() >= small
+                && is_public(net.addr())
+                && !net.addr().is_multicast()
+                && !is_way_to_endpoint(net)
+                && self.past(probes(*net)[1]).as_ref() == Some(device)
+        };
+        self.routes.by_gateway(family).into_iter().filter(is_past).take(PREFIXES).collect()
+    }
+
+    fn told_of_networks(&self, found: &[(IpNet, String, bool)]) -> impl Iterator<Item = Misrouted> {
+        let is_blocked = self.config.interface.host.kill_switch != KillSwitch::Off;
+        let told = move |is_of_network: bool| {
+            let mut of_kind = found.iter().filter(|(.., of_network)| *of_network == is_of_network).peekable();
+            let via = of_kind.peek()?.1.clone();
+            let networks = of_kind.map(|(net, ..)| *net).collect();
+            Some(Misrouted::Networks { networks, via, is_of_network, is_blocked })
+        };
+        [true, false].map(told).into_iter().flatten()
     }
 
     /// Returns the route that drops the largest part of a family. A small part is dropped on purpose.

@@ -47,7 +47,7 @@ pub type Netlink = tables::Configurator<windows::IpHelper<windows::System>>;
 pub use endpoint::{FoundRoute, Routing, Via};
 pub(crate) use endpoint::{endpoint_routes, halves, link_of};
 #[cfg(target_os = "linux")]
-pub use platform::{MainRoute, RouteAnswer, VethEnd};
+pub use platform::{GatewayRoute, MainRoute, RouteAnswer, VethEnd};
 
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -215,6 +215,35 @@ fn a_rule_that_leads_packets_past_the_tunnel_or_blocks_them_is_told_and_one_that
     daemon.stop();
 }
 
+/// A DHCP server can give routes (RFC 3442), also one that wants to see the traffic.
+#[test]
+fn public_networks_that_a_gateway_takes_past_a_full_tunnel_are_told() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    // The way to the peer, private networks, and networks without a gateway.
+    machine.run(
+        "ip route add 203.0.113.1 via 192.0.2.2 proto dhcp; ip route add 10.5.0.0/16 via 192.0.2.2 proto dhcp; \
+         ip route add 198.51.100.0/25 dev eth0; ip -6 route add fd05::/64 via 2001:db8::2",
+    );
+    let daemon = machine.up(&machine.file("", ALL));
+    let told = || machine.said(&["status", NAME]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(!told().contains("not through the tunnel"), "{}", told());
+    for (routes, expected) in [
+        (
+            "8.8.8.8 via 192.0.2.2 proto dhcp",
+            "warning traffic to 8.8.8.8/32 goes through eth0, not through the tunnel, by routes",
+        ),
+        ("1.2.0.0/16 via 192.0.2.2", "note traffic to 1.2.0.0/16 goes through eth0, not through the tunnel"),
+        ("2001:db8:9::/48 via 2001:db8::2", "note traffic to 2001:db8:9::/48 goes through eth0"),
+    ] {
+        machine.run(&format!("ip route add {routes}"));
+        until(expected, || told().contains(expected));
+        assert!(!told().contains("another VPN"), "{}", told());
+        machine.run(&format!("ip route del {routes}"));
+        until("it is told no more", || !told().contains("not through the tunnel"));
+    }
+    daemon.stop();
+}
+
 /// `ip rule flush` leaves that of the table local only.
 #[test]
 fn a_missing_rule_for_the_main_table_is_told() {

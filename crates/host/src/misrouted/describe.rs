@@ -36,6 +36,7 @@ impl Misrouted {
             Self::Exception { rule: Exception { blocks: true, .. }, .. } => "traffic_blocked",
             Self::Captured { .. }
             | Self::Exception { .. }
+            | Self::Networks { .. }
             | Self::FamilyPast { .. }
             | Self::Prefixes { .. } => "traffic_past_tunnel",
             Self::Blocked { .. } | Self::NoMain { .. } => "traffic_blocked",
@@ -54,6 +55,7 @@ impl Misrouted {
             Self::NameServer { .. } | Self::NoNames { .. } | Self::Dns(_) | Self::NoDns { .. } => "DNS",
             Self::Captured { .. }
             | Self::Exception { .. }
+            | Self::Networks { .. }
             | Self::Blocked { .. }
             | Self::FamilyPast { .. }
             | Self::Prefixes { .. } => "AllowedIPs",
@@ -88,6 +90,11 @@ impl Misrouted {
                  the two"
             ),
             Self::Exception { family, rule } => removal(*family, rule),
+            Self::Networks { networks, is_blocked, .. } => {
+                let network = networks.first().map(IpNet::to_string).unwrap_or_default();
+                let switch = if *is_blocked { "" } else { ", or block it by `# weft: KillSwitch = on`" };
+                format!("if it is not meant, remove the route (`ip route del {network}`){switch}")
+            }
             Self::Blocked { family, route, .. } => {
                 let Blocking { metric, .. } = route;
                 let metric = if *metric == 0 { String::new() } else { format!(" metric {metric}") };
@@ -166,6 +173,17 @@ impl fmt::Display for Misrouted {
                 let part = if *is_for_all { "all" } else { "a part" };
                 let (verb, where_to) = if *blocks { ("blocks", "") } else { ("leads", " past the tunnel") };
                 write!(f, "a rule {verb} {part} of {family}{where_to}: {priority}: {text}")
+            }
+            Self::Networks { networks, via, is_of_network, is_blocked } => {
+                let first = networks.first().map(IpNet::to_string).unwrap_or_default();
+                let more = match networks.len() {
+                    0 | 1 => String::new(),
+                    count => format!(" and {} more networks", count - 1),
+                };
+                let verb = if more.is_empty() { "goes" } else { "go" };
+                write!(f, "traffic to {first}{more} {verb} through {via}, not through the tunnel")?;
+                f.write_str(if *is_of_network { ", by routes of the local network (DHCP)" } else { "" })?;
+                f.write_str(if *is_blocked { ", and the kill switch blocks that" } else { "" })
             }
             Self::Blocked { family, example, route } => write!(
                 f,

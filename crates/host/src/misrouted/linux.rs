@@ -134,6 +134,15 @@ pub(crate) fn in_the_way(config: &Config, endpoints: &[SocketAddr]) -> Vec<Route
     find_in().unwrap_or_default()
 }
 
+/// Returns the routes of a family with a gateway that lead through other devices than a tunnel.
+fn by_gateway(netlink: &Netlink, family: Family) -> Vec<(IpNet, String, bool)> {
+    let found = netlink.gateway_routes().unwrap_or_default().into_iter();
+    found
+        .filter(|route| Family::of(route.prefix) == family)
+        .map(|route| (route.prefix, route.device, route.is_of_network))
+        .collect()
+}
+
 fn blocking(route: Option<MainRoute>) -> Option<Blocking> {
     let MainRoute { prefix, metric, blocks, .. } = route?;
     Some(Blocking { word: blocks?, prefix, metric })
@@ -191,6 +200,10 @@ impl Routes for InForce<'_> {
 
     fn blocked_by(&self, destination: IpAddr) -> Option<Blocking> {
         blocking(MainRoute::best(self.netlink.main_routes().ok()?.into_iter(), destination))
+    }
+
+    fn by_gateway(&self, family: Family) -> Vec<(IpNet, String, bool)> {
+        by_gateway(self.netlink, family)
     }
 
     fn lacks_main(&self, family: Family) -> bool {
@@ -256,6 +269,10 @@ impl Routes for Predicted<'_> {
 
     fn blocked_by(&self, destination: IpAddr) -> Option<Blocking> {
         blocking(self.best_of_main(destination))
+    }
+
+    fn by_gateway(&self, family: Family) -> Vec<(IpNet, String, bool)> {
+        by_gateway(self.netlink, family)
     }
 
     fn hop(&self, destination: IpAddr, is_own: bool) -> Hop {

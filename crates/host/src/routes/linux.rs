@@ -46,7 +46,7 @@ mod towards;
 mod veth;
 
 use self::lists::{Interruptions, ListSocket};
-pub use self::towards::{MainRoute, RouteAnswer};
+pub use self::towards::{GatewayRoute, MainRoute, RouteAnswer};
 pub use self::veth::VethEnd;
 
 /// The kernel's network configuration in the network namespace of the thread that opened it.

@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::link::LinkAttribute;
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteType,
+};
 use weft_config::endpoint::host;
 
 use super::mtu::{devices_of, priority_of};
@@ -33,6 +35,15 @@ pub struct MainRoute {
     pub device: Option<String>,
     /// The word of ip-route(8) for a route that drops packets.
     pub blocks: Option<&'static str>,
+}
+
+/// A route of the main table to a part of a family, by a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayRoute {
+    pub prefix: IpNet,
+    pub device: String,
+    /// Whether DHCP or a router advertisement has set it.
+    pub is_of_network: bool,
 }
 
 impl MainRoute {
@@ -86,6 +97,31 @@ impl Netlink {
             MainRoute { prefix, metric, device, blocks }
         };
         Ok(found.into_iter().flatten().map(with_name).collect())
+    }
+
+    /// Returns the routes of the main table that have a gateway and lead into no tunnel, without default
+    /// routes.
+    pub fn gateway_routes(&self) -> Result<Vec<GatewayRoute>, RouteError> {
+        let by_gateway = |route: RouteMessage| {
+            let is_gateway =
+                |it: &RouteAttribute| matches!(it, RouteAttribute::Gateway(_) | RouteAttribute::Via(_));
+            let prefix = net_of(&route);
+            let is_part = table_of(&route) == MAIN_TABLE && prefix.prefix_len() > 0;
+            let is_of_network = matches!(route.header.protocol, RouteProtocol::Dhcp | RouteProtocol::Ra);
+            let device = devices_of(&route).first().copied();
+            (is_part && route.attributes.iter().any(is_gateway)).then_some((prefix, device?, is_of_network))
+        };
+        let found: Vec<Option<(IpNet, u32, bool)>> = self
+            .routes_of_both_families(None, by_gateway)
+            .map_err(|failure| failure.because(|| "list the routes".to_owned()))?;
+        // A router of the Internet has a million routes, and few devices.
+        let mut names = std::collections::HashMap::new();
+        let with_name = |(prefix, device, is_of_network): (IpNet, u32, bool)| {
+            let name = || self.name_of(device).ok().flatten().filter(|name| !self.is_tunnel(name));
+            let device = names.entry(device).or_insert_with(name).clone()?;
+            Some(GatewayRoute { prefix, device, is_of_network })
+        };
+        Ok(found.into_iter().flatten().filter_map(with_name).collect())
     }
 
     /// Asks for the path to an address, or with [`RouteFlags::FibMatch`] for the route that it follows, as it
