@@ -153,16 +153,19 @@ impl Kernel {
         })
     }
 
-    /// Reports whether other rules route packets by their mark, so that the reverse-path filter still has to
-    /// take the mark into account. A rule for a table without a route does not.
-    fn others_route_by_mark(&self) -> Result<bool, RouteError> {
+    /// Reports whether the rules of another tunnel route packets by their mark, so that the reverse-path
+    /// filter still has to take the mark into account. Other rules by mark did without that before weft.
+    fn another_tunnel_routes_by_mark(&self) -> Result<bool, RouteError> {
         let is_own = |rule: &FoundRule| self.rules_left.iter().any(|left| rule.is(left));
         let routes_by_mark =
             |rule: &FoundRule| rule.family == Family::V4 && rule.is_inverted && rule.mark.is_some();
         let rules = self.netlink.rules()?;
         let mut others = rules.iter().filter(|rule| routes_by_mark(rule) && !is_own(rule)).peekable();
-        let tables = if others.peek().is_some() { self.netlink.tables_in_use()? } else { BTreeSet::new() };
-        Ok(others.any(|rule| tables.contains(&rule.table)))
+        let tables =
+            if others.peek().is_some() { self.netlink.tables_into_tunnels()? } else { BTreeSet::new() };
+        let Some(rule) = others.find(|rule| tables.contains(&rule.table)) else { return Ok(false) };
+        tracing::debug!("{SRC_VALID_MARK} stays for the tunnel of table {}", rule.table);
+        Ok(true)
     }
 
     /// Returns the outcome of a step that does what the system permits, and keeps what it lacks for it.
@@ -186,7 +189,7 @@ impl Kernel {
 
     fn restore_sysctl(&self, name: &str, before: &str) -> Result<(), HostError> {
         if sysctl::read(name).is_some_and(|now| now == before)
-            || (name == SRC_VALID_MARK && self.others_route_by_mark()?)
+            || (name == SRC_VALID_MARK && self.another_tunnel_routes_by_mark()?)
         {
             return Ok(());
         }

@@ -261,11 +261,14 @@ fn src_valid_mark_that_was_set_before_the_start_is_kept() {
     network.assert_as(&before);
 }
 
-/// Whichever is the last, and however they end; also beside a rule by mark that leads nowhere.
+/// Whichever is the last, and however they end; also beside a rule by mark that leads into no tunnel.
 #[test]
 fn the_last_full_tunnel_to_end_restores_src_valid_mark() {
     let Some(network) = Network::new() else { return };
-    run(&network.client, "ip rule add pref 900 not fwmark 9 table 77");
+    run(
+        &network.client,
+        "ip rule add pref 900 not fwmark 9 table 77; ip route add default dev lo metric 9 table 77",
+    );
     let before = network.picture();
     let files = ["weft0", "weft1"].map(|name| {
         let own = End::new(1).interface("").replace("Address = 10.77.0.1/24, fd77::1/64\n", "");
@@ -291,6 +294,20 @@ fn the_last_full_tunnel_to_end_restores_src_valid_mark() {
             network.assert_as(&before);
         }
     }
+}
+
+#[test]
+fn src_valid_mark_stays_for_a_tunnel_of_another_program() {
+    let Some(network) = Network::new() else { return };
+    let text = End::new(1).interface("") + &peer(End::new(2).public(), "AllowedIPs = 0.0.0.0/0");
+    let client = network.up(&network.file("weft0.conf", &text));
+    run(
+        &network.client,
+        "ip tuntap add tun9 mode tun; ip link set tun9 up; ip rule add not fwmark 9 table 9; \
+         ip route add default dev tun9 table 9",
+    );
+    client.stop();
+    assert_eq!(network.client.sysctl(SRC_VALID_MARK).unwrap(), "1");
 }
 
 #[test]

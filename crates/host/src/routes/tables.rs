@@ -224,6 +224,12 @@ impl<T: Tables> Configurator<T> {
         Ok(BTreeSet::new())
     }
 
+    /// Returns nothing, see [`Self::tables_in_use`].
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "other systems have them")]
+    pub(crate) fn tables_into_tunnels(&self) -> Result<BTreeSet<u32>, RouteError> {
+        Ok(BTreeSet::new())
+    }
+
     /// Always an error: the system has no rules.
     pub fn add_rule(&self, _: &Rule) -> Result<(), RouteError> {
         Err(RouteError::Unsupported { action: "add a rule".to_owned() })

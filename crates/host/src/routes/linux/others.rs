@@ -1,6 +1,6 @@
 //! What other programs have made: the route in the way of one of weft, and the kind of a device.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
@@ -84,6 +84,27 @@ impl Netlink {
     /// Reports whether what a device gets leaves the machine in the packets of a VPN.
     pub(crate) fn is_tunnel(&self, name: &str) -> bool {
         self.is_of_kind(name, &[InfoKind::Tun, InfoKind::Wireguard, InfoKind::Other("amneziawg".to_owned())])
+    }
+
+    /// Returns the tables with a route into a tunnel.
+    pub(crate) fn tables_into_tunnels(&self) -> Result<BTreeSet<u32>, RouteError> {
+        let into = |route: RouteMessage| {
+            Some((device_of(&route).or_else(|| first_hop_of(&route))?, table_of(&route)))
+        };
+        let found: HashSet<Option<(u32, u32)>> = self
+            .routes_of_both_families(None, into)
+            .map_err(|failure| failure.because(|| "list the routes".to_owned()))?;
+        let mut tunnels = HashMap::new();
+        let mut is_tunnel = |device: u32| {
+            let ask = || self.name_of(device).ok().flatten().is_some_and(|name| self.is_tunnel(&name));
+            *tunnels.entry(device).or_insert_with(ask)
+        };
+        Ok(found
+            .into_iter()
+            .flatten()
+            .filter(|(device, _)| is_tunnel(*device))
+            .map(|(_, table)| table)
+            .collect())
     }
 
     fn is_of_kind(&self, name: &str, kinds: &[InfoKind]) -> bool {
