@@ -3,7 +3,7 @@
 //!
 //! Names that are not resolved in time are resolved in the background (`resolve/service.rs`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use weft_config::{Config, Endpoint, KillSwitch, Peer};
 use weft_confine::EndProcessOnPanic;
+use weft_host::misrouted::leads_back;
 use weft_host::resolve::{Cancel, LookUp, ResolveError, Retries, Tunnel};
+use weft_host::routes::Netlink;
 use weft_tunnel::PublicKey;
 
 use crate::carried_over::PeerAddress;
@@ -217,9 +219,36 @@ impl BeforeStart {
     }
 
     /// Returns the endpoints of the peers of an interface that goes on, as far as they are known.
+    /// A peer at an address within the tunnel, where its packets would go round in circles, is looked for at
+    /// the endpoint of the file.
     pub(super) fn known_endpoints(&self, config: &Config, addresses: &[PeerAddress]) -> Found {
-        known_endpoints(config, addresses, self.tunnel.clone())
+        let elsewhere = |(peer, place): (&Peer, &PeerAddress)| match place {
+            PeerAddress::Known(here) if is_elsewhere(peer, *here) => Some(*here),
+            _ => None,
+        };
+        let moved: Vec<SocketAddr> = config.peers.iter().zip(addresses).filter_map(elsewhere).collect();
+        let strays = self.tunnel.as_ref().map_or_else(HashSet::new, |tunnel| leading_back(tunnel, &moved));
+        let places = config.peers.iter().zip(addresses).map(|(peer, place)| match place {
+            PeerAddress::Known(here) if is_elsewhere(peer, *here) && strays.contains(here) => {
+                PeerAddress::LookUp { last: None }
+            }
+            place => *place,
+        });
+        known_endpoints(config, &places.collect::<Vec<_>>(), self.tunnel.clone())
     }
+}
+
+/// Reports whether a peer is elsewhere than at the endpoint of the file.
+pub(super) fn is_elsewhere(peer: &Peer, here: SocketAddr) -> bool {
+    peer.endpoint.as_ref().is_some_and(|of_file| *of_file != Endpoint::Address(here))
+}
+
+/// Returns those of these endpoints to which a tunnel's own packets leave through its device.
+fn leading_back(tunnel: &Tunnel, endpoints: &[SocketAddr]) -> HashSet<SocketAddr> {
+    let netlink = (!endpoints.is_empty()).then(Netlink::open).and_then(Result::ok);
+    let Some(netlink) = netlink else { return HashSet::new() };
+    let leads_back = |to: &&SocketAddr| leads_back(&netlink, tunnel.interface.as_str(), **to, tunnel.mark);
+    endpoints.iter().filter(leads_back).copied().collect()
 }
 
 /// Returns the endpoints of the peers of an interface that is adopted, or started behind the kill switch of

@@ -17,7 +17,7 @@ use weft_uapi::{Control as _, ControlError};
 
 use super::Overrides;
 use super::daemon::{Daemon, device_change, known};
-use super::look_up::{Found, InVain, PATIENCE};
+use super::look_up::{Found, InVain, PATIENCE, is_elsewhere};
 use crate::carried_over::PeerAddress;
 
 /// Makes the interface what the text says, or with `dry_run` only reports what that would do. Also returns
@@ -93,8 +93,9 @@ fn strays(daemon: &Daemon, config: &Config, state: &DeviceState) -> HashSet<Publ
     let heard: HashMap<PublicKey, SocketAddr> =
         state.peers.iter().filter_map(|peer| Some((peer.public_key, peer.endpoint?))).collect();
     let is_astray = |peer: &&Peer| {
-        let (Some(of_file), Some(here)) = (&peer.endpoint, heard.get(&peer.public_key)) else { return false };
-        *of_file != Endpoint::Address(*here) && leads_back(host.netlink(), &own.name, *here, host.mark())
+        heard.get(&peer.public_key).is_some_and(|here| {
+            is_elsewhere(peer, *here) && leads_back(host.netlink(), &own.name, *here, host.mark())
+        })
     };
     config.peers.iter().filter(is_astray).map(|peer| peer.public_key).collect()
 }

@@ -86,6 +86,19 @@ fn a_peer_that_roamed_is_greeted_where_it_is() {
     assert_eq!(peer(&world.status())["endpoint"], "192.0.2.2:51820");
 }
 
+/// As a reload does it.
+#[test]
+fn a_peer_at_an_address_within_the_tunnel_is_looked_for_at_the_endpoint_of_the_file() {
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
+    // It would be heard from where it is.
+    world.other_end.take().unwrap().stop().unwrap();
+    let stray = format!("{}:9", inner(2));
+    world.weft_ok(&["set", "weft0", "peer", &public(2).to_string(), "endpoint", &stray]);
+    assert_eq!(peer(&world.status())["endpoint"], stray);
+    world.restart();
+    assert_eq!(peer(&world.status())["endpoint"], "192.0.2.2:51820");
+}
+
 #[test]
 fn an_idle_peer_shows_its_last_handshake_and_is_not_disturbed() {
     let more = format!("[Peer]\nPublicKey = {}\nAllowedIPs = 10.99.0.0/24\n", public(9));
