@@ -53,13 +53,15 @@ pub(crate) fn warn_of_leftovers(name: Option<&InterfaceName>) {
     }
 }
 
-/// Returns the interfaces that have a directory: with the socket of a daemon, running or not, or with the
-/// record of one that has ended and could not take everything back.
+/// Returns the interfaces that have a directory, with the socket of a daemon, running or not, or with the
+/// record of one that has ended and could not take everything back, and those that have a kill switch.
 fn known() -> Vec<InterfaceName> {
     let entries = std::fs::read_dir(runtime_dir()).into_iter().flatten().flatten();
     let mut names: Vec<InterfaceName> =
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    names.extend(weft_host::firewall::interfaces());
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    names.dedup();
     names
 }
 

@@ -175,12 +175,13 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     if let Some(failures) = ended {
         return Ok(Down::Ended(failures));
     }
+    let had_record = keep == Keep::Nothing && Record::forget_if_gone(directory, interface)?;
     // A daemon that `weft up` did not start has no record, and leaves no more than a socket. Records are lost
     // in a power cut, while /etc/resolv.conf stays.
     let had_socket = !Record::is_of_another_namespace(directory, interface) && remove_sockets(interface);
     let had_dns = weft_host::repair_dns().iter().any(|name| name == interface.as_str());
     let had_rest = keep == Keep::Nothing && weft_host::clean_up_unrecorded(directory, interface)?;
-    Ok(if had_socket || had_dns || had_rest { Down::CleanedUp } else { Down::NotUp })
+    Ok(if had_record || had_socket || had_dns || had_rest { Down::CleanedUp } else { Down::NotUp })
 }
 
 /// Returns the process that serves the control socket of an interface.
@@ -302,7 +303,14 @@ fn told(directory: &Path, interface: &InterfaceName) -> Result<String, HostError
 }
 
 fn not_up(directory: &Path, interface: &InterfaceName) -> HostError {
-    HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) }
+    let (is_elsewhere, file) =
+        (Record::is_of_another_namespace(directory, interface), record_path(directory, interface));
+    let interface = interface.to_string();
+    if is_elsewhere {
+        HostError::LeftElsewhere { interface, file }
+    } else {
+        HostError::NotUp { interface, file }
+    }
 }
 
 /// Reports whether the daemon of this same run of the service has left the interface to the next run, which

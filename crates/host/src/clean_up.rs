@@ -7,13 +7,11 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 use weft_config::{HookPhase, InterfaceName, KillSwitch};
-#[cfg(unix)]
-use weft_ipc::runtime_dir;
 
 use super::kernel::Kernel;
 use super::plan::SRC_VALID_MARK;
 use super::programs;
-use super::record::{Apart, Owner, Record, UNDERSTAND};
+use super::record::{Apart, Owner, Record, UNDERSTAND, remove_dead_socket};
 use super::{Applied, HostError, Step, hooks, outside, sysctl};
 use crate::routes::{Family, FoundRule, Link, Netlink, Rule, RuleKind};
 
@@ -39,7 +37,17 @@ pub enum Keep {
 pub fn clean_up(directory: &Path, interface: &InterfaceName, keep: Keep) -> Result<(), HostError> {
     let owner = match Owner::claim(directory, interface) {
         Err(error @ HostError::Elsewhere { .. }) => {
-            let apart = Apart::open(directory, interface)?.ok_or(error)?;
+            let Some(apart) = Apart::open(directory, interface)? else {
+                // Name servers may be those of the process elsewhere.
+                let mut found = unrecorded(directory, interface, None, false)?;
+                found.dns = None;
+                found.steps.retain(|step| !matches!(step, Step::Dns(_)));
+                if found.steps.is_empty() {
+                    return Err(error);
+                }
+                tell_of_sysctl(&found);
+                return undo(found, keep, |_| Ok(()));
+            };
             // Another process may have cleaned up meanwhile.
             return apart.read()?.map_or(Ok(()), |record| undo(record, keep, |left| apart.write(left)));
         }
@@ -202,13 +210,7 @@ pub(super) fn take_back(
     let mut applied = Applied::recorded(steps);
     failures.extend(applied.undo(kernel));
     failures.extend(hooks::run_each(&record.down, HookPhase::PostDown, &record.interface));
-    #[cfg(unix)]
-    if let Err(error) = weft_ipc::listener::remove_dead(&runtime_dir::control_socket(
-        &runtime_dir::runtime_dir(),
-        &record.interface,
-    )) {
-        tracing::debug!("the control socket stays: {error}");
-    }
+    remove_dead_socket(&record.interface);
     (failures, kept.into_iter().next(), applied.stuck().to_vec())
 }
 

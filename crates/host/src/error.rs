@@ -100,6 +100,18 @@ pub enum HostError {
         /// The path that its record would have.
         file: PathBuf,
     },
+    /// No daemon runs the interface, and its record is that of another network namespace.
+    #[error(
+        "interface {interface} is not up by weft in this network namespace: {} is what a daemon left in another one, \
+         where `weft down {interface}` takes it back",
+        file.display()
+    )]
+    LeftElsewhere {
+        /// The name of the interface.
+        interface: String,
+        /// The path of its record.
+        file: PathBuf,
+    },
     /// The daemon was told to end, and has not ended in time.
     #[error(
         "weft (process {pid}{state}) was told to end and has not after {seconds} s; see what it waits for, or kill it and \

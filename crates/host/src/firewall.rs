@@ -40,7 +40,7 @@ use wfp::system as platform;
 pub use error::FirewallError;
 pub(crate) use local::is_local;
 #[cfg(target_os = "linux")]
-pub use platform::{Contents, contents, rules_added, rules_of_others};
+pub use platform::{Contents, contents, interfaces, rules_added, rules_of_others};
 pub(crate) use platform::{RECOGNISES, removing_command};
 pub use platform::{apply, check, present, remove};
 
@@ -251,4 +251,16 @@ fn full_tunnel_table(interface: &InterfaceName, is_ipv6: bool) -> Table {
 /// for them, behind a character that no name of an interface has.
 fn table_name(prefix: &str, interface: &InterfaceName) -> String {
     format!("{prefix}{interface}").replace('=', "/3d").replace('+', "/2b")
+}
+
+/// Returns the name of the interface that a table's name has behind its prefix.
+#[cfg(target_os = "linux")]
+fn interface_of(table: &str) -> String {
+    table.replace("/3d", "=").replace("/2b", "+")
+}
+
+/// Returns nothing: the rules of other interfaces are not listed here.
+#[cfg(not(target_os = "linux"))]
+pub fn interfaces() -> Vec<InterfaceName> {
+    Vec::new()
 }

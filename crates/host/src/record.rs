@@ -32,7 +32,7 @@ mod apart;
 mod others;
 mod removed;
 
-pub(super) use apart::Apart;
+pub(super) use apart::{Apart, remove_dead_socket};
 use removed::replaced;
 
 const VERSION: u32 = 1;

@@ -209,6 +209,10 @@ fn what_a_killed_daemon_left_without_a_record_is_taken_back_by_what_is_recognisa
                 }
                 let status = network.run(&["status", NAME]);
                 assert!(status.stderr.contains("`weft down weft0` takes it back"), "{status:?}");
+                // Who does not know the name is offline with the kill switch.
+                let status = network.run(&["status"]).stderr;
+                let is_known = !switch.is_empty();
+                assert!(!is_known || status.contains("`weft down weft0` takes it back"), "{status}");
                 let told = if command == "up" {
                     let daemon = network.up(&file);
                     let suppressing =

@@ -2,7 +2,7 @@
 //! for that of the other.
 
 use nix::sys::signal::Signal;
-use weft_lab::Namespace;
+use weft_lab::{Namespace, here};
 
 use crate::support::{End, Network, peer};
 
@@ -48,7 +48,8 @@ fn what_a_crash_left_in_another_namespace_stays_until_it_is_undone_there() {
     // The namespace is there as long as a process is in it.
     let mut process = network.client.command("sleep").arg("600").spawn().unwrap();
     let (code, said) = run_in(&network, &other, &["down", "weft0"]);
-    assert!(code == Some(1) && said.contains("is not up by weft"), "{code:?} {said}");
+    let told = said.contains("is not up by weft in this network namespace") && said.contains("record.json");
+    assert!(code == Some(1) && told, "{code:?} {said}");
     let daemon = network.up_beside(&other, &file);
     assert_eq!(network.picture(), left);
     // The name is in use, and what was left here is undone.
@@ -60,4 +61,37 @@ fn what_a_crash_left_in_another_namespace_stays_until_it_is_undone_there() {
     network.assert_as(&clean);
     process.kill().unwrap();
     process.wait().unwrap();
+}
+
+#[test]
+fn a_record_of_a_namespace_that_is_gone_is_removed() {
+    let Some(network) = Network::new() else { return };
+    let other = Namespace::new("other").unwrap();
+    let file = file(&network);
+    let mut crashed = network.up_beside(&other, &file);
+    crashed.signal(Signal::SIGKILL);
+    crashed.wait();
+    drop(other);
+    network.down();
+    assert_eq!(network.left(), [""; 0]);
+}
+
+#[test]
+fn what_a_crash_left_without_a_record_is_undone_beside_an_interface_elsewhere() {
+    let Some(network) = Network::new() else { return };
+    if !here::installed(&["nft"]) {
+        return;
+    }
+    let other = Namespace::new("other").unwrap();
+    let clean = network.picture();
+    let text =
+        End::new(1).interface("# weft: KillSwitch = on") + &peer(End::new(2).public(), "AllowedIPs = ::/0");
+    let mut crashed = network.up(&network.file("weft0.conf", &text));
+    crashed.signal(Signal::SIGKILL);
+    crashed.wait();
+    std::fs::remove_dir_all(network.records().join("weft0")).unwrap();
+    let daemon = network.up_beside(&other, &file(&network));
+    network.down();
+    assert_eq!(network.picture(), clean);
+    assert!(daemon.is_running());
 }

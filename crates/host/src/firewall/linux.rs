@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use weft_config::{InterfaceName, MIN_MTU_IPV6};
 
-use super::{Family, FirewallError, Present, Recognises, Rules, Table, full_tunnel_table, table_name};
+use super::{
+    Family, FirewallError, Present, Recognises, Rules, Table, full_tunnel_table, interface_of, table_name,
+};
 
 mod full_tunnel;
 mod kill_switch;
@@ -82,6 +84,13 @@ pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
     let table = own_table(interface);
     let blocked = if tables.contains(&table) { blocked(&table)? } else { None };
     Ok(Present { tables, blocked })
+}
+
+/// Returns the interfaces that have a kill switch or an MSS clamp. There are none if they cannot be read.
+pub fn interfaces() -> Vec<InterfaceName> {
+    let tables = TableSocket::open().and_then(|mut socket| socket.tables(Family::Inet));
+    let interface = |table: String| interface_of(table.strip_prefix(OWN_PREFIX)?).parse().ok();
+    tables.unwrap_or_default().into_iter().filter_map(interface).collect()
 }
 
 /// What the kernel has of the rules of an interface: the chains and rules of each table.

@@ -14,11 +14,32 @@ use serde::Deserialize;
 use weft_config::InterfaceName;
 use weft_ipc::runtime_dir;
 
-use super::{PATIENCE, Record, lock_within, record_path, refused};
+use super::{Owner, PATIENCE, Record, lock_within, record_path, refused};
 use crate::HostError;
 use crate::netns::NetworkNamespace;
 
 impl Record {
+    /// Removes the record of another network namespace that is gone, and returns whether there was one.
+    ///
+    /// # Errors
+    /// It cannot be read or removed, or a process runs an interface of this name.
+    pub fn forget_if_gone(directory: &Path, interface: &InterfaceName) -> Result<bool, HostError> {
+        if !Self::is_of_another_namespace(directory, interface) {
+            return Ok(false);
+        }
+        let _owner = Owner::claim(directory, interface)?;
+        let place = record_path(directory, interface);
+        let found = Self::read_file(&place, interface)?.map(|(record, _)| record);
+        match found.filter(Self::is_elsewhere).and_then(|record| record.network) {
+            Some(theirs) if !theirs.exists() => {
+                forget_gone(&place, interface)?;
+                remove_dead_socket(interface);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Reports whether it was made in another network namespace than that of this thread.
     pub(super) fn is_elsewhere(&self) -> bool {
         let ours = NetworkNamespace::ours();
@@ -98,14 +119,30 @@ pub(super) fn make_room(directory: &Path, interface: &InterfaceName) -> Result<(
             made.and_then(|()| fs::rename(&place, &aside))
                 .map_err(|error| refused("write", &aside, error))?;
         } else {
-            tracing::info!(%interface, "what a daemon left in another network namespace is gone with that");
-            fs::remove_file(&place).map_err(|error| refused("remove", &place, error))?;
+            forget_gone(&place, interface)?;
         }
     }
     let Some(ours) = path_of_ours(directory, interface) else { return Ok(()) };
     fs::rename(&ours, &place).map_err(|error| refused("write", &place, error))?;
     forget_directory(&ours);
     Ok(())
+}
+
+fn forget_gone(place: &Path, interface: &InterfaceName) -> Result<(), HostError> {
+    tracing::info!(%interface, "what a daemon left in another network namespace is gone with that");
+    fs::remove_file(place).map_err(|error| refused("remove", place, error))
+}
+
+/// Removes the control socket of a daemon that has ended.
+pub(crate) fn remove_dead_socket(interface: &InterfaceName) {
+    #[cfg(unix)]
+    if let Err(error) =
+        weft_ipc::listener::remove_dead(&runtime_dir::control_socket(&runtime_dir::runtime_dir(), interface))
+    {
+        tracing::debug!("the control socket stays: {error}");
+    }
+    #[cfg(not(unix))]
+    let _ = interface;
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {

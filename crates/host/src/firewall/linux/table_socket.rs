@@ -132,12 +132,18 @@ impl TableSocket {
 
     /// Returns the chains of a table. The kernel lists those of all tables of a family.
     pub(super) fn chains(&mut self, table: &Table) -> io::Result<Vec<Part>> {
-        self.list(table, GET_CHAIN, CHAIN, &[])
+        self.list_of(table, GET_CHAIN, CHAIN, &[])
     }
 
     /// Returns the rules of a table. The kernel lists those of all tables of a family before Linux 4.9.
     pub(super) fn rules(&mut self, table: &Table) -> io::Result<Vec<Part>> {
-        self.list(table, GET_RULE, RULE, &[(PART_TABLE, &table.name)])
+        self.list_of(table, GET_RULE, RULE, &[(PART_TABLE, &table.name)])
+    }
+
+    /// Returns the names of the tables of a family.
+    pub(super) fn tables(&mut self, family: Family) -> io::Result<Vec<String>> {
+        let all = self.list(family, GET_TABLE, TABLE, &[], |_| true)?;
+        Ok(all.into_iter().map(|(name, _)| name).collect())
     }
 
     /// Returns the answer to a question for one thing.
@@ -146,17 +152,30 @@ impl TableSocket {
         Ok(self.0.recv_from_full()?.0)
     }
 
-    /// Returns what a list has of a table. A list that changes meanwhile may lack what is there, and is read
-    /// again.
-    fn list(
+    /// Returns what a list has of a table.
+    fn list_of(
         &mut self,
         table: &Table,
         question: u16,
         kind: u16,
         attributes: &[(u16, &str)],
     ) -> io::Result<Vec<Part>> {
+        let found = self.list(table.family, question, kind, attributes, |of| of == table.name)?;
+        Ok(found.into_iter().map(|(_, part)| part).collect())
+    }
+
+    /// Returns what a list has of the tables that are wanted, with their names. A list that changes meanwhile
+    /// may lack what is there, and is read again.
+    fn list(
+        &mut self,
+        family: Family,
+        question: u16,
+        kind: u16,
+        attributes: &[(u16, &str)],
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> io::Result<Vec<(String, Part)>> {
         for _ in 0..TRIES {
-            self.ask(question, NLM_F_REQUEST | NLM_F_DUMP, table.family, attributes)?;
+            self.ask(question, NLM_F_REQUEST | NLM_F_DUMP, family, attributes)?;
             let (mut found, mut is_whole, mut is_at_end) = (Vec::new(), true, false);
             while !is_at_end {
                 let (datagram, _) = self.0.recv_from_full()?;
@@ -167,8 +186,7 @@ impl TableSocket {
                     is_at_end = message.message_type() == NLMSG_DONE;
                     let length = message.length() as usize;
                     if !is_at_end && let Some(attributes) = content(&rest[..length], kind)? {
-                        let (of_table, part) = part_of(kind, attributes);
-                        found.extend((of_table == table.name).then_some(part));
+                        found.extend(Some(part_of(kind, attributes)).filter(|(table, _)| is_wanted(table)));
                     }
                     rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
                 }
