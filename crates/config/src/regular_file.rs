@@ -77,15 +77,16 @@ const ATTEMPTS: usize = 100;
 /// Room for what comes out of a pipe.
 const PIPE_BYTES: u64 = 1 << 20;
 
-/// Reports whether a path is a descriptor of the process that names it, such as that of `<(…)`, /dev/stdin or
-/// /proc/self/fd/3: what it leads to is open already, and has no name.
+/// Reports whether a path names a descriptor, such as that of `<(…)`, /dev/stdin or /proc/self/fd/3: what it
+/// leads to is open already, and has no name. A link elsewhere is none: another user may have made it, to a
+/// pipe that never ends.
 pub fn is_descriptor(path: &Path) -> bool {
-    let Some(parent) = path.parent().and_then(|parent| parent.canonicalize().ok()) else { return false };
-    if parent.starts_with("/proc") || parent == Path::new("/dev/fd") {
-        return true;
-    }
+    let devices = Path::new("/dev");
+    let is_one = |path: &Path| path.starts_with("/proc") || path.starts_with("/dev/fd");
     // /dev/stdin is a link.
-    std::fs::read_link(path).is_ok_and(|target| is_descriptor(&parent.join(target)))
+    is_one(path)
+        || path.parent() == Some(devices)
+            && std::fs::read_link(path).is_ok_and(|target| is_one(&devices.join(target)))
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -194,7 +195,9 @@ mod tests {
             let (reader, mut writer) = io::pipe().unwrap();
             let path =
                 std::path::PathBuf::from(format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader)));
-            assert!(is_descriptor(&path));
+            let link = at(&format!("link {}", written.len()));
+            symlink(&path, &link).unwrap();
+            assert!(is_descriptor(&path) && !is_descriptor(&link));
             let writing = std::thread::spawn(move || io::Write::write_all(&mut writer, written.as_bytes()));
             assert_eq!(read(&path), told);
             let _ = writing.join().unwrap();
@@ -202,6 +205,7 @@ mod tests {
         assert_eq!(read(Path::new("/dev/null")), Ok(String::new()));
         assert!(read(Path::new("/dev/zero")).is_err_and(|error| error.contains("too large")));
         assert!(read(directory.path()).is_err() && !is_descriptor(directory.path()));
+        assert!(is_descriptor(Path::new("/dev/stdin")) && !is_descriptor(Path::new("/dev/null")));
     }
 
     #[test]

@@ -11,6 +11,10 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, RCODE, TYPE};
 
 /// The length of a header.
 const HEADER: usize = 12;
+/// Where the header has the numbers of questions and records, and the least bytes that one of them takes: a
+/// question of an empty name, its type and class (RFC 1035, section 4.1).
+const COUNTS: std::ops::Range<usize> = 4..HEADER;
+const LEAST: usize = 5;
 /// The last byte of the number of additional records in a header.
 const ADDITIONAL: usize = 11;
 /// Addresses of a name in each family: a message may have 4,000, of which one is needed.
@@ -215,6 +219,12 @@ impl Query {
     /// # Errors
     /// When the server failed or refused, and when the message cannot be read.
     pub fn read(&self, message: &[u8]) -> io::Result<Answer> {
+        // Room for as many is reserved before the first one is read.
+        let counts = message.get(COUNTS).unwrap_or_default().chunks_exact(2);
+        let count: usize = counts.map(|count| usize::from(u16::from_be_bytes([count[0], count[1]]))).sum();
+        if count * LEAST > message.len() {
+            return Err(unusable());
+        }
         let packet = Packet::parse(message).map_err(|_| unusable())?;
         let exists = match packet.rcode() {
             RCODE::NoError => true,

@@ -11,6 +11,7 @@ mod capture;
 mod config;
 mod control;
 mod datagrams;
+mod dns;
 mod flows;
 mod http;
 mod input;
@@ -42,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     ("socks5", proxy::check_socks5),
     ("http_proxy", proxy::check_http),
     ("speedtest", speedtest::check),
+    ("dns", dns::check),
     ("netlink", netlink::check),
     ("resolved", resolved::check),
 ];

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use crate::sample::{Counters, Sample, Sent};
+use crate::sample::{Counters, Sample, Sent, is_text};
 use crate::{MAX_SECONDS, MAX_STREAMS};
 
 /// The most bytes of a line of the client.
@@ -194,17 +194,19 @@ impl Line for Hello {
     }
 }
 
+const NO_REASON: &str = "a reason that is too long, or has control characters";
+
 impl Line for Reply {
     const MAX_BYTES: usize = MAX_REPLY;
 
     fn out_of_bounds(&self) -> Option<&'static str> {
         match self {
-            Self::Accepted { token } => (token.len() > MAX_TOKEN).then_some("a long token"),
+            Self::Accepted { token } => (!is_text(token, MAX_TOKEN)).then_some("a token that is none"),
             Self::Refused(Refusal::Congestion { name, reason }) => {
-                (name.len().max(reason.len()) > MAX_TEXT).then_some("a long reason")
+                [name, reason].into_iter().any(|text| !is_text(text, MAX_TEXT)).then_some(NO_REASON)
             }
             Self::Refused(Refusal::OutOfBounds(reason) | Refusal::Failed(reason)) => {
-                (reason.len() > MAX_TEXT).then_some("a long reason")
+                (!is_text(reason, MAX_TEXT)).then_some(NO_REASON)
             }
             Self::Sample(sample) => {
                 let is_large = sample.counters.as_ref().is_some_and(Counters::is_large);
@@ -381,6 +383,9 @@ mod tests {
             end(counters(257, 0, 0)),
             format!("{{\"accepted\":{{\"token\":\"{}\"}}}}\n", "a".repeat(65)),
             format!("{{\"refused\":{{\"failed\":\"{}\"}}}}\n", "a".repeat(513)),
+            "{\"refused\":{\"failed\":\"a\\nerror: b\"}}\n".to_owned(),
+            "{\"refused\":{\"congestion\":{\"name\":\"a\\u001b\",\"reason\":\"\"}}}\n".to_owned(),
+            "{\"end\":{\"counters\":{\"busy_us\":[],\"drops\":{\"a\\nb\":0}}}}\n".to_owned(),
             format!(
                 "{{\"refused\":{{\"congestion\":{{\"name\":\"\",\"reason\":\"{}\"}}}}}}\n",
                 "a".repeat(513)

@@ -186,7 +186,7 @@ impl Counters {
     pub(crate) fn is_large(&self) -> bool {
         self.busy_us.len() > MAX_COUNTERS
             || self.drops.len() > MAX_COUNTERS
-            || self.drops.keys().any(|reason| reason.len() > MAX_REASON)
+            || self.drops.keys().any(|reason| !is_text(reason, MAX_REASON))
     }
 
     /// Takes the counters from a report, for this peer.
@@ -241,6 +241,11 @@ pub fn peer_of(report: &StatusReport, address: IpAddr) -> Option<&PeerReport> {
     };
     let with = report.peers.iter().filter_map(|peer| Some((longest(peer)?, peer)));
     with.max_by_key(|(prefix, _)| *prefix).map(|(_, peer)| peer)
+}
+
+/// Reports whether a string is a line of at most `most` bytes: with a line break it would be another message.
+pub(crate) fn is_text(text: &str, most: usize) -> bool {
+    text.len() <= most && !text.contains(char::is_control)
 }
 
 #[cfg(test)]
