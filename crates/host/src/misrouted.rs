@@ -5,6 +5,7 @@
 //! routes (`Table = off` or a table other than the main one) means what they are: only what cannot work is
 //! found then.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
@@ -73,6 +74,11 @@ pub(crate) trait Routes {
     /// Returns where another tunnel sends the packets that it makes of these, if it has taken these over: a
     /// rule leads all packets into it but those with its mark.
     fn hop_of_outer(&self, destination: IpAddr, is_own: bool) -> Option<Hop>;
+
+    /// Returns the networks of the devices that are up, by their addresses.
+    fn networks(&self) -> Vec<(IpNet, String)> {
+        Vec::new()
+    }
 
     /// Returns the rules of others that come before the tunnel's, and lead packets past it or block them.
     fn exceptions(&self, _: Family) -> Vec<Exception> {
@@ -162,6 +168,13 @@ pub enum Misrouted {
     FamilyPast { family: Family, via: String },
     /// Prefixes of AllowedIPs that other routes lead elsewhere as a whole.
     Prefixes { prefixes: Vec<IpNet>, via: String },
+    /// The tunnel's network is also that of another interface.
+    SameNetwork {
+        network: IpNet,
+        other: String,
+        /// Whether packets to it go through the tunnel, and not through the other interface.
+        is_in_tunnel: bool,
+    },
     /// The tunnel's packets to an endpoint go into the tunnel.
     Loop { endpoint: SocketAddr, cause: LoopCause },
     /// Names are not looked up at the name servers of the tunnel.
@@ -221,7 +234,9 @@ pub(crate) fn find(
     let mut found = meant.name_servers(system);
     if meant.is_routed_by_weft() {
         found.extend(meant.families());
-        found.extend(meant.prefixes());
+        let same = meant.same_networks();
+        found.extend(meant.prefixes(&same));
+        found.extend(same);
     }
     let has_endpoint = |family: &Family| endpoints.iter().find(|to| Family::of(to.ip().into()) == *family);
     let lacking = Family::ALL.into_iter().filter(|family| routes.lacks_main(*family));
@@ -461,12 +476,41 @@ impl<R: Routes> Meant<'_, R> {
         Some(Misrouted::Blocked { family, example, route })
     }
 
-    fn prefixes(&self) -> Option<Misrouted> {
+    /// Returns the networks of the tunnel that another interface has too: the kernel has two routes there.
+    fn same_networks(&self) -> Vec<Misrouted> {
+        let networks = self.routes.networks();
+        let own = self.config.interface.addresses.iter().chain(self.allowed_ips()).map(IpNet::trunc);
+        let is_network = |net: &IpNet| net.prefix_len() > 0 && net.prefix_len() < net.max_prefix_len();
+        let own: BTreeSet<IpNet> = own.filter(is_network).filter(|net| !is_link_local(net.addr())).collect();
+        let find = |network: IpNet| {
+            let is_other = |(net, device): &&(IpNet, String)| *net == network && device != self.own;
+            let (_, other) = networks.iter().find(is_other)?;
+            let hops = probes(network).map(|address| self.routes.hop(address, false));
+            let is_in_tunnel = hops.iter().all(|hop| *hop == Hop::Here || self.is_own_device(hop));
+            // AllowedIPs within the network have no route by weft: the kernel makes that of the network.
+            let is_missed = |net: &IpNet| {
+                net.contains(&network)
+                    || network.contains(net)
+                        && probes(*net).iter().any(|address| self.past(*address).is_some())
+            };
+            let found = Misrouted::SameNetwork { network, other: other.clone(), is_in_tunnel };
+            (is_in_tunnel || self.allowed_ips().any(is_missed)).then_some(found)
+        };
+        own.into_iter().filter_map(find).collect()
+    }
+
+    /// Returns the prefixes that go elsewhere, other than networks that are told already.
+    fn prefixes(&self, same: &[Misrouted]) -> Option<Misrouted> {
         let mut captured: Vec<(IpNet, String)> = Vec::new();
         // The way of a name server is told by itself.
         let servers = &self.config.interface.host.dns.servers;
         let is_server = |net: &&IpNet| servers.iter().any(|server| IpNet::from(*server) == **net);
-        let prefixes = self.allowed_ips().filter(|net| net.prefix_len() > 0 && !is_server(net));
+        let is_told = |net: &&IpNet| {
+            same.iter()
+                .any(|same| matches!(same, Misrouted::SameNetwork { network, .. } if network.contains(*net)))
+        };
+        let prefixes =
+            self.allowed_ips().filter(|net| net.prefix_len() > 0 && !is_server(net) && !is_told(net));
         for prefix in prefixes.take(PREFIXES) {
             // The first address of a network is often the own one, which goes nowhere.
             let others =

@@ -111,6 +111,11 @@ fn packets_that_go_past_the_tunnel_are_told_before_and_while_it_is_up() {
         ("", "", "0.0.0.0/1, 128.0.0.0/1, ::/0", "goes round in circles"),
         ("ip route add 203.0.113.1 via 192.0.2.2", "", "0.0.0.0/1, 128.0.0.0/1, ::/0", ""),
         ("", "", "203.0.113.0/24", ""),
+        ("ip addr add 10.77.0.99/24 dev eth0", "", "10.77.0.0/24", "10.77.0.0/24 is the network of eth0 too: traffic to it goes through eth0, not through the tunnel"),
+        ("", "", ALL, "10.77.0.0/24 is the network of eth0 too: traffic to it goes through eth0"),
+        ("", "", "10.77.0.2/32", "10.77.0.0/24 is the network of eth0 too: traffic to it goes through eth0"),
+        ("ip route del 10.77.0.0/24; ip route add 10.77.0.0/24 dev eth0 metric 100", "", ALL, "10.77.0.0/24 is the network of eth0 too: traffic to it goes through the tunnel, and"),
+        ("ip addr del 10.77.0.99/24 dev eth0", "", ALL, ""),
         (another_vpn, "", ALL, "traffic of IPv4, such as that to 1.1.1.1, goes through tun9, not through the tunnel"),
     ];
     for (before, lines, allowed_ips, expected) in cases {

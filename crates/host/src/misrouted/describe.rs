@@ -40,6 +40,7 @@ impl Misrouted {
             | Self::FamilyPast { .. }
             | Self::Prefixes { .. } => "traffic_past_tunnel",
             Self::Blocked { .. } | Self::NoMain { .. } => "traffic_blocked",
+            Self::SameNetwork { .. } => "same_network",
             Self::Loop { .. } => "endpoint_in_tunnel",
             Self::NoDns { .. } => "dns_refused",
             Self::NotForwarded { .. } => "forwarding",
@@ -59,6 +60,7 @@ impl Misrouted {
             | Self::Blocked { .. }
             | Self::FamilyPast { .. }
             | Self::Prefixes { .. } => "AllowedIPs",
+            Self::SameNetwork { .. } => "Address",
             Self::NotForwarded { .. } => "PeerAllowedIPs",
             Self::Loop { .. } | Self::NoMain { .. } | Self::LocalResolver { .. } => "Endpoint",
         }
@@ -115,6 +117,11 @@ impl Misrouted {
                 let example = example.map(|address| address.to_string()).unwrap_or_default();
                 format!("another route or rule comes first: see `ip route get {example}` and `ip rule`")
             }
+            Self::SameNetwork { network, .. } => format!(
+                "give the tunnel another network, at its other ends too; or give Address without its network (/32, /128), \
+                 and single addresses to AllowedIPs, such as {}",
+                IpNet::from(probes(*network)[0])
+            ),
             Self::Loop { cause: LoopCause::Mark { now, of_rules, interface }, .. } => format!(
                 "the mark is {now:#x}, and the rules are for {of_rules:#x}: `weft reload {interface}` sets it again"
             ),
@@ -222,6 +229,13 @@ impl fmt::Display for Misrouted {
                 let first = prefixes.first().map(IpNet::to_string).unwrap_or_default();
                 let verb = if more.is_empty() { "goes" } else { "go" };
                 write!(f, "traffic to {first}{more} {verb} through {via}, not through the tunnel")
+            }
+            Self::SameNetwork { network, other, is_in_tunnel } => {
+                write!(f, "{network} is the network of {other} too: traffic to it goes through ")?;
+                match is_in_tunnel {
+                    true => write!(f, "the tunnel, and what is in the network of {other} is not reached"),
+                    false => write!(f, "{other}, not through the tunnel"),
+                }
             }
             Self::Loop { endpoint, .. } => {
                 write!(

@@ -4,6 +4,9 @@ use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
 use weft_config::exit::Code;
 use weft_config::{Config, Endpoint, InterfaceName};
 use weft_ipc::runtime_dir::runtime_dir;
@@ -143,6 +146,20 @@ fn by_gateway(netlink: &Netlink, family: Family) -> Vec<(IpNet, String, bool)> {
         .collect()
 }
 
+/// Returns the networks of the devices that are up, by their addresses.
+fn networks() -> Vec<(IpNet, String)> {
+    let ip = |address: &SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
+    };
+    let network = |found: InterfaceAddress| {
+        let net = IpNet::with_netmask(ip(found.address.as_ref()?)?, ip(found.netmask.as_ref()?)?).ok()?;
+        let is_up = found.flags.contains(InterfaceFlags::IFF_UP);
+        is_up.then(|| (net.trunc(), found.interface_name))
+    };
+    getifaddrs().map(|found| found.filter_map(network).collect()).unwrap_or_default()
+}
+
 fn blocking(route: Option<MainRoute>) -> Option<Blocking> {
     let MainRoute { prefix, metric, blocks, .. } = route?;
     Some(Blocking { word: blocks?, prefix, metric })
@@ -265,6 +282,10 @@ impl Routes for Predicted<'_> {
     /// The rules of the tunnel will come before those of others.
     fn hop_of_outer(&self, _: IpAddr, _: bool) -> Option<Hop> {
         None
+    }
+
+    fn networks(&self) -> Vec<(IpNet, String)> {
+        networks()
     }
 
     fn blocked_by(&self, destination: IpAddr) -> Option<Blocking> {

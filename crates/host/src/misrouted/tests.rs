@@ -23,6 +23,15 @@ impl Routes for Table {
         self.hops.get("outer").filter(|_| hop == through("tun9")).cloned()
     }
 
+    /// The networks stand where other entries have their interface, as `net 10.8.0.0/24`.
+    fn networks(&self) -> Vec<(IpNet, String)> {
+        let network = |(name, hop): (&&str, &Hop)| match (name.strip_prefix("net "), hop) {
+            (Some(network), Hop::Through(device)) => Some((network.parse().unwrap(), device.clone())),
+            _ => None,
+        };
+        self.hops.iter().filter_map(network).collect()
+    }
+
     /// The prefix of the route that drops stands where another entry has its interface.
     fn blocked_by(&self, destination: IpAddr) -> Option<Blocking> {
         let Hop::Through(prefix) = self.hops.get("unreachable")? else { return None };
@@ -181,6 +190,20 @@ fn traffic_that_goes_past_a_tunnel_is_told() {
         // The local network is that of the tunnel too, and its first address is the own one.
         ("Address = 10.6.0.1/24", "10.6.0.0/24", [&wan, &wan], &[("10.6.0.1", Hop::Here)], "traffic to 10.6.0.0/24 goes through eth0, not"),
         ("Address = 10.6.0.1/24", "10.6.0.1/32", [&wan, &wan], &[("10.6.0.1", Hop::Here)], ""),
+        ("Address = 10.8.0.2/24", "10.8.0.0/24", [&wan, &wan], &[("net 10.8.0.0/24", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through eth0, not through the tunnel; give the tunnel another network, at its other ends too; or give Address without its network (/32, /128), and single addresses to AllowedIPs, such as 10.8.0.1/32"),
+        ("Address = fd08::2/64", "fd08::/64", [&wan, &wan], &[("net fd08::/64", wan.clone())], "fd08::/64 is the network of eth0 too"),
+        // An address of the local network comes later, or its route has a metric.
+        ("Address = 10.8.0.2/24", "10.8.0.0/24", [&tunnel, &wan], &[("own 203.0.113.9", wan.clone()), ("net 10.8.0.0/24", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through the tunnel, and what is in the network of eth0 is not reached; give the tunnel another network, at its other ends too; or give Address without its network (/32, /128), and single addresses to AllowedIPs, such as 10.8.0.1/32"),
+        ("", "10.8.0.0/24", [&tunnel, &wan], &[("net 10.8.0.0/24", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through the tunnel"),
+        // A default route does not come before it.
+        ("Address = 10.8.0.2/24", ALL, [&tunnel, &tunnel], &[("own 203.0.113.9", wan.clone()), ("net 10.8.0.0/24", wan.clone()), ("10.8.0.1", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through eth0"),
+        ("Address = 10.8.0.2/24", "10.8.0.1/32", [&wan, &wan], &[("net 10.8.0.0/24", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through eth0"),
+        ("Address = 10.8.0.2/24", "10.8.0.1/32", [&wan, &wan], &[("net 10.8.0.0/24", wan.clone()), ("10.8.0.1", tunnel.clone())], ""),
+        ("Address = 10.8.0.2/32", "10.8.0.1/32", [&wan, &wan], &[("net 10.8.0.0/24", wan.clone()), ("10.8.0.1", tunnel.clone())], ""),
+        ("Address = 10.8.0.2/24", "10.9.0.0/24", [&wan, &wan], &[("net 10.8.0.0/24", wan.clone()), ("10.9.0.1", tunnel.clone())], ""),
+        // It is the own one, and another one.
+        ("Address = 10.8.0.2/24", "10.8.0.0/24", [&tunnel, &wan], &[("net 10.8.0.0/24", tunnel.clone()), ("net 10.8.0.0/16", wan.clone())], ""),
+        ("Address = fe80::2/64", "10.8.0.0/24", [&tunnel, &wan], &[("net fe80::/64", wan.clone())], ""),
         // The local network is a part of the prefix.
         ("", "10.0.0.0/8", [&tunnel, &wan], &[("10.0.0.1", wan.clone())], ""),
         // The endpoint.
