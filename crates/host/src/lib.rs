@@ -39,6 +39,7 @@ use std::time::{Duration, Instant};
 use weft_config::device::DeviceState;
 use weft_config::{Config, Hook, InterfaceName, Location, Notice, PeerComments, Warning};
 use weft_ipc::runtime_dir::{self, runtime_dir};
+use weft_tunnel::PublicKey;
 
 use crate::resolve::Tunnel;
 use crate::routes::{Family, Link, Netlink};
@@ -493,18 +494,26 @@ impl Host {
         self.decide(config, endpoints, self.plan.mark)
     }
 
-    /// Reports whether a start after a crash would need [`Self::remember`]: behind a kill switch names cannot
-    /// be looked up.
+    /// Reports whether [`Self::remember`] is needed: a start after a crash cannot look names up behind a kill
+    /// switch, and other tunnels ask for the endpoint of one with a default route.
     pub fn needs_memory(&self) -> bool {
-        self.plan.steps.iter().chain(&self.record.steps).any(clean_up::has_kill_switch)
+        let is_for_others = Family::ALL.into_iter().any(|family| self.plan.routes_by_mark(family));
+        is_for_others || self.plan.steps.iter().chain(&self.record.steps).any(clean_up::has_kill_switch)
     }
 
-    /// Records the addresses of endpoints that are names in the configuration; see [`remembered`].
-    pub fn remember(&mut self, endpoints: BTreeMap<String, SocketAddr>) -> Result<(), HostError> {
-        if self.record.endpoints == endpoints {
+    /// Records the addresses of endpoints that are names in the configuration, see [`remembered`], and
+    /// where the peers of a default route are: `endpoint` returns the address of the peer at a place.
+    pub fn remember(
+        &mut self,
+        endpoints: BTreeMap<String, SocketAddr>,
+        config: &Config,
+        endpoint: impl Fn(usize, &PublicKey) -> Option<SocketAddr>,
+    ) -> Result<(), HostError> {
+        let outer = outer(config, endpoint);
+        if self.record.endpoints == endpoints && self.record.outer == outer {
             return Ok(());
         }
-        self.record.endpoints = endpoints;
+        (self.record.endpoints, self.record.outer) = (endpoints, outer);
         self.write()
     }
 
@@ -565,6 +574,19 @@ fn owner(recording: &Recording, interface: &InterfaceName) -> Result<Option<Arc<
         Recording::Nowhere => Ok(None),
         Recording::In(directory) => Ok(claim(directory, interface)?.map(Arc::new)),
     }
+}
+
+/// Returns the endpoint of the peer that has the default route of each family.
+fn outer(
+    config: &Config,
+    endpoint: impl Fn(usize, &PublicKey) -> Option<SocketAddr>,
+) -> BTreeMap<Family, SocketAddr> {
+    let mut found = BTreeMap::new();
+    for (place, peer) in config.peers.iter().enumerate() {
+        let defaults = peer.allowed_ips.iter().filter(|net| net.prefix_len() == 0);
+        found.extend(defaults.filter_map(|net| Some((Family::of(*net), endpoint(place, &peer.public_key)?))));
+    }
+    found
 }
 
 /// Returns what a daemon has left behind, and says in the log what is not known of it. `own` is the device,

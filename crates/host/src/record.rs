@@ -27,6 +27,7 @@ use super::platform::{self, Process};
 use super::step::Step;
 use crate::dns;
 use crate::netns::{self, NetworkNamespace};
+use crate::routes::Family;
 
 mod apart;
 mod others;
@@ -77,6 +78,10 @@ pub struct Record {
     /// switch that survives a crash, the names cannot be looked up.
     #[serde(default)]
     pub endpoints: BTreeMap<String, SocketAddr>,
+    /// Where the packets go that the tunnel makes of those of each family, if it has a default route: another
+    /// tunnel that they go through asks.
+    #[serde(default)]
+    pub outer: BTreeMap<Family, SocketAddr>,
     /// The commands of PreUp and PostUp that have run.
     #[serde(default)]
     pub ran: Vec<Hook>,
@@ -110,6 +115,7 @@ impl Record {
             dns: None,
             down: Vec::new(),
             endpoints: BTreeMap::new(),
+            outer: BTreeMap::new(),
             ran: Vec::new(),
             is_silent: false,
             network: NetworkNamespace::ours(),

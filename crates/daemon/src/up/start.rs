@@ -149,9 +149,10 @@ fn start(
         None => settle(&mut config, &text, &overrides, file, &mut opened, before, interruption)?,
     };
     if opened.host_mut().needs_memory() {
-        // Before the kill switch is in force: a crash at any moment after that needs them.
+        // Before the kill switch and the rules are in force: a crash at any moment after that needs them, and
+        // other tunnels look then.
         let found = |place: usize, _: &PublicKey| found.endpoints.get(place).copied().flatten();
-        opened.host_mut().remember(addresses_of_names(&config, found))?;
+        opened.host_mut().remember(addresses_of_names(&config, found), &config, found)?;
     }
     let (daemon, served) = opened.complete(&config, &found.endpoints, options)?;
     let text = Some(text).filter(|_| config.interface.host.save_config);

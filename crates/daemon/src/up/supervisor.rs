@@ -203,15 +203,17 @@ impl Supervisor {
         Base::of(&self.config, self.daemon.host().map_or(0, Host::mark))
     }
 
-    /// Writes down the addresses of endpoints that are given by name, for a start behind a kill switch.
+    /// Writes down where peers are, for a start behind a kill switch and for other tunnels.
     fn remember(&mut self) {
         self.memory_due = None;
         if !self.daemon.host().is_some_and(Host::needs_memory) {
             return;
         }
         let Ok(current) = self.endpoints() else { return };
-        let known = addresses_of_names(&self.config, |_, key| current.get(key).copied());
-        if let Some(Err(error)) = self.daemon.host_mut().map(|host| host.remember(known)) {
+        let endpoint = |_: usize, key: &PublicKey| current.get(key).copied();
+        let Self { daemon, config, .. } = self;
+        let known = addresses_of_names(config, endpoint);
+        if let Some(Err(error)) = daemon.host_mut().map(|host| host.remember(known, config, endpoint)) {
             tracing::warn!("{error}");
         }
     }
@@ -464,10 +466,11 @@ impl Supervisor {
         if self.overrides.is_rootless {
             self.tell_of_silence(event);
         }
-        if let Event::EndpointChanged { .. } = event
-            && let Err(error) = self.daemon.endpoints_changed()
-        {
-            tracing::debug!(%error, "cannot follow the endpoint");
+        if let Event::EndpointChanged { .. } = event {
+            self.memory_due.get_or_insert_with(|| Instant::now() + MEMORY_PAUSE);
+            if let Err(error) = self.daemon.endpoints_changed() {
+                tracing::debug!(%error, "cannot follow the endpoint");
+            }
         }
         if let Some(leaving) = &self.leaving {
             leaving.changed();

@@ -25,6 +25,8 @@ use crate::step::Step;
 
 /// The kernel's number of the table that comes before all others (rt_tables: RT_TABLE_LOCAL).
 const LOCAL_TABLE: u32 = 255;
+/// The largest number of tunnels within each other.
+const NESTED: u8 = 4;
 /// The largest number of rules of a family that are told.
 const EXCEPTIONS: usize = 8;
 
@@ -183,6 +185,26 @@ impl InForce<'_> {
         }
     }
 
+    /// Returns where the packets go which the tunnel that takes these over makes of them. `nested` is the
+    /// number of tunnels that they are followed through.
+    fn hop_after(&self, destination: IpAddr, mark: u32, nested: u8) -> Option<Hop> {
+        let to = SocketAddr::new(destination, 0);
+        let RouteAnswer { device, table, .. } = self.netlink.route_to(to, mark).ok()?;
+        let family = Family::of(destination.into());
+        let is_its = |rule: &&FoundRule| rule.family == family && rule.is_inverted && rule.table == table;
+        let mark = self.rules().iter().find(is_its)?.mark.filter(|mark| *mark != self.mark)?;
+        // Such a rule may also lead to the uplink.
+        let device = device.filter(|device| self.netlink.is_tunnel(device))?;
+        let record = device.parse().ok().and_then(|name| Record::read(&runtime_dir(), &name).ok().flatten());
+        let peer = match record {
+            Some(record) => record.outer.get(&family)?.ip(),
+            // The peer of another program's tunnel is taken to be where all other addresses are.
+            None => destination,
+        };
+        let after = (nested > 1).then(|| self.hop_after(peer, mark, nested - 1)).flatten();
+        after.or_else(|| Some(self.hop_with(peer, mark)))
+    }
+
     fn rules(&self) -> &[FoundRule] {
         self.rules.get_or_init(|| self.netlink.rules().unwrap_or_default())
     }
@@ -198,14 +220,11 @@ impl Routes for InForce<'_> {
     }
 
     fn hop_of_outer(&self, destination: IpAddr, is_own: bool) -> Option<Hop> {
-        let to = SocketAddr::new(destination, 0);
-        let RouteAnswer { device, table, .. } = self.netlink.route_to(to, self.mark(is_own)).ok()?;
-        let family = Family::of(destination.into());
-        let is_its = |rule: &&FoundRule| rule.family == family && rule.is_inverted && rule.table == table;
-        let mark = self.rules().iter().find(is_its)?.mark.filter(|mark| *mark != self.mark)?;
-        // Such a rule may also lead to the uplink.
-        device.filter(|device| self.netlink.is_tunnel(device))?;
-        Some(self.hop_with(destination, mark))
+        self.hop_after(destination, self.mark(is_own), NESTED)
+    }
+
+    fn networks(&self) -> Vec<(IpNet, String)> {
+        networks()
     }
 
     fn exceptions(&self, family: Family) -> Vec<Exception> {
