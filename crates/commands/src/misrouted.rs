@@ -14,6 +14,7 @@ pub fn finding(misrouted: &Misrouted) -> Finding {
         | Misrouted::Dns(DnsPast::Lost(_)) => Level::Problem,
         Misrouted::NameServer { is_minor: true, .. }
         | Misrouted::Captured { is_within: true, .. }
+        | Misrouted::NotTranslated { .. }
         // A tunnel for IPv6 alone is usual where the provider has none.
         | Misrouted::FamilyPast { family: Family::V4, .. }
         // As a person sets them on purpose.

@@ -40,6 +40,8 @@ use wfp::system as platform;
 pub use error::FirewallError;
 pub(crate) use local::is_local;
 #[cfg(target_os = "linux")]
+pub(crate) use platform::translated;
+#[cfg(target_os = "linux")]
 pub use platform::{Contents, contents, interfaces, rules_added, rules_of_others};
 pub(crate) use platform::{RECOGNISES, removing_command};
 pub use platform::{apply, check, present, remove};

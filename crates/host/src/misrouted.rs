@@ -188,6 +188,12 @@ pub enum Misrouted {
     },
     /// Peers are told to send all of these families here, and this machine does not forward them.
     NotForwarded { families: Vec<Family> },
+    /// This machine forwards what peers send to others, with the addresses that they have in the tunnel.
+    NotTranslated {
+        interface: InterfaceName,
+        /// The networks of the peers; at least one.
+        networks: Vec<IpNet>,
+    },
     /// The only name server outside the tunnel is a program of this machine, which asks through the tunnel.
     LocalResolver {
         server: IpAddr,
@@ -248,13 +254,11 @@ pub(crate) fn find(
 
 /// Returns the finding that peers which send everything here reach nothing behind this machine.
 pub fn not_forwarded(interface: &Interface) -> Option<Misrouted> {
-    let is_off = |family: &Family| match family {
-        Family::V4 => platform::is_off("net.ipv4.ip_forward"),
-        Family::V6 => platform::is_off("net.ipv6.conf.all.forwarding"),
-    };
     let told = Family::ALL.into_iter().zip(interface.takes_everything_of_peers());
-    let families: Vec<Family> =
-        told.filter(|(family, is_told)| *is_told && is_off(family)).map(|(family, _)| family).collect();
+    let families: Vec<Family> = told
+        .filter(|(family, is_told)| *is_told && platform::forwards(*family) == Some(false))
+        .map(|(family, _)| family)
+        .collect();
     (!families.is_empty()).then_some(Misrouted::NotForwarded { families })
 }
 
@@ -263,6 +267,34 @@ pub fn not_forwarded_of_file(config: &Config) -> Option<Misrouted> {
     let clients = &config.interface.host.clients;
     let is_told = clients.endpoint.is_some() || !clients.allowed_ips.is_empty();
     not_forwarded(&config.interface).filter(|_| is_told)
+}
+
+/// Returns the finding that nothing outside has a way back to peers which this machine forwards, unless a
+/// router has a route that is not seen here. `is_hub`: the peers look like clients. Nothing is found
+/// where a command of the file may see to it.
+pub fn not_translated(config: &Config, is_hub: bool) -> Option<Misrouted> {
+    let Config { interface, .. } = config;
+    let clients = &interface.host.clients;
+    let is_for_clients = is_hub || clients.endpoint.is_some() || !clients.allowed_ips.is_empty();
+    let mut hooks = interface.host.hooks.iter().map(|hook| hook.command.to_lowercase());
+    if !is_for_clients
+        || hooks.any(|command| ["masquerade", "snat"].iter().any(|word| command.contains(word)))
+    {
+        return None;
+    }
+    let told = Family::ALL.into_iter().zip(interface.takes_everything_of_peers());
+    let forwarded = told.filter(|(family, is_told)| *is_told && platform::forwards(*family) == Some(true));
+    let mut families: Vec<Family> = forwarded.map(|(family, _)| family).collect();
+    if families.is_empty() {
+        return None;
+    }
+    let translated = platform::translated()?;
+    families.retain(|family| !translated.contains(family));
+    let is_private = |net: &IpNet| !is_public(net.addr()) && !is_link_local(net.addr());
+    let networks = interface.addresses.iter().filter(|net| families.contains(&Family::of(**net)));
+    let networks: Vec<IpNet> = networks.filter(|net| is_private(net)).map(IpNet::trunc).collect();
+    let interface = interface.name.clone();
+    (!networks.is_empty()).then_some(Misrouted::NotTranslated { interface, networks })
 }
 
 /// Returns why names are not looked up at the name servers of a tunnel that is up, by what its daemon wrote

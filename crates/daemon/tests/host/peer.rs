@@ -106,6 +106,21 @@ fn what_the_interface_and_its_file_do_not_share_is_neither_undone_nor_loaded() {
     assert_eq!(told(), [true; 3]);
     forward("1");
     assert_eq!(told(), [false; 3]);
+    // Their addresses are those of the tunnel, until a rule gives them another one.
+    if here::installed(&["nft"]) {
+        let note = || {
+            let doctor = network.run(&["doctor", NAME]).stdout;
+            let note = doctor.lines().find(|line| line.contains("routers have a route to 10.77.0.0/24"));
+            note.map(|note| {
+                note.trim_start().starts_with("note") && doctor.contains("masquerade` in a chain")
+            })
+        };
+        assert_eq!(note(), Some(true));
+        assert!(!network.run(&["status", NAME]).stdout.contains("routers"));
+        let rules = "table ip nat { chain p { type nat hook postrouting priority srcnat; oifname eth0 masquerade; }; }";
+        assert!(network.client.command("nft").arg(rules).status().unwrap().success());
+        assert_eq!(note(), None);
+    }
     let refused = |told: &str, then: &str| {
         let (edited, peers) = (before(), network.run(&["show", NAME, "peers"]).stdout);
         for arguments in [&["peer", "add", "b"][..], &["peer", "rename", "a", "c"], &["peer", "disable", "a"]]

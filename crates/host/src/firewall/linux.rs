@@ -1,10 +1,13 @@
 //! Sets rules in nftables with nft(8), and asks the kernel which tables exist.
 
+use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use weft_config::{InterfaceName, MIN_MTU_IPV6};
+
+use crate::routes;
 
 use super::{
     Family, FirewallError, Present, Recognises, Rules, Table, full_tunnel_table, interface_of, table_name,
@@ -163,6 +166,42 @@ pub fn rules_of_others(set: &Contents) -> Result<Vec<String>, FirewallError> {
         }
     }
     Ok(commands)
+}
+
+/// Returns the families of which a rule of the packet filter gives packets another source, such as a
+/// masquerade. Of the older iptables only the names of its tables are read.
+///
+/// # Errors
+/// Those of [`FirewallError`].
+pub(crate) fn translated() -> Result<BTreeSet<routes::Family>, FirewallError> {
+    let listing = nft::run(&["-t", "list", "ruleset"], &[], "list the rules of the firewall")?;
+    let mut found = translated_in(&listing);
+    for (file, family) in [("ip_tables_names", routes::Family::V4), ("ip6_tables_names", routes::Family::V6)]
+    {
+        let tables = std::fs::read_to_string(format!("/proc/net/{file}")).unwrap_or_default();
+        found.extend(tables.lines().any(|table| table == "nat").then_some(family));
+    }
+    Ok(found)
+}
+
+fn translated_in(listing: &str) -> BTreeSet<routes::Family> {
+    let mut families = Vec::new();
+    let mut found = BTreeSet::new();
+    for line in listing.lines().map(str::trim) {
+        // Rules of iptables-nft have the name of its target.
+        let is_translating =
+            |word: &str| matches!(word, "masquerade" | "snat" | "\"MASQUERADE\"" | "\"SNAT\"");
+        if let Some(table) = line.strip_prefix("table ") {
+            families = routes::Family::ALL.to_vec();
+            families.retain(|family| match family {
+                routes::Family::V4 => !table.starts_with("ip6 "),
+                routes::Family::V6 => !table.starts_with("ip "),
+            });
+        } else if !line.ends_with('{') && line.split(' ').any(is_translating) {
+            found.extend(&families);
+        }
+    }
+    found
 }
 
 /// Returns the commands that add the rules with these handles, in a listing of nft.

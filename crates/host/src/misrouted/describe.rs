@@ -44,6 +44,7 @@ impl Misrouted {
             Self::Loop { .. } => "endpoint_in_tunnel",
             Self::NoDns { .. } => "dns_refused",
             Self::NotForwarded { .. } => "forwarding",
+            Self::NotTranslated { .. } => "way_back",
             Self::LocalResolver { .. } => "local_resolver",
             Self::Dns(DnsPast::Lost(_)) => "lost_dns",
             Self::Dns(DnsPast::Overruled(_)) => "dns_past_tunnel",
@@ -60,7 +61,7 @@ impl Misrouted {
             | Self::Blocked { .. }
             | Self::FamilyPast { .. }
             | Self::Prefixes { .. } => "AllowedIPs",
-            Self::SameNetwork { .. } => "Address",
+            Self::SameNetwork { .. } | Self::NotTranslated { .. } => "Address",
             Self::NotForwarded { .. } => "PeerAllowedIPs",
             Self::Loop { .. } | Self::NoMain { .. } | Self::LocalResolver { .. } => "Endpoint",
         }
@@ -146,6 +147,11 @@ impl Misrouted {
                     settings.collect::<String>()
                 )
             }
+            Self::NotTranslated { interface, .. } => format!(
+                "where they have none, give peers the address of this machine: `iifname \"{interface}\" oifname != \
+                 \"{interface}\" masquerade` in a chain `type nat hook postrouting priority srcnat` of nft \
+                 (docs/GATEWAY.md, Forwarding)"
+            ),
             Self::LocalResolver { mark, .. } => {
                 format!("have it send with the mark {mark:#x}, or write the endpoint as an address")
             }
@@ -252,6 +258,15 @@ impl fmt::Display for Misrouted {
                     "peers are told to send everything here, and this machine does not forward {}: they reach nothing else, \
                      and no Internet",
                     families.join(" and ")
+                )
+            }
+            Self::NotTranslated { networks, .. } => {
+                let networks: Vec<String> = networks.iter().map(IpNet::to_string).collect();
+                write!(
+                    f,
+                    "peers are forwarded with their own addresses: others answer only if their routers have a route to {} \
+                     by this machine",
+                    networks.join(", ")
                 )
             }
             Self::LocalResolver { server, .. } => write!(

@@ -1,6 +1,7 @@
 //! Asks the kernel's routing table, or finds out what it will answer when a plan is carried out.
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
@@ -15,6 +16,7 @@ use super::{Blocking, Hop, LoopCause, Misrouted, Routes, find, public, servers};
 use crate::HostError;
 use crate::clean_up::has_kill_switch;
 use crate::dns::System;
+use crate::firewall;
 use crate::plan::Plan;
 use crate::record::Record;
 use crate::restore::DnsPast;
@@ -95,9 +97,18 @@ pub fn dns_predicted(config: &Config) -> Option<Misrouted> {
     }
 }
 
-/// Reports whether a value below /proc/sys is 0. One that cannot be read is not.
-pub(super) fn is_off(setting: &str) -> bool {
-    crate::sysctl::read(setting).as_deref() == Some("0")
+/// Reports whether this machine forwards packets; `None` if that cannot be read.
+pub(super) fn forwards(family: Family) -> Option<bool> {
+    let setting = match family {
+        Family::V4 => "net.ipv4.ip_forward",
+        Family::V6 => "net.ipv6.conf.all.forwarding",
+    };
+    crate::sysctl::read(setting).map(|value| value != "0")
+}
+
+/// Returns the families of which forwarded packets may get another source; `None` if that cannot be read.
+pub(super) fn translated() -> Option<BTreeSet<Family>> {
+    firewall::translated().inspect_err(|error| tracing::debug!("{error}")).ok()
 }
 
 /// Returns the name server of this machine that cannot find peers by their names, if it is the only one
@@ -195,7 +206,8 @@ impl InForce<'_> {
         let mark = self.rules().iter().find(is_its)?.mark.filter(|mark| *mark != self.mark)?;
         // Such a rule may also lead to the uplink.
         let device = device.filter(|device| self.netlink.is_tunnel(device))?;
-        let record = device.parse().ok().and_then(|name| Record::read(&runtime_dir(), &name).ok().flatten());
+        let record = |name: InterfaceName| Record::read(&runtime_dir(), &name).ok().flatten();
+        let record = device.parse().ok().and_then(record);
         let peer = match record {
             Some(record) => record.outer.get(&family)?.ip(),
             // The peer of another program's tunnel is taken to be where all other addresses are.

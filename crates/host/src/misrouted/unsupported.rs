@@ -1,11 +1,12 @@
 //! The substitute on systems whose routing table is not asked yet: nothing is found.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use weft_config::Config;
 
 use super::Misrouted;
-use crate::routes::{Netlink, RouteError};
+use crate::routes::{Family, Netlink, RouteError};
 
 /// Finds nothing.
 pub fn in_force(_: &Netlink, _: Option<u32>, _: &Config, _: &[SocketAddr], _: u32, _: u32) -> Vec<Misrouted> {
@@ -28,8 +29,13 @@ pub fn dns_predicted(_: &Config) -> Option<Misrouted> {
 }
 
 /// Finds nothing.
-pub(super) fn is_off(_: &str) -> bool {
-    false
+pub(super) fn forwards(_: Family) -> Option<bool> {
+    None
+}
+
+/// Finds nothing.
+pub(super) fn translated() -> Option<BTreeSet<Family>> {
+    None
 }
 
 /// Finds nothing.

@@ -138,3 +138,20 @@ fn one_process_at_a_time_changes_the_rules_of_a_network_namespace() {
         assert_ne!(generation(), before);
     });
 }
+
+#[test]
+fn a_rule_that_gives_packets_another_source_is_found_in_its_family() {
+    use crate::routes::Family::{V4, V6};
+    for (listing, families) in [
+        (
+            "table inet gateway {\n\tchain p {\n\t\tiifname \"wg0\" oifname != \"wg0\" masquerade\n",
+            &[V4, V6][..],
+        ),
+        ("table ip nat {\n\t\tip saddr 10.0.0.0/8 snat to 192.0.2.1\n", &[V4]),
+        ("table ip6 nat {\n\t\tmasquerade\n\t}\n}\ntable ip other {\n", &[V6]),
+        ("table ip nat {\n\t\toifname \"eth0\" counter packets 0 bytes 0 xt target \"MASQUERADE\"\n", &[V4]),
+        ("table inet masquerade {\n\tchain snat {\n\t\ttcp dport 80 dnat ip to 10.0.0.1\n", &[]),
+    ] {
+        assert_eq!(super::translated_in(listing), families.iter().copied().collect(), "{listing}");
+    }
+}
