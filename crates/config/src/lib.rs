@@ -56,6 +56,8 @@ mod wg_quick;
 use unsupported as permissions;
 
 pub use advice::as_root;
+#[cfg(target_os = "linux")]
+pub use advice::unit;
 pub use dialect::{Dialect, is_of_amnezia_wg};
 pub use domain::{Domain, InvalidDomain};
 pub use edit::{PeerComments, Saved, edit};

@@ -32,7 +32,13 @@ pub enum HostError {
     #[error("{0}")]
     LostDns(#[source] Box<crate::dns::DnsError>),
     /// A value below /proc/sys could not be set.
-    #[error("cannot set the sysctl {name} to {value}: {error}; set it by hand")]
+    #[error(
+        "cannot set the sysctl {name} to {value}: {error}; {}",
+        weft_config::as_root(
+            "set it by hand",
+            "the unit needs the drop-in full-tunnel.conf (ProtectKernelTunables=no and ProcSubset=all)"
+        )
+    )]
     Sysctl {
         /// Its name, with dots.
         name: String,

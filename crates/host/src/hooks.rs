@@ -16,6 +16,8 @@ use under_way::Ended;
 #[cfg_attr(not(unix), path = "hooks/not_unix.rs")]
 mod process;
 mod under_way;
+#[cfg(target_os = "linux")]
+mod unit;
 
 pub use under_way::{CommandUnderWay, command_under_way, interrupt_commands, limit_commands_of_the_end};
 
@@ -166,9 +168,18 @@ fn exited(status: ExitStatus) -> String {
     match status.code() {
         // The exit code of a shell for a command that it cannot find.
         Some(127) => "failed with exit code 127: no such command; check its name and PATH".to_owned(),
-        Some(code) => format!("failed with exit code {code}; try it by hand"),
-        None => format!("was ended ({status}); try it by hand"),
+        Some(code) => format!("failed with exit code {code}; {}", by_hand()),
+        None => format!("was ended ({status}); {}", by_hand()),
     }
+}
+
+/// By hand a command may do what the unit of a service forbids.
+fn by_hand() -> String {
+    #[cfg(target_os = "linux")]
+    if let Some(forbidden) = unit::forbidden() {
+        return forbidden;
+    }
+    "try it by hand".to_owned()
 }
 
 #[cfg(test)]

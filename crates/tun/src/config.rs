@@ -108,7 +108,8 @@ pub enum OpenError {
     },
     /// The process may not open the TUN driver.
     #[error(
-        "not allowed to open /dev/net/tun, for interface {name}: run as root, or open it (chmod 0666 /dev/net/tun)"
+        "not allowed to open /dev/net/tun, for interface {name}: run as root, or open it (chmod 0666 /dev/net/tun; in a \
+         unit of systemd DeviceAllow=/dev/net/tun)"
     )]
     DriverForbidden {
         /// The requested name.
@@ -280,7 +281,7 @@ fn removal(system: &str, name: &str) -> String {
 
 /// Returns the right that only Linux gives without the user.
 fn missing_right(system: &str) -> &'static str {
-    if system == "linux" { "needs CAP_NET_ADMIN; " } else { "" }
+    if system == "linux" { "needs CAP_NET_ADMIN (in a unit of systemd AmbientCapabilities=); " } else { "" }
 }
 
 #[cfg(test)]

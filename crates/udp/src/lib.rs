@@ -279,13 +279,24 @@ pub enum BindError {
     #[error("this machine has neither IPv4 nor IPv6")]
     NoAddressFamily,
     /// Any other error of the system.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {source}{}", advice(.source))]
     Io {
         /// The step that failed.
         what: String,
         /// The error of the system.
         source: io::Error,
     },
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if cfg!(target_os = "linux") => {
+            "; a port below 1024 needs CAP_NET_BIND_SERVICE: run as root, or give the unit of systemd a drop-in with \
+             CapabilityBoundingSet= and AmbientCapabilities= of CAP_NET_ADMIN CAP_NET_BIND_SERVICE, or choose a \
+             ListenPort from 1024 on"
+        }
+        _ => "",
+    }
 }
 
 /// Features of the kernel that the sockets use.

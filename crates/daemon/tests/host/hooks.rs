@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::beside::{both, weft};
-use crate::support::{End, NAME, Network, peer};
+use crate::support::{End, Ended, NAME, Network, make_proc_sys_read_only, peer};
 
 /// A file with commands that write what they see into `log`.
 fn text(network: &Network, lines: &str) -> String {
@@ -52,6 +52,26 @@ fn a_hook_that_fails_on_the_way_up_leaves_nothing() {
         assert!(ended.stderr.contains(&place), "{ended:?}");
         network.assert_as(&before);
         assert_eq!(log(&network), [""; 0], "what is for the way down does not run");
+    }
+}
+
+#[test]
+fn what_the_unit_of_a_service_forbids_a_hook_is_told() {
+    let Some(network) = Network::new() else { return };
+    let line = "PostUp = echo 1 > /proc/sys/net/ipv4/ip_forward";
+    let file = network.file("weft0.conf", &text(&network, line));
+    for (in_unit, part) in [
+        (
+            "0123456789abcdef0123456789abcdef",
+            "does not let it have write access to sysctls (ProtectKernelTunables=no)",
+        ),
+        ("", "failed with exit code 1; try it by hand"),
+    ] {
+        let mut command = network.weft_up(&file);
+        command.env("INVOCATION_ID", in_unit);
+        make_proc_sys_read_only(&mut command);
+        let ended = Ended::from(command.output().unwrap());
+        assert!(ended.code == Some(1) && ended.stderr.contains(part), "{ended:?}");
     }
 }
 

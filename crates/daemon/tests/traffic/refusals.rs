@@ -115,6 +115,15 @@ fn realtime_priority_that_may_not_be_had_is_refused_with_what_it_needs() {
 }
 
 #[test]
+fn a_port_that_needs_a_capability_is_refused_with_its_name() {
+    let Some(ends) = Ends::new(1500) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = Conf { listen_port: Some(443), ..Conf::new() }.write(directory.path(), NAME);
+    let command = without_capability(CapabilitySet::NET_BIND_SERVICE, weft_up(&ends.a, &file));
+    refused(&ends.a, command, 77, &["CAP_NET_BIND_SERVICE", "AmbientCapabilities="]);
+}
+
+#[test]
 fn a_file_that_may_not_be_read_asks_for_root() {
     let Some(ends) = Ends::new(1500) else { return };
     let directory = tempfile::tempdir().unwrap();

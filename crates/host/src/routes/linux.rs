@@ -407,7 +407,10 @@ impl Failure {
 
 fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EPERM) => "run weft as root, or give it CAP_NET_ADMIN",
+        Some(libc::EPERM) => weft_config::as_root(
+            "run weft as root, or give it CAP_NET_ADMIN",
+            "the unit lacks CAP_NET_ADMIN: give it AmbientCapabilities=CAP_NET_ADMIN in a drop-in (`systemctl edit`)",
+        ),
         Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
             "the kernel has no such address family: remove its addresses from the configuration"
         }
