@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::CongestionControl;
+
 /// What [`crate::Endpoint::new`] is given.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -19,7 +21,7 @@ pub struct Config {
     pub secret: [u8; 32],
 }
 
-/// Bounds of single things.
+/// Bounds of single things, and how connections behave.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes of the receive window of a connection.
@@ -42,6 +44,8 @@ pub struct Limits {
     pub udp_buffer: u32,
     /// Time without a segment after which a connection probes its peer (RFC 9293, section 3.8.4).
     pub keepalive: Option<Duration>,
+    /// How connections avoid congestion.
+    pub congestion_control: CongestionControl,
 }
 
 impl Default for Limits {
@@ -57,6 +61,7 @@ impl Default for Limits {
             reassembly: 1 << 20,
             udp_buffer: 256 << 10,
             keepalive: None,
+            congestion_control: CongestionControl::default(),
         }
     }
 }

@@ -1,8 +1,22 @@
-//! How much may be in flight.
+//! How much may be in flight: slow start (RFC 5681, counted in bytes), then CUBIC or NewReno.
+//!
+//! All is in bytes, nanoseconds and integers. A window that is not used does not grow (RFC 7661).
 
+mod cubic;
 mod new_reno;
 
-pub(crate) use new_reno::NewReno;
+use cubic::Cubic;
+use new_reno::NewReno;
+
+/// How a connection avoids congestion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// CUBIC (RFC 9438).
+    #[default]
+    Cubic,
+    /// NewReno (RFC 6582), the yardstick: a loss on a long path costs it minutes.
+    NewReno,
+}
 
 /// What an acknowledgement says.
 #[derive(Clone, Copy, Debug)]
@@ -11,20 +25,164 @@ pub(crate) struct Acknowledged {
     pub(crate) bytes: u64,
     /// Payload bytes of a full segment.
     pub(crate) mss: u64,
-    /// Most bytes that were in flight after the last transmission: a window that was not used does not grow.
+    /// Most bytes that were in flight during this round trip and the one before.
     pub(crate) flight: u64,
+    pub(crate) now: u64,
+    /// Smoothed round trip time; 0 before the first sample.
+    pub(crate) rtt: u64,
 }
 
-/// A congestion controller. All is in bytes.
-pub(crate) trait Congestion: std::fmt::Debug + Send {
+/// The congestion window of a connection. A copy of it is all that there is to restore.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Congestion {
+    window: u64,
+    threshold: u64,
+    avoidance: Avoidance,
+    /// When something was acknowledged last.
+    acknowledged_at: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Avoidance {
+    Cubic(Cubic),
+    NewReno(NewReno),
+}
+
+impl Congestion {
+    pub(crate) fn new(control: CongestionControl, mss: u64) -> Self {
+        let avoidance = match control {
+            CongestionControl::Cubic => Avoidance::Cubic(Cubic::default()),
+            CongestionControl::NewReno => Avoidance::NewReno(NewReno::default()),
+        };
+        // RFC 6928.
+        let window = (10 * mss).min((2 * mss).max(14_600));
+        Self { window, threshold: u64::MAX, avoidance, acknowledged_at: 0 }
+    }
+
     /// Returns the bytes that may be in flight.
-    fn window(&self) -> u64;
+    pub(crate) fn window(&self) -> u64 {
+        self.window
+    }
+
     /// Returns the window above which it grows slowly; `u64::MAX` before the first loss.
-    fn threshold(&self) -> u64;
+    pub(crate) fn threshold(&self) -> u64 {
+        self.threshold
+    }
+
     /// Something was delivered, and no loss is being repaired.
-    fn on_ack(&mut self, acknowledged: Acknowledged);
-    /// Something is lost, the first since the last recovery.
-    fn on_loss(&mut self, flight: u64, mss: u64);
+    pub(crate) fn on_ack(&mut self, acknowledged: Acknowledged) {
+        let Acknowledged { mut bytes, mss, flight, now, .. } = acknowledged;
+        let elapsed = now.saturating_sub(std::mem::replace(&mut self.acknowledged_at, now));
+        if self.window < self.threshold {
+            if self.window >= 2 * flight.max(mss) {
+                return;
+            }
+            // One acknowledgement stands for many segments where the receiver joins them, so all bytes count.
+            let growth = bytes.min(self.threshold - self.window);
+            self.window += growth;
+            bytes -= growth;
+        }
+        if bytes == 0 {
+            return;
+        }
+        let is_used = self.window <= flight + (4 * mss).max(flight / 8);
+        match &mut self.avoidance {
+            Avoidance::Cubic(cubic) if !is_used => cubic.wait(elapsed),
+            Avoidance::NewReno(_) if !is_used => {}
+            Avoidance::Cubic(cubic) => self.window = cubic.grow(self.window, bytes, &acknowledged),
+            Avoidance::NewReno(reno) => self.window = reno.grow(self.window, bytes, mss),
+        }
+    }
+
+    /// Something is lost, the first since the last recovery. `flight` is what was in flight.
+    pub(crate) fn on_loss(&mut self, flight: u64, mss: u64) {
+        self.reduce(flight, mss, false);
+        self.window = self.threshold;
+    }
+
     /// The retransmission timer has expired. `is_first`: for the first time since something was delivered.
-    fn on_timeout(&mut self, flight: u64, mss: u64, is_first: bool);
+    pub(crate) fn on_timeout(&mut self, flight: u64, mss: u64, is_first: bool) {
+        if is_first {
+            self.reduce(flight, mss, true);
+        }
+        self.window = mss;
+    }
+
+    fn reduce(&mut self, flight: u64, mss: u64, is_timeout: bool) {
+        let flight = flight.min(self.window);
+        let threshold = match &mut self.avoidance {
+            Avoidance::Cubic(cubic) => cubic.reduce(flight, is_timeout),
+            Avoidance::NewReno(reno) => reno.reduce(flight),
+        };
+        self.threshold = threshold.max(2 * mss);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) const MSS: u64 = 1000;
+    pub(super) const MS: u64 = 1_000_000;
+
+    /// A round trip of 100 ms in which the whole window is used and acknowledged.
+    pub(super) fn round(congestion: &mut Congestion, now: &mut u64) -> u64 {
+        let flight = congestion.window();
+        for _ in 0..10 {
+            *now += 10 * MS;
+            let bytes = flight / 10;
+            congestion.on_ack(Acknowledged { bytes, mss: MSS, flight, now: *now, rtt: 100 * MS });
+        }
+        congestion.window()
+    }
+
+    #[test]
+    fn the_window_doubles_a_round_trip_until_the_first_loss() {
+        for control in [CongestionControl::Cubic, CongestionControl::NewReno] {
+            let (mut congestion, mut now) = (Congestion::new(control, MSS), 0);
+            assert_eq!(congestion.window(), 10_000);
+            assert_eq!(
+                (round(&mut congestion, &mut now), round(&mut congestion, &mut now)),
+                (20_000, 40_000)
+            );
+            congestion.on_loss(40_000, MSS);
+            assert_eq!(congestion.window(), congestion.threshold());
+            let window = congestion.window();
+            assert!((window + 500..window + 2000).contains(&round(&mut congestion, &mut now)));
+        }
+    }
+
+    #[test]
+    fn a_timeout_leaves_one_segment_and_counts_once() {
+        for control in [CongestionControl::Cubic, CongestionControl::NewReno] {
+            let mut congestion = Congestion::new(control, MSS);
+            congestion.on_timeout(10_000, MSS, true);
+            let threshold = congestion.threshold();
+            congestion.on_timeout(1000, MSS, false);
+            assert_eq!((congestion.window(), congestion.threshold()), (MSS, threshold));
+            for _ in 0..9 {
+                congestion.on_loss(0, MSS);
+            }
+            assert_eq!(congestion.window(), 2 * MSS);
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_not_used_does_not_grow() {
+        for control in [CongestionControl::Cubic, CongestionControl::NewReno] {
+            for has_loss in [false, true] {
+                let (mut congestion, mut now) = (Congestion::new(control, MSS), 0);
+                if has_loss {
+                    congestion.on_loss(10_000, MSS);
+                }
+                let window = congestion.window();
+                for _ in 0..1000 {
+                    now += 10 * MS;
+                    let (bytes, flight, rtt) = (MSS, 0, 100 * MS);
+                    congestion.on_ack(Acknowledged { bytes, mss: MSS, flight, now, rtt });
+                }
+                assert_eq!(congestion.window(), window, "{control:?} {has_loss}");
+            }
+        }
+    }
 }

@@ -31,6 +31,7 @@ mod udp;
 
 pub use chunk::Chunk;
 pub use config::{Config, Limits};
+pub use congestion::CongestionControl;
 pub use endpoint::{Endpoint, PacketSink};
 pub use event::{BindError, ConnectError, Event, ListenerId, StreamError, StreamId, UdpError, UdpId};
 pub use stats::{Stats, StreamState, StreamStats};

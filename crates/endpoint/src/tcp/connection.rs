@@ -11,7 +11,7 @@ use super::send_queue::SendQueue;
 use super::sequence::{FIRST, SYN, Sequence};
 use crate::chunk::SMALL;
 use crate::common::{Common, Reply};
-use crate::congestion::{Congestion, NewReno};
+use crate::congestion::Congestion;
 use crate::packet::header_len;
 use crate::secret::Tuple;
 use crate::segment::{self, Header};
@@ -104,7 +104,7 @@ pub(crate) struct Connection {
     pub(super) is_finishing: bool,
     pub(super) rtt: Rtt,
     pub(super) rack: Rack,
-    pub(super) congestion: Box<dyn Congestion>,
+    pub(super) congestion: Congestion,
     pub(super) recovery: Option<Recovery>,
     /// One segment may be sent beyond the congestion window.
     pub(super) may_exceed: bool,
@@ -119,8 +119,9 @@ pub(crate) struct Connection {
     pub(super) scaling: bool,
     /// Duplicate acknowledgements of a peer without SACK.
     pub(super) duplicate_acks: u32,
-    /// Bytes in flight after the last transmission.
-    pub(super) flight: u64,
+    /// Most bytes in flight during this round trip and the one before, and the offset that ends it.
+    pub(super) flights: [u64; 2],
+    pub(super) round_end: u64,
 
     pub(super) incoming: Sequence,
     pub(super) receive: ReceiveQueue,
@@ -208,7 +209,7 @@ impl Connection {
             is_finishing: false,
             rtt: Rtt::new(),
             rack: Rack::new(),
-            congestion: Box::new(NewReno::new(u64::from(peer_mss))),
+            congestion: Congestion::new(common.limits.congestion_control, u64::from(peer_mss)),
             recovery: None,
             may_exceed: false,
             tail_probe: None,
@@ -218,7 +219,8 @@ impl Connection {
             may_send_small: false,
             scaling: true,
             duplicate_acks: 0,
-            flight: 0,
+            flights: [0; 2],
+            round_end: FIRST,
             incoming: Sequence::new(0),
             receive: ReceiveQueue::new(),
             edge: FIRST,
@@ -299,7 +301,7 @@ impl Connection {
         self.max_window = self.window;
         (self.window_seq, self.window_ack) = (SYN, self.una);
         self.heard_at = common.now;
-        self.congestion = Box::new(NewReno::new(self.mss()));
+        self.congestion = Congestion::new(common.limits.congestion_control, self.mss());
         if let Some(idle) = common.limits.keepalive {
             self.set(Deadline::Idle, common.now + nanoseconds(idle));
         }

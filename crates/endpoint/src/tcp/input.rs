@@ -245,6 +245,10 @@ impl Connection {
             (self.window, self.window_seq, self.window_ack) = (window, seq, ack);
             self.max_window = self.max_window.max(window);
         }
+        if self.una >= self.round_end {
+            self.flights = [self.board.in_flight(), self.flights[0]];
+            self.round_end = self.next;
+        }
         self.rack.on_ack(self.una, self.next, dsack.is_some());
 
         if self.recovery.is_some_and(|recovery| self.una >= recovery.end) {
@@ -261,8 +265,9 @@ impl Connection {
         self.tail_probe_result(ack, is_duplicate && segment.sack_count == 0, dsack, outstanding);
         if delivered.bytes > 0 {
             if self.recovery.is_none_or(|recovery| recovery.by_timeout) {
-                let flight = self.flight;
-                self.congestion.on_ack(Acknowledged { bytes: delivered.bytes, mss, flight });
+                let (bytes, flight) = (delivered.bytes, self.flights[0].max(self.flights[1]));
+                let rtt = self.rtt.smoothed().unwrap_or(0);
+                self.congestion.on_ack(Acknowledged { bytes, mss, flight, now, rtt });
             }
             if self.board.is_empty() {
                 self.clear(Deadline::Retransmit);
@@ -350,7 +355,7 @@ impl Connection {
 
     pub(super) fn enter_recovery(&mut self, outstanding: u64) {
         if self.recovery.is_none() {
-            self.congestion.on_loss(outstanding.min(self.congestion.window()), self.mss());
+            self.congestion.on_loss(outstanding, self.mss());
             self.recovery = Some(Recovery { end: self.next, by_timeout: false });
             self.recoveries += 1;
             self.may_exceed = true;
@@ -377,7 +382,7 @@ impl Connection {
             // The probe has repaired a loss, which still is a sign of congestion.
             self.tail_probe = None;
             if self.recovery.is_none() {
-                self.congestion.on_loss(outstanding.min(self.congestion.window()), self.mss());
+                self.congestion.on_loss(outstanding, self.mss());
             }
         }
     }

@@ -106,7 +106,7 @@ impl Connection {
                 }
             }
         }
-        self.flight = self.board.in_flight();
+        self.flights[0] = self.flights[0].max(self.board.in_flight());
         Transmitted::Packet(end - start)
     }
 

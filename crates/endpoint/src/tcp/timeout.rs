@@ -82,7 +82,7 @@ impl Connection {
             self.board.forget_sacks();
         }
         self.rack.timed_out(&mut self.board, &self.rtt, self.una, now);
-        self.congestion.on_timeout(outstanding.min(self.congestion.window()), self.mss(), is_first);
+        self.congestion.on_timeout(outstanding, self.mss(), is_first);
         self.recovery = Some(Recovery { end: self.next, by_timeout: true });
         self.rtt.back_off();
         self.may_exceed = true;

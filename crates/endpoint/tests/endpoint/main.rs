@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but not in their helpers")]
 
 mod by_section;
+mod congestion;
 mod hostile;
 mod simulation;
 mod wire;

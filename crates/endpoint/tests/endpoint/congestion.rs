@@ -1,0 +1,65 @@
+//! How fast a sender is, and what it sends again, on links in virtual time.
+
+use std::time::Duration;
+
+use weft_endpoint::{CongestionControl, Limits};
+
+use crate::world::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What a transfer took.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    seconds: f64,
+    /// Bytes sent again, as a share of all.
+    again: f64,
+    timeouts: u64,
+}
+
+struct Sender {
+    control: CongestionControl,
+    /// Packets that arrive within this time are one batch.
+    batch: Duration,
+    seed: u64,
+}
+
+const CUBIC: Sender =
+    Sender { control: CongestionControl::Cubic, batch: Duration::from_micros(200), seed: 3 };
+
+impl Sender {
+    fn upload(&self, megabytes: u64, link: &str) -> Transfer {
+        let configs = [0, 1].map(|end| {
+            let mut config = config(end);
+            config.limits =
+                Limits { receive_window: 8 << 20, congestion_control: self.control, ..Limits::default() };
+            config
+        });
+        let mut world = World::with(link, self.seed, configs);
+        world.batch = self.batch;
+        let ids = world.connect(true);
+        let start = world.now;
+        let total = megabytes * 1_000_000;
+        let done = exchange(&mut world, ids, [total, 0], 5 * MINUTE);
+        assert_eq!((done[1].read, done[1].error), (total, None));
+        let stats = world.ends[0].stats();
+        let again = stats.retransmitted_bytes as f64 / total as f64;
+        Transfer { seconds: (world.now - start).as_secs_f64(), again, timeouts: stats.timeouts }
+    }
+}
+
+#[test]
+fn a_rare_loss_on_a_long_path_costs_less_than_with_new_reno() {
+    // 50 MB take 2.2 s on the link.
+    let seconds = |control| -> f64 {
+        let link = "rate=200mbit,delay=30ms,loss=0.01%";
+        let transfer = |seed| {
+            let transfer = Sender { control, seed, ..CUBIC }.upload(50, link);
+            assert!(transfer.again < 0.05 && transfer.timeouts == 0, "{transfer:?}");
+            transfer.seconds
+        };
+        (1..4).map(transfer).sum()
+    };
+    let (cubic, reno) = (seconds(CongestionControl::Cubic), seconds(CongestionControl::NewReno));
+    assert!(cubic < 0.7 * reno, "{cubic} s with CUBIC, {reno} s with NewReno");
+}
