@@ -108,6 +108,13 @@ impl Congestion {
         self.window = mss;
     }
 
+    /// Returns the nanoseconds that these bytes take where a window is spread over a round trip, and some
+    /// more so that the window decides and not the pace.
+    pub(crate) fn pace(&self, bytes: u64, rtt: u64) -> u64 {
+        let window = if self.window < self.threshold { 2 * self.window } else { self.window / 5 * 6 };
+        bytes.saturating_mul(rtt) / window.max(1)
+    }
+
     fn reduce(&mut self, flight: u64, mss: u64, is_timeout: bool) {
         let flight = flight.min(self.window);
         let threshold = match &mut self.avoidance {

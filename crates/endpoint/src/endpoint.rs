@@ -341,7 +341,7 @@ impl Endpoint {
             self.limit_orphans();
         }
         let Some(stream) = self.streams.get_mut(index) else { return };
-        if !stream.is_in_run_queue && stream.has_plan() {
+        if !stream.is_in_run_queue && stream.has_plan(self.common.now) {
             stream.is_in_run_queue = true;
             self.run_queue.push_back(index);
         }

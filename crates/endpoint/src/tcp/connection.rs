@@ -44,9 +44,10 @@ pub(crate) enum Deadline {
     DelayedAck,
     Idle,
     UserTimeout,
+    Pacing,
 }
 
-pub(crate) const DEADLINES: [Deadline; 7] = [
+pub(crate) const DEADLINES: [Deadline; 8] = [
     Deadline::Retransmit,
     Deadline::TailProbe,
     Deadline::Reordering,
@@ -54,6 +55,7 @@ pub(crate) const DEADLINES: [Deadline; 7] = [
     Deadline::DelayedAck,
     Deadline::Idle,
     Deadline::UserTimeout,
+    Deadline::Pacing,
 ];
 
 /// What is being repaired.
@@ -106,6 +108,8 @@ pub(crate) struct Connection {
     pub(super) rack: Rack,
     pub(super) congestion: Congestion,
     pub(super) recovery: Option<Recovery>,
+    /// When what was sent has left, if a window is spread over a round trip.
+    pub(super) paced_until: u64,
     /// One segment may be sent beyond the congestion window.
     pub(super) may_exceed: bool,
     /// The next byte to send after a tail probe, and whether the probe was a retransmission.
@@ -211,6 +215,7 @@ impl Connection {
             rack: Rack::new(),
             congestion: Congestion::new(common.limits.congestion_control, u64::from(peer_mss)),
             recovery: None,
+            paced_until: 0,
             may_exceed: false,
             tail_probe: None,
             tail_probe_due: false,

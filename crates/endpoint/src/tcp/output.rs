@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use weft_tunnel::{Offload, TAILROOM};
 
-use super::connection::{Connection, Deadline};
+use super::connection::{Connection, Deadline, NEVER};
 use super::sequence::{self, FIRST};
 use crate::common::{Common, write_segment};
 use crate::packet::header_len;
@@ -20,6 +20,10 @@ const MAX_SEGMENTS: u64 = 64;
 const MIN_CUT: usize = 16 << 10;
 /// What a peer with one segment in flight may delay its acknowledgement (RFC 8985, section 7.2).
 const MAX_ACK_DELAY: u64 = 200_000_000;
+/// How far a sender may be behind its pace and catch up, since timers have a millisecond.
+const PACING_CREDIT: u64 = 2_000_000;
+/// The time that a super-packet takes at the pace.
+const PACING_PIECE: u64 = 1_000_000;
 /// Added to the time of a tail probe, for timers of a millisecond.
 const PROBE_SLACK: u64 = 2_000_000;
 
@@ -54,13 +58,17 @@ impl Connection {
     }
 
     /// Reports whether there is something to send besides an acknowledgement.
-    pub(crate) fn has_plan(&self) -> bool {
-        self.plan().is_some()
+    /// What waits for its time gets a deadline.
+    pub(crate) fn has_plan(&mut self, now: u64) -> bool {
+        let has_plan = self.plan(now).is_some();
+        let waits = !has_plan && self.paced_until > now && self.plan(self.paced_until).is_some();
+        self.set(Deadline::Pacing, if waits { self.paced_until } else { NEVER });
+        has_plan
     }
 
     /// Writes at most one packet, or the acknowledgements that are due.
     pub(crate) fn transmit(&mut self, common: &mut Common, out: &mut impl PacketSink) -> Transmitted {
-        let Some(plan) = self.plan() else {
+        let Some(plan) = self.plan(common.now) else {
             return if self.wants_ack { self.transmit_acks(common, out) } else { Transmitted::Nothing };
         };
         let now = common.now;
@@ -76,6 +84,7 @@ impl Connection {
             }
         };
         let Some(end) = self.emit(common, out, start, end) else { return Transmitted::Full };
+        self.paced(end - start, now);
         match plan {
             Plan::Again(..) => {
                 self.count_again(start, end, common);
@@ -110,6 +119,16 @@ impl Connection {
         Transmitted::Packet(end - start)
     }
 
+    /// Counts what was sent against the pace. The initial window is not paced.
+    fn paced(&mut self, bytes: u64, now: u64) {
+        if let Some(rtt) = self.rtt.smoothed()
+            && self.next > FIRST + 10 * self.mss()
+        {
+            let from = self.paced_until.max(now.saturating_sub(PACING_CREDIT));
+            self.paced_until = from.saturating_add(self.congestion.pace(bytes, rtt));
+        }
+    }
+
     fn count_again(&mut self, start: u64, end: u64, common: &mut Common) {
         self.bytes_retransmitted += end - start;
         common.stats.retransmitted_bytes += end - start;
@@ -140,7 +159,7 @@ impl Connection {
     }
 
     /// Returns what the windows let be sent next.
-    fn plan(&self) -> Option<Plan> {
+    fn plan(&self, now: u64) -> Option<Plan> {
         if matches!(self.state, StreamState::Closed | StreamState::TimeWait) {
             return None;
         }
@@ -156,6 +175,9 @@ impl Connection {
         }
         if self.window_probe_due {
             return Some(Plan::WindowProbe);
+        }
+        if self.paced_until > now {
+            return None;
         }
         let flight = self.board.in_flight();
         let room = self.congestion.window().saturating_sub(flight);
@@ -184,7 +206,9 @@ impl Connection {
     fn most(&self, mss: u64) -> u64 {
         let headers = header_len(self.tuple.local) + segment::HEADER + 40;
         let bytes = (weft_tunnel::MAX_PACKET - headers) as u64;
-        (mss * MAX_SEGMENTS).min(bytes - bytes % mss)
+        let time = self.rtt.smoothed().map_or(0, |rtt| self.congestion.pace(mss, rtt));
+        let paced = (PACING_PIECE / time.max(1)).max(2);
+        (mss * MAX_SEGMENTS.min(paced)).min(bytes - bytes % mss)
     }
 
     /// Returns the new bytes that the peer's window takes, without silly small segments (RFC 9293, section

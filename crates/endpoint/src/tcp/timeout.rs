@@ -45,6 +45,7 @@ impl Connection {
                     }
                 }
                 Deadline::Persist => self.persist(common),
+                Deadline::Pacing => {}
                 Deadline::DelayedAck => self.wants_ack = true,
                 Deadline::Idle => self.idle(common),
                 Deadline::UserTimeout => {

@@ -63,3 +63,11 @@ fn a_rare_loss_on_a_long_path_costs_less_than_with_new_reno() {
     let (cubic, reno) = (seconds(CongestionControl::Cubic), seconds(CongestionControl::NewReno));
     assert!(cubic < 0.7 * reno, "{cubic} s with CUBIC, {reno} s with NewReno");
 }
+
+#[test]
+fn a_queue_of_an_eighth_of_the_path_does_not_slow_a_stream() {
+    for batch in [200, 1000, 3000].map(Duration::from_micros) {
+        let transfer = Sender { batch, ..CUBIC }.upload(50, "rate=200mbit,delay=30ms,queue=200kb");
+        assert!(transfer.seconds < 3.0 && transfer.again < 0.05, "{batch:?} {transfer:?}");
+    }
+}
