@@ -55,6 +55,20 @@ fn rules_come_and_go_as_often_as_one_likes() {
     assert_eq!(world.nft(&["list", "ruleset"]), others);
 }
 
+/// As contrib/gateway/gateway.nft makes one for an interface of this name.
+#[test]
+fn a_table_of_an_administrator_with_the_name_of_an_own_one_stays() {
+    let Some(world) = World::without_tunnel() else { return };
+    world.nft(&["add table inet weft-weft0; add chain inet weft-weft0 forward { type filter hook forward priority 0; }"]);
+    let before = world.nft(&["list", "ruleset"]);
+    let interface = NAME.parse().unwrap();
+    world.machine.run(|| firewall::remove(&interface)).unwrap();
+    assert_eq!((present(&world), world.machine.run(firewall::interfaces)), (Present::default(), vec![]));
+    let refused = world.machine.run(|| firewall::apply(&full())).unwrap_err().to_string();
+    assert!(refused.contains("a table inet weft-weft0, which is not weft's; rename it"), "{refused}");
+    assert_eq!(world.nft(&["list", "ruleset"]), before);
+}
+
 #[test]
 fn a_check_changes_nothing() {
     let Some(world) = World::without_tunnel() else { return };

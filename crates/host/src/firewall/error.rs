@@ -64,6 +64,16 @@ pub enum FirewallError {
         /// Its error message.
         message: String,
     },
+    /// Another program has a table of the name.
+    #[error(
+        "cannot {action}: nftables has a table {table}, which is not weft's; rename it, or give the interface another name"
+    )]
+    Foreign {
+        /// The action that failed.
+        action: String,
+        /// The table.
+        table: String,
+    },
     /// The answer of the program is not in the expected format.
     #[error("cannot {action}: the answer of {program} is not understood: {reason}")]
     Answer {

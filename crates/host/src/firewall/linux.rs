@@ -26,8 +26,10 @@ use kill_switch::{COMMENT_OF_BLOCKED, OUTPUT};
 use script::Script;
 use table_socket::{Part, TableSocket};
 
-/// The name prefix of tables with a kill switch or an MSS clamp.
+/// The name prefix of tables with a kill switch or an MSS clamp, and the chains of which each has one at
+/// least: an administrator may have a table `weft-gateway`.
 const OWN_PREFIX: &str = "weft-";
+const OWN_CHAINS: [&str; 2] = [kill_switch::SENT, mss_clamp::CHAIN];
 
 /// By what rules recognise the tunnel's own packets.
 pub(crate) const RECOGNISES: Recognises = Recognises::Marks;
@@ -93,7 +95,8 @@ pub fn present(interface: &InterfaceName) -> Result<Present, FirewallError> {
 pub fn interfaces() -> Vec<InterfaceName> {
     let tables = TableSocket::open().and_then(|mut socket| socket.tables(Family::Inet));
     let interface = |table: String| interface_of(table.strip_prefix(OWN_PREFIX)?).parse().ok();
-    tables.unwrap_or_default().into_iter().filter_map(interface).collect()
+    let interfaces = tables.unwrap_or_default().into_iter().filter_map(interface);
+    interfaces.filter(|interface| is_of_others(&own_table(interface)).is_ok_and(|others| !others)).collect()
 }
 
 /// What the kernel has of the rules of an interface: the chains and rules of each table.
@@ -237,11 +240,22 @@ fn unreadable(action: &str, error: std::io::Error) -> FirewallError {
     }
 }
 
-/// Returns those of these tables that exist. The kernel is asked for each by its name: to list all tables,
+/// Reports whether a table with the name of an own one is another program's.
+fn is_of_others(table: &Table) -> std::io::Result<bool> {
+    let chains = TableSocket::open()?.chains(table)?;
+    let is_own = |chain: &Part| OWN_CHAINS.contains(&chain.name.as_str());
+    Ok(table.name.starts_with(OWN_PREFIX) && !chains.is_empty() && !chains.iter().any(is_own))
+}
+
+/// Returns those of these tables that exist, without those of others. The kernel is asked for each by its name: to list all tables,
 /// nft (1.0.6) reads every rule and every element of a set, which takes 11 s and 517 MiB on a router that
 /// blocks 400,000 addresses.
 fn existing(tables: impl IntoIterator<Item = Table>, action: &str) -> Result<Vec<Table>, FirewallError> {
-    table_socket::existing(tables).map_err(|error| unreadable(action, error))
+    let existing = table_socket::existing(tables).and_then(|tables| {
+        let own = |table: Table| is_of_others(&table).map(|others| (!others).then_some(table)).transpose();
+        tables.into_iter().filter_map(own).collect()
+    });
+    existing.map_err(|error| unreadable(action, error))
 }
 
 /// Returns where the kill switch and the MSS clamp of an interface are.
@@ -288,6 +302,11 @@ fn transact(arguments: &[&str], rules: &Rules, action: &str) -> Result<(), Firew
     let unwanted = tables_of(&rules.interface).into_iter().zip(wanted(rules));
     let unwanted = unwanted.filter_map(|(table, is_wanted)| (!is_wanted).then_some(table));
     let script = script(rules, &existing(unwanted, action)?);
+    for table in wanted_tables(rules) {
+        if is_of_others(&table).map_err(|error| unreadable(action, error))? {
+            return Err(FirewallError::Foreign { action: action.to_owned(), table: table.to_string() });
+        }
+    }
     if script.is_empty() {
         return Ok(());
     }

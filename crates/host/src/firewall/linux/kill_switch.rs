@@ -27,7 +27,7 @@ const FORWARD: &str = "forward";
 /// The base chain for both, where packets are no longer rerouted.
 const POSTROUTING: &str = "postrouting";
 /// The chain that accepts what this machine may send.
-const SENT: &str = "sent";
+pub(super) const SENT: &str = "sent";
 /// The chain that accepts what other machines may send through this machine.
 const FORWARDED: &str = "forwarded";
 /// The chain that accepts what may go to local networks.

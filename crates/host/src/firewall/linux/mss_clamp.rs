@@ -6,7 +6,7 @@ use weft_config::InterfaceName;
 use super::super::Table;
 use super::script::{ChainHook, Script};
 
-const CHAIN: &str = "mss";
+pub(super) const CHAIN: &str = "mss";
 /// Before packets are filtered (nft(8): `mangle`).
 const PRIORITY: i32 = -150;
 
