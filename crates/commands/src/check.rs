@@ -26,7 +26,7 @@ use crate::{doctor, output, own_file};
 /// Returns the errors; `--json` prints them to standard output as well.
 pub fn run(args: &CheckArgs) -> Result<(), Error> {
     let target = &own_file::file_of(&args.target)?;
-    let source = config::Source::read(target);
+    let source = own_file::read(&args.target, target);
     let file = source.as_ref().map_or_else(|_| config::path_of(target), |source| source.file.clone());
     let mut loaded = source.and_then(|source| source.parse_to_start());
     if let Ok(parsed) = &mut loaded {

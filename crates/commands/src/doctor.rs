@@ -7,7 +7,7 @@ use std::io;
 
 use serde::Serialize;
 use weft_config::exit::{Code, Error};
-use weft_config::{self as config, Config, HookPhase, InterfaceName, LoadError};
+use weft_config::{Config, HookPhase, InterfaceName, LoadError};
 use weft_report::finding::{self, Finding, Level};
 
 use crate::args::DoctorArgs;
@@ -92,7 +92,8 @@ struct Report<'a> {
 /// Returns the requirements of the configuration, and the findings about the configuration itself.
 fn target_of(target: Option<&str>) -> Result<(DoctorTarget, Vec<Finding>), Error> {
     let Some(target) = target else { return Ok((DoctorTarget::default(), Vec::new())) };
-    match config::load_to_start(&own_file::file_of(target)?) {
+    let source = own_file::read(target, &own_file::file_of(target)?);
+    match source.and_then(|source| source.parse_to_start()) {
         Ok(parsed) => {
             let warnings = parsed
                 .warnings

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use weft_config::exit::{Code, Error};
-use weft_config::{self as config, Config, InterfaceName, LoadError, path_of};
+use weft_config::{self as config, Config, InterfaceName, LoadError, Source, path_of};
 use weft_report::control_socket::{self as socket, Client, ClientError};
 use weft_report::finding::{Finding, Level};
 
@@ -54,6 +54,20 @@ pub fn interface_of(target: &str) -> Result<InterfaceName, LoadError> {
         return usual;
     }
     socket::running().unwrap_or_default().into_iter().find(is_from_it).map_or(usual, Ok)
+}
+
+/// Reads the file that `target` names, as [`file_of`] does, for the interface that runs from it if one does.
+///
+/// # Errors
+/// Those of [`Source::read`].
+pub(crate) fn read(target: &str, file: &str) -> Result<Source, LoadError> {
+    let mut source = Source::read(file)?;
+    if let Ok(name) = interface_of(target)
+        && Client::connect(&name).is_ok()
+    {
+        source.interface = name;
+    }
+    Ok(source)
 }
 
 /// How long the other interfaces may take to tell their keys.

@@ -120,6 +120,8 @@ fn a_file_is_the_interface_that_was_brought_up_from_it_under_another_name() {
     for arguments in [
         &["status"][..],
         &["show"],
+        &["check"],
+        &["doctor"],
         &["save"],
         &["set", "fwmark", "0"],
         &["reload", "--dry-run"],
@@ -129,6 +131,8 @@ fn a_file_is_the_interface_that_was_brought_up_from_it_under_another_name() {
         let (command, options) = arguments.split_first().unwrap();
         let said = machine.says(&[&[*command, file], options].concat());
         assert_eq!(said.code, Some(0), "{arguments:?}: {said:?}");
+        let by_name = machine.says(&[&[*command, NAME], options].concat());
+        assert!(by_name.code == Some(0) || *command == "down", "{arguments:?}: {by_name:?}");
     }
     // Without an interface it is the one that a start would make of it.
     let said = machine.says(&["status", file]);

@@ -247,9 +247,9 @@ fn is_of_others(table: &Table) -> std::io::Result<bool> {
     Ok(table.name.starts_with(OWN_PREFIX) && !chains.is_empty() && !chains.iter().any(is_own))
 }
 
-/// Returns those of these tables that exist, without those of others. The kernel is asked for each by its name: to list all tables,
-/// nft (1.0.6) reads every rule and every element of a set, which takes 11 s and 517 MiB on a router that
-/// blocks 400,000 addresses.
+/// Returns those of these tables that exist, without those of others. The kernel is asked for each by its
+/// name: to list all tables, nft (1.0.6) reads every rule and every element of a set, which takes 11 s and
+/// 517 MiB on a router that blocks 400,000 addresses.
 fn existing(tables: impl IntoIterator<Item = Table>, action: &str) -> Result<Vec<Table>, FirewallError> {
     let existing = table_socket::existing(tables).and_then(|tables| {
         let own = |table: Table| is_of_others(&table).map(|others| (!others).then_some(table)).transpose();
