@@ -8,6 +8,7 @@ mod input;
 mod output;
 mod rack;
 mod receive_queue;
+mod recovery;
 mod rtt;
 mod scoreboard;
 mod send_queue;

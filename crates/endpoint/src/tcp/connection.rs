@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::handshake::{Handshake, initial_sequence, own_scale, timestamp_offset};
 use super::rack::Rack;
 use super::receive_queue::ReceiveQueue;
+use super::recovery::Recovery;
 use super::rtt::Rtt;
 use super::scoreboard::Scoreboard;
 use super::send_queue::SendQueue;
@@ -57,15 +58,6 @@ pub(crate) const DEADLINES: [Deadline; 8] = [
     Deadline::UserTimeout,
     Deadline::Pacing,
 ];
-
-/// What is being repaired.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Recovery {
-    /// The next byte to send when the loss was found: the recovery ends when this is acknowledged.
-    pub(crate) end: u64,
-    /// Whether the retransmission timer found it.
-    pub(crate) by_timeout: bool,
-}
 
 /// A TCP connection.
 #[derive(Debug)]

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::connection::{Connection, Deadline, NEVER, QUICK_ACKS, Recovery};
+use super::connection::{Connection, Deadline, NEVER, QUICK_ACKS};
 use super::handshake::Handshake;
+use super::recovery::Recovery;
 use super::sequence::{self, FIRST, is_before};
 use crate::common::{Common, milliseconds, reset_for};
 use crate::congestion::Acknowledged;
@@ -260,7 +261,11 @@ impl Connection {
         let lost =
             if self.sack { self.detect_losses(now) } else { self.count_duplicates(is_duplicate, ack > una) };
         if lost > 0 {
-            self.enter_recovery(outstanding);
+            self.enter_recovery(outstanding, delivered.bytes);
+        }
+        let (in_flight, threshold) = (self.board.in_flight(), self.congestion.threshold());
+        if let Some(recovery) = &mut self.recovery {
+            recovery.on_ack(delivered.bytes, in_flight, threshold, ack > una && lost == 0, mss);
         }
         self.tail_probe_result(ack, is_duplicate && segment.sack_count == 0, dsack, outstanding);
         if delivered.bytes > 0 {
@@ -353,10 +358,11 @@ impl Connection {
         self.board.lost() - lost_before.min(self.board.lost())
     }
 
-    pub(super) fn enter_recovery(&mut self, outstanding: u64) {
+    pub(super) fn enter_recovery(&mut self, outstanding: u64, delivered: u64) {
         if self.recovery.is_none() {
             self.congestion.on_loss(outstanding, self.mss());
-            self.recovery = Some(Recovery { end: self.next, by_timeout: false });
+            let flight = self.board.in_flight() + self.board.lost() + delivered;
+            self.recovery = Some(Recovery::new(self.next, false, flight));
             self.recoveries += 1;
             self.may_exceed = true;
         }

@@ -85,6 +85,9 @@ impl Connection {
         };
         let Some(end) = self.emit(common, out, start, end) else { return Transmitted::Full };
         self.paced(end - start, now);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.on_sent(end - start);
+        }
         match plan {
             Plan::Again(..) => {
                 self.count_again(start, end, common);
@@ -180,7 +183,8 @@ impl Connection {
             return None;
         }
         let flight = self.board.in_flight();
-        let room = self.congestion.window().saturating_sub(flight);
+        let room = self.recovery.and_then(|recovery| recovery.room());
+        let room = room.unwrap_or_else(|| self.congestion.window().saturating_sub(flight));
         let may_exceed = self.may_exceed || flight == 0;
         // Whole segments that fit, or all that is wanted.
         let within_room = |wanted: u64| match room {

@@ -1,6 +1,7 @@
 //! A deadline of a connection has come.
 
-use super::connection::{Connection, DEADLINES, Deadline, NEVER, Recovery, nanoseconds};
+use super::connection::{Connection, DEADLINES, Deadline, NEVER, nanoseconds};
+use super::recovery::Recovery;
 use super::rtt::MAX_RTO;
 use super::scoreboard::Record;
 use super::sequence::FIRST;
@@ -41,7 +42,7 @@ impl Connection {
                 Deadline::Reordering => {
                     let outstanding = self.next - self.una;
                     if self.detect_losses(common.now) > 0 {
-                        self.enter_recovery(outstanding);
+                        self.enter_recovery(outstanding, 0);
                     }
                 }
                 Deadline::Persist => self.persist(common),
@@ -84,7 +85,7 @@ impl Connection {
         }
         self.rack.timed_out(&mut self.board, &self.rtt, self.una, now);
         self.congestion.on_timeout(outstanding, self.mss(), is_first);
-        self.recovery = Some(Recovery { end: self.next, by_timeout: true });
+        self.recovery = Some(Recovery::new(self.next, true, 0));
         self.rtt.back_off();
         self.may_exceed = true;
         self.tail_probe = None;
