@@ -118,7 +118,19 @@ mod platform {
 
     /// Appends at most `most` bytes of the file, which is open without blocking.
     pub(super) fn read_to_end(path: &Path, file: &File, most: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
-        let is_fifo = file.metadata()?.file_type().is_fifo() && !is_descriptor(path);
+        read_within(SLOW_WRITER, path, file, most, bytes)
+    }
+
+    /// The same with another [`SLOW_WRITER`].
+    pub(super) fn read_within(
+        slow_writer: Duration,
+        path: &Path,
+        file: &File,
+        most: u64,
+        bytes: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let is_endless = is_descriptor(path);
+        let is_fifo = file.metadata()?.file_type().is_fifo() && !is_endless;
         let begin = Instant::now();
         loop {
             let rest = most - bytes.len() as u64;
@@ -126,12 +138,13 @@ mod platform {
                 Ok(_) if is_fifo && bytes.is_empty() => (NO_WRITER, "no program writes to it"),
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                Err(_) => (SLOW_WRITER, "the program that writes to it does not end"),
+                Err(_) => (slow_writer, "the program that writes to it does not end"),
             };
             let timeout = match patience.checked_sub(begin.elapsed()) {
-                _ if !is_fifo => PollTimeout::NONE,
+                _ if is_endless => PollTimeout::NONE,
                 Some(rest) => PollTimeout::try_from(rest).unwrap_or(PollTimeout::MAX),
-                None => return Err(io::Error::other(format!("it is a FIFO, and {told}"))),
+                None if is_fifo => return Err(io::Error::other(format!("it is a FIFO, and {told}"))),
+                None => return Err(io::Error::other("it is not a regular file, and does not end")),
             };
             let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
             match poll(&mut polled, timeout) {
@@ -201,6 +214,14 @@ mod tests {
             let writing = std::thread::spawn(move || io::Write::write_all(&mut writer, written.as_bytes()));
             assert_eq!(read(&path), told);
             let _ = writing.join().unwrap();
+        }
+        for (name, target) in [("silent", mkfifo("slow")), ("terminal", "/dev/ptmx".into())] {
+            symlink(&target, at(name)).unwrap();
+            let file = open(&at(name)).unwrap();
+            let writer = OpenOptions::new().read(true).write(true).open(&target).unwrap();
+            let read = platform::read_within(Duration::ZERO, &at(name), &file, 100, &mut Vec::new());
+            assert!(read.unwrap_err().to_string().contains("does not end"), "{name}");
+            drop(writer);
         }
         assert_eq!(read(Path::new("/dev/null")), Ok(String::new()));
         assert!(read(Path::new("/dev/zero")).is_err_and(|error| error.contains("too large")));

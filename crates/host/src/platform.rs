@@ -1,5 +1,6 @@
 //! What differs between systems: files that only their owner may read, and processes.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,9 +47,16 @@ pub(super) fn put_private(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Puts a new file at this path, whole or not at all, when `prepare` has succeeded with it.
-fn put(path: &Path, content: &[u8], prepare: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
-    let temporary = write_beside(path, content)?;
-    let renamed = prepare(&temporary).and_then(|()| std::fs::rename(&temporary, path));
+fn put(path: &Path, content: &[u8], prepare: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
+    let (temporary, file) = write_beside(path, content)?;
+    let prepared = prepare(&file).and_then(|()| match is_same_file(&file, &temporary) {
+        true => Ok(()),
+        // In a directory of another user: what took its place would be the new file.
+        false => Err(io::Error::other(format!("another program has replaced {}", temporary.display()))),
+    });
+    // Windows renames no open file.
+    drop(file);
+    let renamed = prepared.and_then(|()| std::fs::rename(&temporary, path));
     renamed.inspect_err(|_| drop(std::fs::remove_file(&temporary))).map_err(|error| match error.kind() {
         // Written in place, a full disk or a crash would leave half of it.
         io::ErrorKind::ResourceBusy => io::Error::new(
@@ -61,9 +69,9 @@ fn put(path: &Path, content: &[u8], prepare: impl Fn(&Path) -> io::Result<()>) -
 
 /// Writes the content to a private file beside a path. Its name is the same each time, so that what a crash
 /// leaves does not accumulate; where another user has taken that name, it is one that none can foresee.
-fn write_beside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
+fn write_beside(path: &Path, content: &[u8]) -> io::Result<(PathBuf, File)> {
     let write = |temporary: PathBuf| match write_private(&temporary, content) {
-        Ok(()) => Ok(temporary),
+        Ok(file) => Ok((temporary, file)),
         Err(error) => {
             // On a full disk it would take room.
             let _ = std::fs::remove_file(&temporary);
@@ -160,6 +168,25 @@ mod tests {
             let left = fs::read_dir(directory.path()).unwrap().count();
             assert_eq!(left, 2 + usize::from(what == "what cannot be removed"), "{what}");
         }
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_new_file_has_none_of_its_rights() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let mode = |name: &str| fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+        fs::write(at("wg0.conf"), "before").unwrap();
+        fs::set_permissions(at("wg0.conf"), fs::Permissions::from_mode(0o644)).unwrap();
+        write_private(&at("precious"), b"precious").unwrap();
+        // As the user whom the directory belongs to.
+        let replaced = put(&at("wg0.conf"), b"after", |new| {
+            fs::remove_file(at("wg0.conf.new"))?;
+            symlink(at("precious"), at("wg0.conf.new"))?;
+            keep_access(new, &at("wg0.conf"))
+        });
+        assert!(replaced.unwrap_err().to_string().contains("another program has replaced"));
+        assert_eq!((mode("precious"), fs::read_to_string(at("wg0.conf")).unwrap()), (0o600, "before".into()));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub(super) fn keep(
     let note = Note { file: file.to_owned(), before: hash(before) };
     let (kept, noted) = paths(directory, interface);
     let written = platform::write_private(&kept, text.as_bytes())
-        .and_then(|()| platform::write_private(&noted, &serde_json::to_vec(&note)?));
+        .and_then(|_| platform::write_private(&noted, &serde_json::to_vec(&note)?));
     if let Err(error) = written {
         forget(directory, interface);
         return Err(error);

@@ -52,38 +52,39 @@ pub(crate) fn try_lock_shared(file: &File) -> Result<(), TryLockError> {
 }
 
 /// Writes a new file that only its owner may read, in place of an existing file, and waits for the disk.
-pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(content)?;
-    file.sync_all()
+    file.sync_all()?;
+    Ok(file)
 }
 
 /// Gives a new private file the owner, the group and the permissions of the one that it is to replace, if
-/// there is one. After a failure it must not replace it: others than before could read it, or could not.
-pub(crate) fn keep_access(new: &Path, replaced: &Path) -> io::Result<()> {
+/// there is one. After a failure it must not replace it: others than before could read it, or could not. The
+/// path of the new file is not used: in another user's directory it may lead to another file by now.
+pub(crate) fn keep_access(new: &File, replaced: &Path) -> io::Result<()> {
     let wanted = match std::fs::metadata(replaced) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
-    let file = File::open(new)?;
-    let now = file.metadata()?;
+    let now = new.metadata()?;
     // Only what differs: to change it needs a privilege.
     let owner = (now.uid() != wanted.uid()).then(|| wanted.uid());
     let group = (now.gid() != wanted.gid()).then(|| wanted.gid());
     let is_for_group = wanted.mode() & 0o070 != 0;
-    if let Err(error) = fchown(&file, owner, group)
+    if let Err(error) = fchown(new, owner, group)
         && (owner.is_some() || group.is_some() && is_for_group)
     {
         let (owner, group) = (wanted.uid(), wanted.gid());
         let why = format!("a new file cannot get its owner and group, {owner}:{group}: {error}");
         return Err(io::Error::new(error.kind(), why));
     }
-    copy_access_list(replaced, &file)?;
-    file.set_permissions(Permissions::from_mode(wanted.mode() & 0o777))
+    copy_access_list(replaced, new)?;
+    new.set_permissions(Permissions::from_mode(wanted.mode() & 0o777))
 }
 
 /// Gives a file the access list of another, or none: it has that of its directory, which the mode would bring

@@ -104,19 +104,20 @@ fn lock(file: &File, kind: u32) -> Result<(), TryLockError> {
 
 /// Writes a new file that only its owner and administrators may read, in place of an existing file, and waits
 /// for the disk.
-pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = create_private(path)?;
     file.write_all(content)?;
-    file.sync_all()
+    file.sync_all()?;
+    Ok(file)
 }
 
 /// Leaves the new file private.
 #[allow(clippy::unnecessary_wraps, reason = "it can fail elsewhere")]
-pub(crate) fn keep_access(_new: &Path, _replaced: &Path) -> io::Result<()> {
+pub(crate) fn keep_access(_new: &File, _replaced: &Path) -> io::Result<()> {
     Ok(())
 }
 
