@@ -329,7 +329,12 @@ fn what_a_client_sends_before_the_answer_to_its_connect_is_not_lost() {
 
 /// Returns what a client gets through the proxy from a server that sends these bytes.
 fn through_proxy(lab: &Lab, sent: String) -> String {
-    let listener = lab.far.run(|| std::net::TcpListener::bind("10.9.0.1:81").unwrap());
+    // A process that another test has just forked may still have the one before.
+    let listener = lab.far.run(|| {
+        weft_lab::wait_until_ok(|| {
+            std::net::TcpListener::bind("10.9.0.1:81").map_err(|error| error.to_string())
+        })
+    });
     let server = std::thread::spawn(move || {
         use std::io::{Read as _, Write as _};
         let (mut stream, _) = listener.accept().unwrap();
