@@ -55,6 +55,10 @@ pub fn in_force(
     };
     let routes = InForce { netlink, own: link.index, mark, rules: OnceCell::new() };
     let mut found = find(config, &device.name, endpoints, servers::of_the_system, &routes);
+    // Renamed meanwhile, it is taken for another one. The network has changed, so there is another look.
+    if netlink.device_state(&link).ok().flatten().is_none_or(|now| now.name != device.name) {
+        return Vec::new();
+    }
     for misrouted in found.iter_mut().filter(|_| mark != of_rules) {
         if let Misrouted::Loop { cause, .. } = misrouted {
             *cause = LoopCause::Mark { now: mark, of_rules, interface: name.clone() };
