@@ -6,6 +6,7 @@ use std::process::Command;
 use weft::up::{Beginning, Daemon, Options};
 use weft_config::parse;
 use weft_host::{Host, Recording, Step};
+use weft_lab::refusal::{Argument, Refusal};
 use weft_lab::{Process, here};
 
 use crate::support::{End, NAME, Network, PORT, ip, ip_json, peer, seen_from};
@@ -219,6 +220,18 @@ fn without_an_nft_that_sets_the_rules_there_is_a_full_tunnel_but_no_kill_switch(
         assert!(log.contains(said), "{log}");
         network.assert_as(&before);
     }
+}
+
+#[test]
+fn without_nftables_in_the_kernel_there_is_a_full_tunnel() {
+    let Some(network) = Network::new() else { return };
+    let (_server, file) = ends(&network, V4, "0.0.0.0/0, ::/0", "");
+    let mut command = network.weft(&["up", file.to_str().unwrap()]);
+    let netlink = [(0, Argument::Is(libc::AF_NETLINK)), (2, Argument::Is(libc::NETLINK_NETFILTER))];
+    Refusal::new(libc::SYS_socket, &netlink, libc::EPROTONOSUPPORT).apply_to(&mut command);
+    let daemon = network.start(command);
+    assert_eq!(seen_from(&network, ip("198.51.100.1")), ip("10.77.0.1"));
+    daemon.stop();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `weft proxy` with a stack of its own, where namespaces and TUN devices are forbidden, as in a container.
+//! `weft proxy` where namespaces and TUN devices are forbidden, as in a container: `--stack own`, and `auto`.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};

@@ -240,11 +240,15 @@ fn unreadable(action: &str, error: std::io::Error) -> FirewallError {
     }
 }
 
-/// Reports whether a table with the name of an own one is another program's.
+/// Reports whether a table with the name of an own one exists and is another program's. A kernel without
+/// nftables has none.
 fn is_of_others(table: &Table) -> std::io::Result<bool> {
+    if !table.name.starts_with(OWN_PREFIX) || table_socket::existing([table.clone()])?.is_empty() {
+        return Ok(false);
+    }
     let chains = TableSocket::open()?.chains(table)?;
     let is_own = |chain: &Part| OWN_CHAINS.contains(&chain.name.as_str());
-    Ok(table.name.starts_with(OWN_PREFIX) && !chains.is_empty() && !chains.iter().any(is_own))
+    Ok(!chains.is_empty() && !chains.iter().any(is_own))
 }
 
 /// Returns those of these tables that exist, without those of others. The kernel is asked for each by its
