@@ -457,8 +457,9 @@ struct Holder {
 struct WaitForHolder {
     /// The process that was seen to run the interface, and since when.
     running: Option<(Process, Instant)>,
-    /// Since when it has been waited for a process that is ending.
-    ending: Option<Instant>,
+    /// The process that was seen to end, and since when it has been waited for one. It stays so: between
+    /// the end of its packet threads and its note, its device is gone and no queue shows that.
+    ending: Option<(Process, Instant)>,
 }
 
 impl WaitForHolder {
@@ -468,12 +469,14 @@ impl WaitForHolder {
     /// It runs the interface, or has been ending for too long.
     fn on(&mut self, holder: Holder, interface: &InterfaceName, lock: &Path) -> Result<(), HostError> {
         let Holder { process, is_ending } = holder;
-        if is_ending || platform::has_lost_its_device(process.id) {
+        let was_ending = self.ending.is_some_and(|(same, _)| same == process);
+        if is_ending || was_ending || platform::has_lost_its_device(process.id) {
             self.running = None;
-            let since = *self.ending.get_or_insert_with(|| {
+            let (seen, since) = self.ending.get_or_insert_with(|| {
                 tracing::info!(%interface, pid = process.id, "waiting for the process that takes it down");
-                Instant::now()
+                (process, Instant::now())
             });
+            *seen = process;
             if since.elapsed() < PATIENCE_WITH_ENDING {
                 return Ok(());
             }

@@ -36,6 +36,15 @@ fn a_claim_waits_for_a_process_that_takes_the_interface_down() {
     claimed.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
 }
 
+#[test]
+fn a_process_that_was_seen_to_end_is_waited_for_also_before_its_note() {
+    let mut wait = WaitForHolder::default();
+    for is_ending in [true, false] {
+        wait.on(Holder { process: Process::this(), is_ending }, &name(), Path::new("lock")).unwrap();
+        assert_eq!(wait.running, None, "a start that is refused counts from here");
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn another_program_that_holds_the_lock_is_named_and_is_no_daemon() {
@@ -71,7 +80,7 @@ fn another_program_that_holds_the_lock_is_named_and_is_no_daemon() {
 fn a_process_that_does_not_come_to_its_end_is_named_with_what_it_holds() {
     let lock = lock_path(Path::new("/run/weft"), &name());
     let since = Instant::now().checked_sub(PATIENCE_WITH_ENDING).unwrap();
-    let mut wait = WaitForHolder { running: None, ending: Some(since) };
+    let mut wait = WaitForHolder { running: None, ending: Some((Process::this(), since)) };
     let holder = Holder { process: Process::this(), is_ending: true };
     let error = wait.on(holder, &name(), &lock).unwrap_err().to_string();
     let holds = format!("weft (process {}) holds {}", std::process::id(), lock.display());
