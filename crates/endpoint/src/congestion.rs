@@ -108,6 +108,16 @@ impl Congestion {
         self.window = mss;
     }
 
+    /// Takes a reduction back: all is what it was before, but the window may be larger by now.
+    pub(crate) fn restore(&mut self, before: Self) {
+        *self = Self {
+            window: self.window.max(before.window),
+            threshold: self.threshold.max(before.threshold),
+            acknowledged_at: self.acknowledged_at,
+            ..before
+        };
+    }
+
     /// Returns the nanoseconds that these bytes take where a window is spread over a round trip, and some
     /// more so that the window decides and not the pace.
     pub(crate) fn pace(&self, bytes: u64, rtt: u64) -> u64 {

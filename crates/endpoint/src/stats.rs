@@ -99,4 +99,6 @@ pub struct StreamStats {
     pub timeouts: u64,
     /// Times that a loss was repaired without the retransmission timer.
     pub recoveries: u64,
+    /// Times that a loss turned out to be none, and the window became what it was.
+    pub undone: u64,
 }

@@ -9,6 +9,7 @@ mod output;
 mod rack;
 mod receive_queue;
 mod recovery;
+mod reduction;
 mod rtt;
 mod scoreboard;
 mod send_queue;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::handshake::{Handshake, initial_sequence, own_scale, timestamp_offset};
 use super::rack::Rack;
 use super::receive_queue::ReceiveQueue;
-use super::recovery::Recovery;
+use super::recovery::{Recovery, Undo};
 use super::rtt::Rtt;
 use super::scoreboard::Scoreboard;
 use super::send_queue::SendQueue;
@@ -100,6 +100,7 @@ pub(crate) struct Connection {
     pub(super) rack: Rack,
     pub(super) congestion: Congestion,
     pub(super) recovery: Option<Recovery>,
+    pub(super) undo: Option<Undo>,
     /// When what was sent has left, if a window is spread over a round trip.
     pub(super) paced_until: u64,
     /// One segment may be sent beyond the congestion window.
@@ -158,6 +159,7 @@ pub(crate) struct Connection {
     pub(super) bytes_retransmitted: u64,
     pub(super) timeouts: u64,
     pub(super) recoveries: u64,
+    pub(super) undone: u64,
 
     /// Places in the endpoint's lists.
     pub(crate) is_touched: bool,
@@ -207,6 +209,7 @@ impl Connection {
             rack: Rack::new(),
             congestion: Congestion::new(common.limits.congestion_control, u64::from(peer_mss)),
             recovery: None,
+            undo: None,
             paced_until: 0,
             may_exceed: false,
             tail_probe: None,
@@ -245,6 +248,7 @@ impl Connection {
             bytes_retransmitted: 0,
             timeouts: 0,
             recoveries: 0,
+            undone: 0,
             is_touched: false,
             is_orphan: false,
             is_in_ack_queue: false,
@@ -315,6 +319,11 @@ impl Connection {
         let headers = header_len(self.tuple.local) + segment::HEADER;
         let path = usize::from(self.path_mtu).saturating_sub(headers);
         usize::from(self.peer_mss).min(path).saturating_sub(options).max(8)
+    }
+
+    /// Returns the most bytes in flight during this round trip and the one before.
+    pub(super) fn used(&self) -> u64 {
+        self.flights[0].max(self.flights[1])
     }
 
     /// Returns RCV.NXT.
@@ -503,6 +512,7 @@ impl Connection {
             bytes_retransmitted: self.bytes_retransmitted,
             timeouts: self.timeouts,
             recoveries: self.recoveries,
+            undone: self.undone,
         }
     }
 

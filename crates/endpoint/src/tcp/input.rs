@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::connection::{Connection, Deadline, NEVER, QUICK_ACKS};
 use super::handshake::Handshake;
-use super::recovery::Recovery;
 use super::sequence::{self, FIRST, is_before};
 use crate::common::{Common, milliseconds, reset_for};
 use crate::congestion::Acknowledged;
@@ -27,7 +26,6 @@ struct Delivered {
     bytes: u64,
     /// When the latest of what was sent once was sent.
     sent_at: Option<u64>,
-    has_retransmission: bool,
 }
 
 impl Connection {
@@ -209,17 +207,21 @@ impl Connection {
         };
 
         let mut delivered = Delivered::default();
-        let mut dsack = None;
+        let (mut dsack, mut is_late) = (None, false);
         if self.sack && segment.sack_count > 0 {
             dsack = self.selective(segment, ack, &mut delivered, now, echo_is_old);
         }
         if ack > una {
             let mut last_sent = None;
             let (rack, rtt) = (&mut self.rack, &self.rtt);
-            let mut has_retransmission = false;
+            let (mut has_retransmission, mut first_again) = (false, None);
             self.board.acknowledge(ack, |piece| {
                 delivered.bytes += piece.end - piece.start;
                 has_retransmission |= piece.is_retransmitted();
+                // The timestamp is that of the segment with the first byte.
+                if piece.is_retransmitted() && piece.start == una {
+                    first_again = Some(echo_is_old(piece.sent_at));
+                }
                 last_sent = last_sent.max(Some(piece.sent_at));
                 rack.delivered(piece, now, rtt, echo_is_old(piece.sent_at));
             });
@@ -227,7 +229,7 @@ impl Connection {
             if !has_retransmission {
                 delivered.sent_at = delivered.sent_at.max(last_sent);
             }
-            delivered.has_retransmission |= has_retransmission;
+            is_late = first_again.is_some_and(|is_old| self.is_original(una, is_old));
             let payload = ack.min(self.send.end()) - una.min(self.send.end());
             self.bytes_acked += payload;
             self.send.release(ack, &mut common.pool);
@@ -250,7 +252,11 @@ impl Connection {
             self.flights = [self.board.in_flight(), self.flights[0]];
             self.round_end = self.next;
         }
-        self.rack.on_ack(self.una, self.next, dsack.is_some());
+        is_late |= dsack.as_ref().is_some_and(|range| self.had_everything(range));
+        if is_late {
+            self.undo();
+        }
+        self.rack.on_ack(self.una, self.next, is_late || dsack.is_some());
 
         if self.recovery.is_some_and(|recovery| self.una >= recovery.end) {
             self.recovery = None;
@@ -263,14 +269,11 @@ impl Connection {
         if lost > 0 {
             self.enter_recovery(outstanding, delivered.bytes);
         }
-        let (in_flight, threshold) = (self.board.in_flight(), self.congestion.threshold());
-        if let Some(recovery) = &mut self.recovery {
-            recovery.on_ack(delivered.bytes, in_flight, threshold, ack > una && lost == 0, mss);
-        }
+        self.during_recovery(delivered.bytes, ack > una && lost == 0);
         self.tail_probe_result(ack, is_duplicate && segment.sack_count == 0, dsack, outstanding);
         if delivered.bytes > 0 {
             if self.recovery.is_none_or(|recovery| recovery.by_timeout) {
-                let (bytes, flight) = (delivered.bytes, self.flights[0].max(self.flights[1]));
+                let (bytes, flight) = (delivered.bytes, self.used());
                 let rtt = self.rtt.smoothed().unwrap_or(0);
                 self.congestion.on_ack(Acknowledged { bytes, mss, flight, now, rtt });
             }
@@ -319,9 +322,7 @@ impl Connection {
             let (rack, rtt) = (&mut self.rack, &self.rtt);
             self.board.sack(block.start, block.end, |piece| {
                 delivered.bytes += piece.end - piece.start;
-                if piece.is_retransmitted() {
-                    delivered.has_retransmission = true;
-                } else {
+                if !piece.is_retransmitted() {
                     delivered.sent_at = delivered.sent_at.max(Some(piece.sent_at));
                 }
                 rack.delivered(piece, now, rtt, echo_is_old(piece.sent_at));
@@ -358,18 +359,6 @@ impl Connection {
         self.board.lost() - lost_before.min(self.board.lost())
     }
 
-    pub(super) fn enter_recovery(&mut self, outstanding: u64, delivered: u64) {
-        if self.recovery.is_none() {
-            self.congestion.on_loss(outstanding, self.mss());
-            let flight = self.board.in_flight() + self.board.lost() + delivered;
-            self.recovery = Some(Recovery::new(self.next, false, flight));
-            self.recoveries += 1;
-            self.may_exceed = true;
-        }
-        self.clear(Deadline::TailProbe);
-        self.tail_probe_due = false;
-    }
-
     /// RFC 8985, section 7.4.2.
     fn tail_probe_result(
         &mut self,
@@ -388,6 +377,7 @@ impl Connection {
             // The probe has repaired a loss, which still is a sign of congestion.
             self.tail_probe = None;
             if self.recovery.is_none() {
+                self.undo = None;
                 self.congestion.on_loss(outstanding, self.mss());
             }
         }

@@ -133,6 +133,7 @@ impl Connection {
     }
 
     fn count_again(&mut self, start: u64, end: u64, common: &mut Common) {
+        self.sent_again(end - start);
         self.bytes_retransmitted += end - start;
         common.stats.retransmitted_bytes += end - start;
     }

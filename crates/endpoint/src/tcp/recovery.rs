@@ -1,4 +1,6 @@
-//! A loss is being repaired: how much is sent meanwhile (PRR, RFC 9937).
+//! A loss is being repaired: how much is sent meanwhile (PRR, RFC 9937), and whether it was one.
+
+use crate::congestion::Congestion;
 
 /// What is being repaired.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +47,19 @@ impl Recovery {
         self.sent += bytes;
         self.room = self.room.saturating_sub(bytes);
     }
+}
+
+/// What a reduction of the congestion window has changed, until the next one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Undo {
+    pub(super) before: Congestion,
+    /// What was in flight then.
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Bytes sent again since then that the peer has not reported as duplicates; `None`: nothing yet.
+    pub(super) again: Option<u64>,
+    /// The first acknowledgement of something that was sent again is still to come (RFC 3522).
+    pub(super) is_open: bool,
 }
 
 #[cfg(test)]

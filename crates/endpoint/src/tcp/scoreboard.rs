@@ -190,6 +190,14 @@ impl Scoreboard {
         bytes
     }
 
+    /// What was marked as lost and was not sent again is in flight after all.
+    pub(crate) fn forget_losses(&mut self) {
+        for record in self.records.iter_mut() {
+            record.flags &= !LOST;
+        }
+        self.lost = 0;
+    }
+
     /// Marks the first `len` bytes as lost.
     pub(crate) fn mark_first_lost(&mut self, len: u64) {
         let Some(first) = self.records.front().copied() else { return };

@@ -1,7 +1,6 @@
 //! A deadline of a connection has come.
 
 use super::connection::{Connection, DEADLINES, Deadline, NEVER, nanoseconds};
-use super::recovery::Recovery;
 use super::rtt::MAX_RTO;
 use super::scoreboard::Record;
 use super::sequence::FIRST;
@@ -84,10 +83,8 @@ impl Connection {
             self.board.forget_sacks();
         }
         self.rack.timed_out(&mut self.board, &self.rtt, self.una, now);
-        self.congestion.on_timeout(outstanding, self.mss(), is_first);
-        self.recovery = Some(Recovery::new(self.next, true, 0));
+        self.enter_recovery_by_timeout(outstanding, is_first);
         self.rtt.back_off();
-        self.may_exceed = true;
         self.tail_probe = None;
         self.tail_probe_due = false;
         self.duplicate_acks = 0;

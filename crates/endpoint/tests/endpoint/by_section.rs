@@ -368,6 +368,48 @@ fn rfc_8985_what_three_segments_have_overtaken_is_sent_again_at_once() {
 }
 
 #[test]
+fn rfc_2883_what_was_sent_again_for_nothing_was_no_loss() {
+    let mut wire = Wire::connected(&SACK);
+    wire.put(&[1; 1380 * 8]);
+    let cwnd = wire.end.stream(wire.id()).unwrap().cwnd;
+    wire.now += 20 * MS;
+    let first = wire.ack;
+    let at = |n: u32| first.wrapping_add(1380 * n);
+    let overtaken = wire.ack().options(&sacks(&[(at(1), at(5))]));
+    assert_eq!(wire.send(&[overtaken])[0].seq, first);
+    wire.ack = at(8);
+    let all = wire.ack();
+    wire.send(&[all]);
+    let stats = wire.end.stream(wire.id()).unwrap();
+    assert!(stats.undone == 0 && stats.cwnd < cwnd, "{stats:?}");
+    let duplicate = wire.ack().options(&sacks(&[(first, at(1))]));
+    wire.send(&[duplicate]);
+    let stats = wire.end.stream(wire.id()).unwrap();
+    assert!(stats.undone == 1 && stats.cwnd >= cwnd && stats.ssthresh == u64::MAX, "{stats:?}");
+}
+
+#[test]
+fn rfc_3522_a_timestamp_tells_the_original_from_what_was_sent_again() {
+    for is_late in [true, false] {
+        let mut wire = Wire::connected(&[&SACK[..], &times(1000, 0)].concat());
+        let time = |segment: &Seg| u32::from_be_bytes(segment.options[4..8].try_into().unwrap());
+        let sent = wire.put(&[1; 1368 * 8]);
+        let cwnd = wire.end.stream(wire.id()).unwrap().cwnd;
+        wire.now += 20 * MS;
+        let at = |n: usize| sent[n].seq;
+        let options = [times(1001, time(&sent[0])), sacks(&[(at(1), at(5))])].concat();
+        let again = wire.ack().options(&options);
+        let again = wire.send(&[again]).remove(0);
+        assert_eq!(again.seq, at(0));
+        wire.ack = at(5);
+        let answer = wire.ack().options(&times(1002, time(if is_late { &sent[0] } else { &again })));
+        wire.send(&[answer]);
+        let stats = wire.end.stream(wire.id()).unwrap();
+        assert_eq!((stats.undone == 1, stats.cwnd >= cwnd), (is_late, is_late), "{stats:?}");
+    }
+}
+
+#[test]
 fn rfc_6582_three_duplicates_do_without_sack() {
     let mut wire = Wire::connected(&PLAIN);
     assert_eq!(wire.put(&[1; 10_000]).len(), 10);

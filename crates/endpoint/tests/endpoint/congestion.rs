@@ -71,3 +71,13 @@ fn a_queue_of_an_eighth_of_the_path_does_not_slow_a_stream() {
         assert!(transfer.seconds < 3.0 && transfer.again < 0.05, "{batch:?} {transfer:?}");
     }
 }
+
+#[test]
+fn packets_that_come_late_are_no_losses() {
+    // 30 MB take 1.3 s on the link.
+    for batch in [200, 3000].map(Duration::from_micros) {
+        let link = "rate=200mbit,delay=30ms,reorder=1%,reorder-by=20ms";
+        let transfer = Sender { batch, ..CUBIC }.upload(30, link);
+        assert!(transfer.seconds < 4.0 && transfer.timeouts == 0, "{batch:?} {transfer:?}");
+    }
+}
