@@ -4,9 +4,11 @@
 
 mod cubic;
 mod new_reno;
+mod slow_start;
 
 use cubic::Cubic;
 use new_reno::NewReno;
+use slow_start::SlowStart;
 
 /// How a connection avoids congestion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +32,10 @@ pub(crate) struct Acknowledged {
     pub(crate) now: u64,
     /// Smoothed round trip time; 0 before the first sample.
     pub(crate) rtt: u64,
+    /// The least round trip time; 0 before the first sample.
+    pub(crate) least: u64,
+    /// The round trip time of what this acknowledgement delivered, if that was sent once.
+    pub(crate) sample: Option<u64>,
 }
 
 /// The congestion window of a connection. A copy of it is all that there is to restore.
@@ -37,6 +43,7 @@ pub(crate) struct Acknowledged {
 pub(crate) struct Congestion {
     window: u64,
     threshold: u64,
+    slow_start: SlowStart,
     avoidance: Avoidance,
     /// When something was acknowledged last.
     acknowledged_at: u64,
@@ -56,7 +63,7 @@ impl Congestion {
         };
         // RFC 6928.
         let window = (10 * mss).min((2 * mss).max(14_600));
-        Self { window, threshold: u64::MAX, avoidance, acknowledged_at: 0 }
+        Self { window, threshold: u64::MAX, slow_start: SlowStart::default(), avoidance, acknowledged_at: 0 }
     }
 
     /// Returns the bytes that may be in flight.
@@ -64,15 +71,20 @@ impl Congestion {
         self.window
     }
 
-    /// Returns the window above which it grows slowly; `u64::MAX` before the first loss.
+    /// Returns the window above which it grows slowly; `u64::MAX` until slow start has
+    /// ended.
     pub(crate) fn threshold(&self) -> u64 {
         self.threshold
     }
 
     /// Something was delivered, and no loss is being repaired.
     pub(crate) fn on_ack(&mut self, acknowledged: Acknowledged) {
-        let Acknowledged { mut bytes, mss, flight, now, .. } = acknowledged;
+        let Acknowledged { mut bytes, mss, flight, now, least, sample, .. } = acknowledged;
         let elapsed = now.saturating_sub(std::mem::replace(&mut self.acknowledged_at, now));
+        if self.threshold == u64::MAX && sample.is_some_and(|sample| self.slow_start.ends(sample, least, now))
+        {
+            self.threshold = self.window;
+        }
         if self.window < self.threshold {
             if self.window >= 2 * flight.max(mss) {
                 return;
@@ -142,13 +154,16 @@ mod tests {
     pub(super) const MSS: u64 = 1000;
     pub(super) const MS: u64 = 1_000_000;
 
+    pub(super) const ACK: Acknowledged =
+        Acknowledged { bytes: 0, mss: MSS, flight: 0, now: 0, rtt: 100 * MS, least: 100 * MS, sample: None };
+
     /// A round trip of 100 ms in which the whole window is used and acknowledged.
     pub(super) fn round(congestion: &mut Congestion, now: &mut u64) -> u64 {
         let flight = congestion.window();
         for _ in 0..10 {
             *now += 10 * MS;
             let bytes = flight / 10;
-            congestion.on_ack(Acknowledged { bytes, mss: MSS, flight, now: *now, rtt: 100 * MS });
+            congestion.on_ack(Acknowledged { bytes, flight, now: *now, ..ACK });
         }
         congestion.window()
     }
@@ -195,8 +210,7 @@ mod tests {
                 let window = congestion.window();
                 for _ in 0..1000 {
                     now += 10 * MS;
-                    let (bytes, flight, rtt) = (MSS, 0, 100 * MS);
-                    congestion.on_ack(Acknowledged { bytes, mss: MSS, flight, now, rtt });
+                    congestion.on_ack(Acknowledged { bytes: MSS, now, ..ACK });
                 }
                 assert_eq!(congestion.window(), window, "{control:?} {has_loss}");
             }

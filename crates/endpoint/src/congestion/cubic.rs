@@ -100,7 +100,7 @@ fn cube_root(value: u128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::Avoidance;
-    use super::super::tests::{MS, MSS, round};
+    use super::super::tests::{ACK, MS, MSS, round};
     use super::super::{Acknowledged, Congestion, CongestionControl};
     use super::*;
 
@@ -152,7 +152,7 @@ mod tests {
             for _ in 0..rounds * 10 {
                 now += MS / 10;
                 let flight = congestion.window();
-                congestion.on_ack(Acknowledged { bytes: flight / 10, mss: MSS, flight, now, rtt: MS });
+                congestion.on_ack(Acknowledged { bytes: flight / 10, flight, now, rtt: MS, ..ACK });
             }
             congestion.window() / MSS
         };
@@ -166,7 +166,7 @@ mod tests {
             let mut congestion = reduced();
             for now in [0, 0, 1, u64::MAX, 5] {
                 let flight = congestion.window();
-                congestion.on_ack(Acknowledged { bytes: flight, mss: MSS, flight, now, rtt });
+                congestion.on_ack(Acknowledged { bytes: flight, flight, now, rtt, ..ACK });
                 assert!((flight..=flight * 2).contains(&congestion.window()));
             }
         }
@@ -178,7 +178,7 @@ mod tests {
         round(&mut congestion, &mut now);
         let before = congestion.window();
         now += 60_000 * MS;
-        let ack = |flight| Acknowledged { bytes: MSS, mss: MSS, flight, now, rtt: 100 * MS };
+        let ack = |flight| Acknowledged { bytes: MSS, flight, now, ..ACK };
         congestion.on_ack(ack(MSS));
         congestion.on_ack(ack(before));
         assert!(congestion.window() < before + MSS, "{}", congestion.window());

@@ -275,7 +275,9 @@ impl Connection {
             if self.recovery.is_none_or(|recovery| recovery.by_timeout) {
                 let (bytes, flight) = (delivered.bytes, self.used());
                 let rtt = self.rtt.smoothed().unwrap_or(0);
-                self.congestion.on_ack(Acknowledged { bytes, mss, flight, now, rtt });
+                let sample = delivered.sent_at.map(|sent_at| now.saturating_sub(sent_at));
+                let least = self.rtt.min().unwrap_or(0);
+                self.congestion.on_ack(Acknowledged { bytes, mss, flight, now, rtt, least, sample });
             }
             if self.board.is_empty() {
                 self.clear(Deadline::Retransmit);

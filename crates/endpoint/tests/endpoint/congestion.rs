@@ -81,3 +81,12 @@ fn packets_that_come_late_are_no_losses() {
         assert!(transfer.seconds < 4.0 && transfer.timeouts == 0, "{batch:?} {transfer:?}");
     }
 }
+
+#[test]
+fn slow_start_ends_before_a_queue_overflows() {
+    // 50 MB take 2.2 s on the link. A queue as long as the path: its default.
+    for batch in [200, 3000].map(Duration::from_micros) {
+        let transfer = Sender { batch, ..CUBIC }.upload(50, "rate=200mbit,delay=30ms");
+        assert!(transfer.seconds < 2.55 && transfer.again < 0.005, "{batch:?} {transfer:?}");
+    }
+}
