@@ -55,15 +55,33 @@ enum Avoidance {
     NewReno(NewReno),
 }
 
+impl Avoidance {
+    /// Time in which the window does not grow by it does not count.
+    fn wait(&mut self, elapsed: u64) {
+        if let Self::Cubic(cubic) = self {
+            cubic.wait(elapsed);
+        }
+    }
+}
+
+/// RFC 6928.
+fn initial_window(mss: u64) -> u64 {
+    (10 * mss).min((2 * mss).max(14_600))
+}
+
 impl Congestion {
     pub(crate) fn new(control: CongestionControl, mss: u64) -> Self {
         let avoidance = match control {
             CongestionControl::Cubic => Avoidance::Cubic(Cubic::default()),
             CongestionControl::NewReno => Avoidance::NewReno(NewReno::default()),
         };
-        // RFC 6928.
-        let window = (10 * mss).min((2 * mss).max(14_600));
-        Self { window, threshold: u64::MAX, slow_start: SlowStart::default(), avoidance, acknowledged_at: 0 }
+        Self {
+            window: initial_window(mss),
+            threshold: u64::MAX,
+            slow_start: SlowStart::default(),
+            avoidance,
+            acknowledged_at: 0,
+        }
     }
 
     /// Returns the bytes that may be in flight.
@@ -86,6 +104,7 @@ impl Congestion {
             self.threshold = self.window;
         }
         if self.window < self.threshold {
+            self.avoidance.wait(elapsed);
             if self.window >= 2 * flight.max(mss) {
                 return;
             }
@@ -99,8 +118,7 @@ impl Congestion {
         }
         let is_used = self.window <= flight + (4 * mss).max(flight / 8);
         match &mut self.avoidance {
-            Avoidance::Cubic(cubic) if !is_used => cubic.wait(elapsed),
-            Avoidance::NewReno(_) if !is_used => {}
+            avoidance if !is_used => avoidance.wait(elapsed),
             Avoidance::Cubic(cubic) => self.window = cubic.grow(self.window, bytes, &acknowledged),
             Avoidance::NewReno(reno) => self.window = reno.grow(self.window, bytes, mss),
         }
@@ -118,6 +136,14 @@ impl Congestion {
             self.reduce(flight, mss, true);
         }
         self.window = mss;
+    }
+
+    /// Nothing was in flight for this many retransmission timeouts: the path may be another one by now (RFC
+    /// 5681, section 4.1). Halved for each of them, as in Linux.
+    pub(crate) fn on_idle(&mut self, timeouts: u64, mss: u64) {
+        self.threshold = self.threshold.max(self.window / 4 * 3);
+        let least = self.window.min(initial_window(mss));
+        self.window = (self.window >> timeouts.min(63)).max(least);
     }
 
     /// Takes a reduction back: all is what it was before, but the window may be larger by now.
@@ -215,5 +241,20 @@ mod tests {
                 assert_eq!(congestion.window(), window, "{control:?} {has_loss}");
             }
         }
+    }
+
+    #[test]
+    fn an_idle_time_halves_the_window_down_to_the_initial_one_and_keeps_the_threshold() {
+        let mut congestion = Congestion::new(CongestionControl::Cubic, MSS);
+        congestion.on_loss(10_000, MSS);
+        congestion.on_idle(1, MSS);
+        assert_eq!((congestion.window(), congestion.threshold()), (7000, 7000));
+        congestion.window = 800 * MSS;
+        congestion.on_idle(2, MSS);
+        assert_eq!((congestion.window(), congestion.threshold()), (200 * MSS, 600 * MSS));
+        congestion.on_idle(u64::MAX, MSS);
+        assert_eq!((congestion.window(), congestion.threshold()), (10 * MSS, 600 * MSS));
+        let mut now = 0;
+        assert_eq!(round(&mut congestion, &mut now), 20 * MSS);
     }
 }

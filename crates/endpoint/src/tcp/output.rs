@@ -68,6 +68,7 @@ impl Connection {
 
     /// Writes at most one packet, or the acknowledgements that are due.
     pub(crate) fn transmit(&mut self, common: &mut Common, out: &mut impl PacketSink) -> Transmitted {
+        self.note_idle(common.now);
         let Some(plan) = self.plan(common.now) else {
             return if self.wants_ack { self.transmit_acks(common, out) } else { Transmitted::Nothing };
         };
@@ -120,6 +121,16 @@ impl Connection {
         }
         self.flights[0] = self.flights[0].max(self.board.in_flight());
         Transmitted::Packet(end - start)
+    }
+
+    /// New bytes after a time without any: the window was not used.
+    fn note_idle(&mut self, now: u64) {
+        let timeouts = now.saturating_sub(self.silent_since) / self.rtt.timeout();
+        if timeouts > 0 && self.board.is_empty() && matches!(self.plan(now), Some(Plan::New(..))) {
+            self.congestion.on_idle(timeouts, self.mss());
+            self.undo = None;
+            self.silent_since = now;
+        }
     }
 
     /// Counts what was sent against the pace. The initial window is not paced.

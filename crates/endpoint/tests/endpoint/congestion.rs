@@ -90,3 +90,29 @@ fn slow_start_ends_before_a_queue_overflows() {
         assert!(transfer.seconds < 2.55 && transfer.again < 0.005, "{batch:?} {transfer:?}");
     }
 }
+
+#[test]
+fn a_path_that_became_slow_during_a_pause_is_not_flooded() {
+    for (pause, link, bytes, seconds, again) in [
+        (Duration::from_secs(30), "rate=20mbit,delay=30ms,queue=60kb", 1_000_000, 1.2, 0.3),
+        // A short pause costs nothing: 5 MB take 0.2 s on the link.
+        (Duration::from_millis(200), "rate=200mbit,delay=30ms", 5_000_000, 0.35, 0.01),
+    ] {
+        let mut world = World::new("rate=200mbit,delay=30ms", 3);
+        let [client, server] = world.connect(true);
+        let mut applications = [Application::new(client, 20_000_000, 0), Application::new(server, 0, 1)];
+        // Neither ends its stream.
+        applications.iter_mut().for_each(|application| application.finished = true);
+        exchange_until(&mut world, &mut applications, MINUTE, |[_, server]| server.read == 20_000_000);
+        world.run(MINUTE, |world| world.ends[0].stream(client).unwrap().in_flight == 0);
+        let before = world.ends[0].stats().retransmitted_bytes;
+        world.now += pause;
+        world.pipes[0] = weft_lab::emulator::Pipe::new(&link.parse().unwrap(), 0);
+        let start = world.now;
+        applications[0].total += bytes;
+        exchange_until(&mut world, &mut applications, MINUTE, |[client, server]| server.read == client.total);
+        let time = (world.now - start).as_secs_f64();
+        let share = (world.ends[0].stats().retransmitted_bytes - before) as f64 / bytes as f64;
+        assert!(time < seconds && share < again, "{pause:?}: {time} s, {share} sent again");
+    }
+}

@@ -319,11 +319,20 @@ pub(crate) fn exchange(
 }
 
 pub(crate) fn exchange_with(world: &mut World, applications: &mut [Application; 2], limit: Duration) {
+    exchange_until(world, applications, limit, |applications| applications.iter().all(Application::is_done));
+}
+
+pub(crate) fn exchange_until(
+    world: &mut World,
+    applications: &mut [Application; 2],
+    limit: Duration,
+    done: impl Fn(&[Application; 2]) -> bool,
+) {
     world.run(limit, |world| {
         let now = world.now;
         for (end, application) in applications.iter_mut().enumerate() {
             application.work(&mut world.ends[end], 1 - end as u64, now);
         }
-        applications.iter().all(Application::is_done)
+        done(applications)
     });
 }
