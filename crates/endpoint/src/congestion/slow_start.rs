@@ -7,8 +7,8 @@
 /// The rise over the least round trip time: an eighth of it, within these bounds.
 const LEAST_RISE: u64 = 4_000_000;
 const MOST_RISE: u64 = 16_000_000;
-/// Samples in a row that have to be late, and the share of a round trip that they span: what was delayed alone
-/// says nothing.
+/// Samples in a row that have to be late, and the share of a round trip that they span: what was delayed
+/// alone says nothing.
 const SAMPLES: u32 = 8;
 const SHARE: u64 = 16;
 
