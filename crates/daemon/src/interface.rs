@@ -4,7 +4,8 @@
 use std::sync::{Arc, mpsc};
 
 use weft_config::{PacketThreads, TunThreads};
-use weft_dataplane::{Controller, DataplaneError, Handle, OnEvent};
+use weft_control::{Controller, Handle};
+use weft_dataplane::{DataplaneError, OnEvent};
 use weft_embed::EndpointTun;
 use weft_host::memory;
 use weft_tun::{Descriptor, DeviceNamespace, TunConfig};

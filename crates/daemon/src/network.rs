@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use weft_dataplane::Controller;
+use weft_control::Controller;
 use weft_host::network::{Follower, MtuPolicy, NetworkChange};
 use weft_host::routes::{Link, Netlink};
 use weft_tunnel::PublicKey;

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use weft_config::settings::ReportSettings;
-use weft_dataplane::{Configured, PacketThread};
+use weft_control::Configured;
+use weft_dataplane::PacketThread;
 use weft_report::{
     AlternationReport, DropReport, ExpiredPeerReport, HistogramReport, LimitReport, PacketThreadReport,
     PeerReport, QueueReport, RefusalReport, SendFailureReport, StageReport, StatusReport, ThreadReport,

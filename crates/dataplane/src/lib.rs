@@ -1,5 +1,5 @@
-//! The event loop between a TUN, UDP sockets and a tunnel, and the means to control it from other threads. It
-//! starts no thread: a program chooses the one that it runs on.
+//! The event loop between a TUN, UDP sockets and a tunnel. It starts no thread: a program chooses the one
+//! that it runs on.
 //!
 //! Slow work runs on other threads, reaches the event loop as a [`Command`], and its results return as a
 //! [`Snapshot`].
@@ -13,31 +13,23 @@ use weft_tunnel::{Event, Tunnel};
 use weft_udp::UdpSockets;
 
 mod answers;
-mod balance;
 pub mod capture;
 mod commands;
-mod controller;
 mod event_loop;
 #[cfg(test)]
 mod fake_kernel;
-mod handle;
 mod inbound;
 mod initiation_filter;
 mod junk_filter;
 mod log_limit;
-mod model;
 mod outbound;
-mod placement;
 mod siblings;
 mod snapshot;
 mod timing;
 mod turn;
 
 pub use commands::{Command, MovedPeer};
-pub use controller::{Configured, Controller};
 pub use event_loop::EventLoop;
-pub use handle::Handle;
-pub use model::Model;
 pub use siblings::Siblings;
 pub use snapshot::{PacketThread, QueueDepths, SendFailure, Snapshot};
 pub use timing::{Histogram, SAMPLED_TURNS, Stage, Times};

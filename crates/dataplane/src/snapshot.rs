@@ -56,7 +56,7 @@ pub struct PacketThread {
 impl Snapshot {
     /// Returns the snapshot of an interface from those of its packet threads, in order; `None` if there are
     /// none.
-    pub(crate) fn of_all(each: Vec<Self>) -> Option<Self> {
+    pub fn of_all(each: Vec<Self>) -> Option<Self> {
         each.into_iter().reduce(|mut all, mut more| {
             all.peers.append(&mut more.peers);
             all.tun_queues.append(&mut more.tun_queues);

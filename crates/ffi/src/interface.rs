@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Runtime;
 use weft_config::settings::InterfaceSettingsChange;
-use weft_dataplane::{Controller, DataplaneError, Handle};
+use weft_control::{Controller, Handle};
+use weft_dataplane::DataplaneError;
 use weft_tun::TunConfig;
 use weft_tunnel::{PrivateKey, REJECT_AFTER_TIME, Tunnel, TunnelConfig};
 use weft_uapi::Control as _;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use weft_config::device::{DeviceState, PeerState};
 use weft_config::settings::InterfaceSettings;
-use weft_dataplane::Model;
+use weft_control::Model;
 use weft_tunnel::{PeerLimits, PresharedKey};
 
 use super::super::state::{AtHandover, Base};

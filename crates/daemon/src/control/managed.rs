@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft_config::InterfaceName;
-use weft_dataplane::Controller;
+use weft_control::Controller;
 use weft_dataplane::capture::{CaptureFilter, Layer};
 use weft_host::command_under_way;
 use weft_report::control_socket::{self, CaptureRequest, Client, ManageError, Reload, ReloadReport};

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use weft_confine::EndProcessOnPanic;
-use weft_dataplane::Handle;
+use weft_control::Handle;
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(2);

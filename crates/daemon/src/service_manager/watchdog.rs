@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use weft_confine::EndProcessOnPanic;
-use weft_dataplane::Handle;
+use weft_control::Handle;
 use weft_tun::Pulse;
 
 use super::notify;

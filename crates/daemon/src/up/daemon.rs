@@ -8,7 +8,8 @@ use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_config::exit;
 use weft_config::settings::InterfaceSettingsChange;
 use weft_config::{Config, SAYS_ALL};
-use weft_dataplane::{Controller, DataplaneError, OnEvent, Snapshot};
+use weft_control::Controller;
+use weft_dataplane::{DataplaneError, OnEvent, Snapshot};
 use weft_host::network::{NetworkChange, Watch, WatchError};
 use weft_host::{Host, HostError, Keep, Recording};
 use weft_tunnel::{PublicKey, Remembered};
@@ -301,7 +302,7 @@ impl Daemon {
 
     /// Returns every counter and peer at this moment.
     pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
-        self.controller().ok_or(DataplaneError::Ended)?.snapshot()
+        Ok(self.controller().ok_or(DataplaneError::Ended)?.snapshot()?)
     }
 
     /// Returns the system around the interface.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use weft_config::InterfaceName;
 use weft_confine::EndProcessOnPanic;
-use weft_dataplane::Controller;
+use weft_control::Controller;
 use weft_uapi::{Control as _, ControlError};
 
 use super::handover::{Kept, Names};

@@ -7,7 +7,7 @@ use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::exit::Code;
 use weft_config::settings::{PeerSettingsChange, ReportSettingsChange};
 use weft_config::{self as config, Config, Endpoint, Hook, HookPhase, Peer};
-use weft_dataplane::Controller;
+use weft_control::Controller;
 use weft_host::misrouted::leads_back;
 use weft_host::resolve::LookUp;
 use weft_host::{Difference, Host, HostError, StepChange};

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 
 use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::{Config, InterfaceName};
-use weft_dataplane::Controller;
+use weft_control::Controller;
 use weft_report::control_socket::{ManageError, Reload};
 use weft_uapi::{self as uapi, Control, ControlError};
 use zeroize::Zeroizing;

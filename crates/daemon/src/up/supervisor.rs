@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use weft_commands::signals::Signal;
 use weft_config::Config;
 use weft_config::device::{DeviceChange, PeerChange};
-use weft_dataplane::Controller;
+use weft_control::Controller;
 use weft_host::Host;
 use weft_host::network::{NetworkChange, Watch};
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};

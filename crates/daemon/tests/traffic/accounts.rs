@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use weft::up::{Daemon, Options};
 use weft_config::TunThreads;
-use weft_dataplane::Controller;
+use weft_control::Controller;
 use weft_dataplane::Snapshot;
 use weft_lab::counters::Counters;
 use weft_lab::emulator::LinkSpec;

@@ -8,7 +8,8 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
-use weft_dataplane::{EventLoop, Handle, Siblings};
+use weft_control::Handle;
+use weft_dataplane::{EventLoop, Siblings};
 use weft_tun::memory::{self, Limits, MemoryPeer};
 use weft_tunnel::{
     Change, CookieRoot, DropReason, Offload, PeerConfig, PeerSettings, PrivateKey, PublicKey, Shard, Tunnel,

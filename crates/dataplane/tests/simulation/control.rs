@@ -10,7 +10,8 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use tokio::sync::mpsc as async_mpsc;
-use weft_dataplane::{Command, Handle, Snapshot};
+use weft_control::Handle;
+use weft_dataplane::{Command, Snapshot};
 
 use crate::chance::Chance;
 use crate::system;

@@ -7,7 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Instant, SystemTime};
 
 use ipnet::IpNet;
-use weft_dataplane::{Command, EventLoop, Handle, Siblings, Snapshot};
+use weft_control::Handle;
+use weft_dataplane::{Command, EventLoop, Siblings, Snapshot};
 use weft_sched::flow::FlowHasher;
 use weft_tunnel::{
     Change, CookieRoot, PeerConfig, PeerSnapshot, PrivateKey, REJECT_AFTER_TIME, Remembered, Shard, Tunnel,

@@ -1,4 +1,4 @@
-//! A running interface, as all threads except the packet thread see it.
+//! The configuration of a running interface, and its state.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use weft_config::device::{DeviceChange, DeviceState, PeerState};
 use weft_config::settings::{InterfaceSettings, InterfaceSettingsChange};
+use weft_dataplane::Snapshot;
+use weft_dataplane::capture::{Capture, CaptureFilter};
 use weft_tunnel::{Change, PeerConfig, PeerSnapshot, PublicKey, Remembered};
 use weft_uapi::{Control, ControlError};
 use weft_udp::{self as udp, BindError};
 
-use crate::capture::{Capture, CaptureFilter};
-use crate::model::Model;
-use crate::{DataplaneError, Handle, Snapshot};
+use crate::{Ended, Handle, Model};
 
 /// Changes a running interface and reports its state. Changes are applied one at a time; packets continue
 /// meanwhile.
@@ -54,7 +54,7 @@ impl Controller {
     }
 
     /// Returns every counter, and every peer of the tunnel.
-    pub fn snapshot(&self) -> Result<Snapshot, DataplaneError> {
+    pub fn snapshot(&self) -> Result<Snapshot, Ended> {
         let peers = self.lock().peer_count();
         self.dataplane.snapshot(peers)
     }
@@ -107,12 +107,12 @@ impl Controller {
     }
 
     /// Moves a peer to a packet thread now, as [`Handle::move_peer`].
-    pub fn move_peer(&self, peer: PublicKey, packet_thread: u16) -> Result<bool, DataplaneError> {
+    pub fn move_peer(&self, peer: PublicKey, packet_thread: u16) -> Result<bool, Ended> {
         self.dataplane.move_peer(peer, packet_thread)
     }
 
     /// Begins a capture. Returns `None` if too many captures are running.
-    pub fn capture(&self, filter: CaptureFilter) -> Result<Option<Capture>, DataplaneError> {
+    pub fn capture(&self, filter: CaptureFilter) -> Result<Option<Capture>, Ended> {
         self.dataplane.capture(filter)
     }
 
@@ -179,8 +179,8 @@ impl Control for Controller {
     }
 }
 
-impl From<DataplaneError> for ControlError {
-    fn from(_: DataplaneError) -> Self {
+impl From<Ended> for ControlError {
+    fn from(_: Ended) -> Self {
         Self::Ended
     }
 }

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc as async_mpsc;
+use weft_dataplane::{Command, Snapshot, capture};
 use weft_tunnel::{Change, PublicKey};
 use weft_udp::{self as udp, BindError, UdpConfig};
 
+use crate::Ended;
 use crate::balance::Balance;
 use crate::placement::Placement;
-use crate::{Command, DataplaneError, Snapshot, capture};
 
 /// Capacity of the channel of commands to an event loop.
 const COMMANDS: usize = 64;
@@ -49,19 +50,16 @@ impl Shared {
 struct Awaited<T>(mpsc::Receiver<T>);
 
 impl<T> Awaited<T> {
-    fn wait(self) -> Result<T, DataplaneError> {
-        self.0.recv().map_err(|_| DataplaneError::Ended)
+    fn wait(self) -> Result<T, Ended> {
+        self.0.recv().map_err(|_| Ended)
     }
 }
 
 impl EventLoopHandle {
     /// Sends a command with an answer.
-    fn ask<T>(
-        &self,
-        command: impl FnOnce(mpsc::SyncSender<T>) -> Command,
-    ) -> Result<Awaited<T>, DataplaneError> {
+    fn ask<T>(&self, command: impl FnOnce(mpsc::SyncSender<T>) -> Command) -> Result<Awaited<T>, Ended> {
         let (answer, answered) = mpsc::sync_channel(1);
-        self.0.blocking_send(command(answer)).map_err(|_| DataplaneError::Ended)?;
+        self.0.blocking_send(command(answer)).map_err(|_| Ended)?;
         Ok(Awaited(answered))
     }
 }
@@ -91,22 +89,22 @@ impl Handle {
     }
 
     /// Returns every counter and peer. Memory for `peers` peers is allocated here, not on a packet thread.
-    pub fn snapshot(&self, peers: usize) -> Result<Snapshot, DataplaneError> {
+    pub fn snapshot(&self, peers: usize) -> Result<Snapshot, Ended> {
         // While the lock is held, no peer moves from an event loop that was asked to one that was not.
         let shared = self.lock();
         self.snapshot_of_all(peers, shared.as_deref())
     }
 
-    fn snapshot_of_all(&self, peers: usize, shared: Option<&Shared>) -> Result<Snapshot, DataplaneError> {
+    fn snapshot_of_all(&self, peers: usize, shared: Option<&Shared>) -> Result<Snapshot, Ended> {
         let each =
             self.ask_each(|_, answer| Command::Snapshot { peers: Vec::with_capacity(peers), answer })?;
         let moves = shared.map_or(0, |shared| shared.moves);
-        Snapshot::of_all(each).map(|all| Snapshot { moves, ..all }).ok_or(DataplaneError::Ended)
+        Snapshot::of_all(each).map(|all| Snapshot { moves, ..all }).ok_or(Ended)
     }
 
     /// Moves a peer between event loops if they have unequal work for long. Call it every few seconds. With
     /// one event loop there is nothing to do.
-    pub fn balance(&self) -> Result<(), DataplaneError> {
+    pub fn balance(&self) -> Result<(), Ended> {
         let Some(mut shared) = self.lock() else { return Ok(()) };
         let busy_ns = self.ask_each(|_, answer| Command::Load { answer })?;
         let now = Instant::now();
@@ -128,12 +126,12 @@ impl Handle {
 
     /// Moves a peer to an event loop. Returns false if that is not possible now: there is no such peer, it is
     /// there already, or an event loop has too much to do.
-    pub fn move_peer(&self, peer: PublicKey, to: u16) -> Result<bool, DataplaneError> {
+    pub fn move_peer(&self, peer: PublicKey, to: u16) -> Result<bool, Ended> {
         let Some(mut shared) = self.lock() else { return Ok(false) };
         self.relocate(&mut shared, peer, to)
     }
 
-    fn relocate(&self, shared: &mut Shared, peer: PublicKey, to: u16) -> Result<bool, DataplaneError> {
+    fn relocate(&self, shared: &mut Shared, peer: PublicKey, to: u16) -> Result<bool, Ended> {
         let from = shared.placement.shard_of(&peer);
         let Some(from) = from.filter(|from| *from != to && usize::from(to) < self.event_loops.len()) else {
             return Ok(false);
@@ -166,7 +164,7 @@ impl Handle {
     }
 
     /// Applies changes to the tunnels, and returns when all are applied.
-    pub fn change(&self, changes: Vec<Change>) -> Result<(), DataplaneError> {
+    pub fn change(&self, changes: Vec<Change>) -> Result<(), Ended> {
         if changes.is_empty() {
             return Ok(());
         }
@@ -180,11 +178,7 @@ impl Handle {
     }
 
     /// Changes the UDP port and the mark, both or neither. Returns the port in use.
-    pub fn rebind(
-        &self,
-        port: Option<u16>,
-        fwmark: Option<u32>,
-    ) -> Result<Result<u16, BindError>, DataplaneError> {
+    pub fn rebind(&self, port: Option<u16>, fwmark: Option<u32>) -> Result<Result<u16, BindError>, Ended> {
         match self.lock() {
             None => self.event_loops[0].ask(|answer| Command::Rebind { port, fwmark, answer })?.wait(),
             Some(mut shared) => self.rebind_all(&mut shared.udp, port, fwmark),
@@ -196,7 +190,7 @@ impl Handle {
         config: &mut UdpConfig,
         port: Option<u16>,
         fwmark: Option<u32>,
-    ) -> Result<Result<u16, BindError>, DataplaneError> {
+    ) -> Result<Result<u16, BindError>, Ended> {
         let wanted = UdpConfig {
             port: port.unwrap_or(config.port),
             fwmark: fwmark.unwrap_or(config.fwmark),
@@ -232,16 +226,13 @@ impl Handle {
     }
 
     /// Returns duplicates of the descriptors of the UDP sockets, in the order of the packet threads.
-    pub fn sockets(&self) -> Result<io::Result<Vec<udp::Descriptor>>, DataplaneError> {
+    pub fn sockets(&self) -> Result<io::Result<Vec<udp::Descriptor>>, Ended> {
         let each = self.ask_each(|_, answer| Command::Sockets { answer })?;
         Ok(each.into_iter().collect::<io::Result<Vec<_>>>().map(|each| each.into_iter().flatten().collect()))
     }
 
     /// Begins a capture. Returns `None` if too many captures are running.
-    pub fn capture(
-        &self,
-        filter: capture::CaptureFilter,
-    ) -> Result<Option<capture::Capture>, DataplaneError> {
+    pub fn capture(&self, filter: capture::CaptureFilter) -> Result<Option<capture::Capture>, Ended> {
         let (capture, taps) = capture::Capture::new(filter, self.event_loops.len());
         let mut taps = taps.into_iter();
         let taken = self.ask_each(|_, answer| Command::Capture { tap: taps.next().map(Box::new), answer })?;
@@ -278,14 +269,14 @@ impl Handle {
     fn ask_each<T>(
         &self,
         command: impl FnMut(usize, mpsc::SyncSender<T>) -> Command,
-    ) -> Result<Vec<T>, DataplaneError> {
+    ) -> Result<Vec<T>, Ended> {
         self.send_each(command)?.into_iter().map(Awaited::wait).collect()
     }
 
     fn send_each<T>(
         &self,
         mut command: impl FnMut(usize, mpsc::SyncSender<T>) -> Command,
-    ) -> Result<Vec<Awaited<T>>, DataplaneError> {
+    ) -> Result<Vec<Awaited<T>>, Ended> {
         let asked = self.event_loops.iter().enumerate();
         asked.map(|(number, event_loop)| event_loop.ask(|answer| command(number, answer))).collect()
     }
@@ -297,7 +288,7 @@ impl Handle {
 }
 
 impl EventLoopHandle {
-    fn set_mark(&self, fwmark: u32) -> Result<Result<(), BindError>, DataplaneError> {
+    fn set_mark(&self, fwmark: u32) -> Result<Result<(), BindError>, Ended> {
         let rebind = |answer| Command::Rebind { port: None, fwmark: Some(fwmark), answer };
         Ok(self.ask(rebind)?.wait()?.map(drop))
     }
