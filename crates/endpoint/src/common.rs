@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use weft_tunnel::Offload;
 
 use crate::chunk::Pool;
-use crate::packet::{header_len, write_checksum, write_header};
+use crate::packet::{header_len, set_markable, write_checksum, write_header};
 use crate::secret::{Secret, Tuple};
 use crate::segment::{self, Header};
 use crate::{Event, Limits, PacketSink, Stats};
@@ -140,6 +140,9 @@ pub(crate) fn milliseconds(nanoseconds: u64) -> u32 {
 pub(crate) fn write_segment(out: &mut [u8], tuple: &Tuple, header: &Header, payload_len: usize) -> usize {
     let ends = (tuple.local, tuple.peer);
     let at = write_header(out, ends, weft_tunnel::ip::TCP, header.len() + payload_len, None);
+    if header.is_markable {
+        set_markable(&mut out[..at]);
+    }
     let end = at + header.len();
     header.write(tuple.local_port, tuple.peer_port, &mut out[at..end]);
     if payload_len == 0 {

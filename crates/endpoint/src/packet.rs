@@ -110,6 +110,15 @@ impl<'a> Packet<'a> {
         None
     }
 
+    /// Reports whether the packet is marked CE (RFC 3168, section 5).
+    pub(crate) fn is_marked(&self) -> bool {
+        match self.bytes {
+            [first, second, ..] if first >> 4 == 4 => second & 3 == 3,
+            [_, second, ..] => second & 0x30 == 0x30,
+            _ => false,
+        }
+    }
+
     /// Reports whether the checksum over the payload and the pseudo-header is right.
     pub(crate) fn has_valid_checksum(&self) -> bool {
         let sum = pseudo_header(self.source, self.destination, self.protocol, self.payload.len());
@@ -215,6 +224,18 @@ pub(crate) fn write_header(
             out[..len].copy_from_slice(&header[..len]);
             len
         }
+    }
+}
+
+/// Sets ECT(0) in a header that [`write_header`] wrote.
+pub(crate) fn set_markable(header: &mut [u8]) {
+    match header {
+        [0x45, second, ..] => {
+            *second |= 2;
+            ip::write_ipv4_checksum(header, IPV4_HEADER);
+        }
+        [_, second, ..] => *second |= 2 << 4,
+        _ => {}
     }
 }
 

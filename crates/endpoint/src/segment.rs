@@ -6,6 +6,8 @@ pub(crate) const SYN: u8 = 0x02;
 pub(crate) const RST: u8 = 0x04;
 pub(crate) const PSH: u8 = 0x08;
 pub(crate) const ACK: u8 = 0x10;
+pub(crate) const ECE: u8 = 0x40;
+pub(crate) const CWR: u8 = 0x80;
 
 /// Bytes of a header without options.
 pub(crate) const HEADER: usize = 20;
@@ -30,6 +32,8 @@ pub(crate) struct Segment<'a> {
     pub(crate) timestamp: Option<(u32, u32)>,
     pub(crate) sacks: [(u32, u32); MAX_SACKS],
     pub(crate) sack_count: usize,
+    /// A router on the path was congested: the packet is marked CE (RFC 3168).
+    pub(crate) is_marked: bool,
     pub(crate) payload: &'a [u8],
 }
 
@@ -119,6 +123,8 @@ pub(crate) struct Header {
     pub(crate) ack: u32,
     pub(crate) flags: u8,
     pub(crate) window: u16,
+    /// Routers may mark the packet (ECT(0) of RFC 3168).
+    pub(crate) is_markable: bool,
     pub(crate) options: Options,
 }
 
@@ -251,7 +257,7 @@ mod tests {
         let mut options = Options::of_segment(Some((7, 8)));
         assert_eq!(options.sack_room(), 3);
         options.push_sacks(&[(1, 2), (3, 4), (5, 6), (7, 8)]);
-        let header = Header { seq: 10, ack: 11, flags: ACK | PSH, window: 12, options };
+        let header = Header { seq: 10, ack: 11, flags: ACK | PSH, window: 12, is_markable: true, options };
         let bytes = written(&header, b"abc");
         let segment = Segment::parse(&bytes).unwrap();
         assert_eq!((segment.source, segment.destination, segment.seq, segment.ack), (1, 2, 10, 11));

@@ -3,6 +3,7 @@
 
 mod application;
 pub(crate) mod connection;
+mod ecn;
 pub(crate) mod handshake;
 mod input;
 mod output;

@@ -54,7 +54,7 @@ impl Endpoint {
         if !packet.has_valid_checksum() {
             return None;
         }
-        let segment = Segment::parse(packet.payload)?;
+        let segment = Segment { is_marked: packet.is_marked(), ..Segment::parse(packet.payload)? };
         if segment.source == 0 || segment.destination == 0 {
             return None;
         }
@@ -237,6 +237,7 @@ impl Endpoint {
             flags: ACK,
             window: 65_535,
             options: Options::of_segment(times),
+            ..Header::default()
         };
         let reply = Reply::Tcp(record.tuple, header);
         self.common.reply(reply);

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::ecn::Ecn;
 use super::handshake::{Handshake, initial_sequence, own_scale, timestamp_offset};
 use super::rack::Rack;
 use super::receive_queue::ReceiveQueue;
@@ -78,6 +79,8 @@ pub(crate) struct Connection {
     pub(super) path_mtu: u16,
     pub(super) sack: bool,
     pub(super) timestamps: bool,
+    /// `None`: not in use with this peer.
+    pub(super) ecn: Option<Ecn>,
     pub(super) timestamp_offset: u32,
     pub(super) recent_timestamp: u32,
     pub(super) recent_timestamp_at: u64,
@@ -190,6 +193,7 @@ impl Connection {
             path_mtu,
             sack: true,
             timestamps: true,
+            ecn: Some(Ecn::default()),
             timestamp_offset: timestamp_offset(&tuple, common),
             recent_timestamp: 0,
             recent_timestamp_at: 0,
@@ -293,6 +297,7 @@ impl Connection {
             self.capacity = self.capacity.min(65_535);
         }
         self.sack &= handshake.sack;
+        self.ecn = self.ecn.filter(|_| handshake.ecn);
         self.timestamps &= handshake.timestamp.is_some();
         if let Some(timestamp) = handshake.timestamp {
             (self.recent_timestamp, self.recent_timestamp_at) = (timestamp, common.now);

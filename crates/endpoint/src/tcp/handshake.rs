@@ -3,7 +3,7 @@
 use crate::common::Common;
 use crate::packet::header_len;
 use crate::secret::{Purpose, Tuple};
-use crate::segment::{self, Header, Options, Segment};
+use crate::segment::{self, CWR, ECE, Header, Options, Segment};
 
 /// The greatest window scale (RFC 7323, section 2.3).
 const MAX_SCALE: u8 = 14;
@@ -20,6 +20,8 @@ pub(crate) struct Handshake {
     /// The peer's timestamp.
     pub(crate) timestamp: Option<u32>,
     pub(crate) window: u16,
+    /// The peer wants or has agreed to ECN (RFC 3168, section 6.1.1).
+    pub(crate) ecn: bool,
 }
 
 impl Handshake {
@@ -33,6 +35,7 @@ impl Handshake {
             sack: syn.sack_permitted,
             timestamp: syn.timestamp.map(|(value, _)| value),
             window: syn.window,
+            ecn: syn.flags & (ECE | CWR) == if syn.has(segment::ACK) { ECE } else { ECE | CWR },
         }
     }
 
@@ -44,9 +47,10 @@ impl Handshake {
         Header {
             seq: self.initial,
             ack: self.peer_initial.wrapping_add(1),
-            flags: segment::SYN | segment::ACK,
+            flags: segment::SYN | segment::ACK | if self.ecn { ECE } else { 0 },
             window: common.limits.receive_window.min(65_535) as u16,
             options: Options::of_syn(own_mss(tuple, common), self.sack, times, scale),
+            ..Header::default()
         }
     }
 }

@@ -158,7 +158,9 @@ impl Connection {
         }
         self.heard_at = common.now;
         self.keepalive_probes = 0;
+        let outstanding = self.next - self.una;
         self.acknowledged(segment, seq, ack, common);
+        self.read_marks(segment, outstanding);
         if len > 0 {
             self.payload(segment, seq, flags & FIN != 0, common);
         }

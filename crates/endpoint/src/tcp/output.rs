@@ -296,7 +296,12 @@ impl Connection {
         if payload > 0 && end >= self.send.end() {
             flags |= segment::PSH;
         }
-        let header = Header { flags, ..header };
+        // Only new bytes may be marked (RFC 3168, section 6.1.5).
+        let is_markable = self.ecn.is_some() && payload > 0 && start >= self.next;
+        if let Some(ecn) = self.ecn.filter(|_| !is_syn) {
+            flags |= ecn.flags(is_markable);
+        }
+        let header = Header { flags, is_markable, ..header };
         write_segment(spare, &self.tuple, &header, payload as usize);
         let len = headers + payload as usize;
         if payload > 0 {
@@ -312,6 +317,9 @@ impl Connection {
         }
         common.stats.packets_out += 1;
         if acknowledges {
+            if let Some(ecn) = &mut self.ecn {
+                ecn.sent(flags);
+            }
             self.ack_sent();
             self.account(common);
         }
@@ -329,6 +337,9 @@ impl Connection {
         }
         if is_syn {
             header.flags |= segment::SYN;
+            if self.ecn.is_some() {
+                header.flags |= if acknowledges { segment::ECE } else { segment::ECE | segment::CWR };
+            }
             header.window = self.capacity.min(65_535) as u16;
             let mss = common.mtu.saturating_sub((header_len(self.tuple.local) + segment::HEADER) as u16);
             let scale = self.scaling.then_some(self.receive_scale);

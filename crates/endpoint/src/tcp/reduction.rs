@@ -2,12 +2,16 @@
 
 use super::connection::{Connection, Deadline};
 use super::recovery::{Recovery, Undo};
+use crate::segment::Segment;
 
 impl Connection {
     pub(super) fn enter_recovery(&mut self, outstanding: u64, delivered: u64) {
         if self.recovery.is_none() {
-            self.remember(self.una);
-            self.congestion.on_loss(outstanding.max(self.used()), self.mss());
+            let (una, next) = (self.una, self.next);
+            if self.ecn.as_mut().is_none_or(|ecn| ecn.loss_reduces(una, next)) {
+                self.remember(self.una);
+                self.congestion.on_loss(outstanding.max(self.used()), self.mss());
+            }
             let flight = self.board.in_flight() + self.board.lost() + delivered;
             self.recovery = Some(Recovery::new(self.next, false, flight));
             self.recoveries += 1;
@@ -24,6 +28,17 @@ impl Connection {
         self.congestion.on_timeout(outstanding, self.mss(), is_first);
         self.recovery = Some(Recovery::new(self.next, true, 0));
         self.may_exceed = true;
+    }
+
+    /// Reads what a segment says of marks. `outstanding` is what was in flight.
+    pub(super) fn read_marks(&mut self, segment: &Segment<'_>, outstanding: u64) {
+        let Some(ecn) = &mut self.ecn else { return };
+        self.ack_at_once |= ecn.receive(segment);
+        let reduces = outstanding > 0 && ecn.reduces(segment, self.una, self.next);
+        if reduces && self.recovery.is_none() {
+            self.undo = None;
+            self.congestion.on_loss(outstanding, self.mss());
+        }
     }
 
     /// Lets more be sent as the peer gets it.

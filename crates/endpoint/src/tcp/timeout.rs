@@ -77,6 +77,10 @@ impl Connection {
         self.timeouts += 1;
         common.stats.timeouts += 1;
         let is_first = self.rtt.backoff() == 0;
+        if self.una < FIRST {
+            // What drops a SYN may do so because it asks for ECN (section 6.1.1.1 of RFC 3168).
+            self.ecn = None;
+        }
         let outstanding = self.next - self.una;
         if self.board.first().is_some_and(Record::is_sacked) {
             // The peer has what it did not acknowledge: its word is void.

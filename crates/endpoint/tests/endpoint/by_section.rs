@@ -410,6 +410,47 @@ fn rfc_3522_a_timestamp_tells_the_original_from_what_was_sent_again() {
 }
 
 #[test]
+fn rfc_3168_a_mark_is_told_until_the_peer_has_reduced_its_window() {
+    for agrees in [true, false] {
+        let mut wire = Wire::connected_as(SYN | ACK | if agrees { ECE } else { 0 }, &SACK);
+        let mark = |wire: &mut Wire, flags: u8, ecn| {
+            let data = Seg { ecn, ..wire.ack().payload(&[1; 1000]) };
+            wire.seq = wire.seq.wrapping_add(1000);
+            wire.wait(SECOND);
+            let answer = wire.send(&[Seg { flags: ACK | flags, ..data }]);
+            answer.first().map(|segment| segment.flags & ECE != 0)
+        };
+        let echoes = [mark(&mut wire, 0, 2), mark(&mut wire, 0, 3), mark(&mut wire, 0, 2)];
+        assert_eq!(echoes, [Some(false), Some(agrees), Some(agrees)]);
+        assert_eq!([mark(&mut wire, CWR, 2), mark(&mut wire, CWR, 3)], [Some(false), Some(agrees)]);
+    }
+}
+
+#[test]
+fn rfc_3168_the_window_is_reduced_once_a_round_trip_and_new_bytes_tell_it() {
+    let mut wire = Wire::connected_as(SYN | ACK | ECE, &SACK);
+    let sent = wire.put(&[1; 1380 * 8]);
+    assert!(sent.iter().all(|segment| segment.ecn == 2 && segment.flags & (ECE | CWR) == 0));
+    let cwnd = |wire: &Wire| wire.end.stream(wire.id()).unwrap().cwnd;
+    wire.now += 20 * MS;
+    for _ in 0..3 {
+        wire.ack = wire.ack.wrapping_add(1380);
+        let told = Seg { flags: ACK | ECE, ..wire.ack() };
+        assert!(wire.send(&[told]).iter().all(|segment| segment.ecn == 0));
+    }
+    // Seven tenths of what was in flight.
+    assert!((7728..9000).contains(&cwnd(&wire)), "{}", cwnd(&wire));
+    wire.ack = wire.ack.wrapping_add(1380 * 5);
+    let rest = wire.ack();
+    wire.send(&[rest]);
+    let next = wire.put(&[2; 1380 * 2]);
+    let marks: Vec<_> = next.iter().map(|segment| (segment.ecn, segment.flags & CWR != 0)).collect();
+    assert_eq!(marks, [(2, true), (2, false)]);
+    // What is sent again may not be marked.
+    assert!(wire.wait(SECOND).iter().all(|(_, segment)| segment.ecn == 0 && segment.flags & CWR == 0));
+}
+
+#[test]
 fn rfc_6582_three_duplicates_do_without_sack() {
     let mut wire = Wire::connected(&PLAIN);
     assert_eq!(wire.put(&[1; 10_000]).len(), 10);

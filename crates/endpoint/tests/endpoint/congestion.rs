@@ -22,10 +22,12 @@ struct Sender {
     /// Packets that arrive within this time are one batch.
     batch: Duration,
     seed: u64,
+    /// The link marks what waits longer.
+    mark: Option<Duration>,
 }
 
 const CUBIC: Sender =
-    Sender { control: CongestionControl::Cubic, batch: Duration::from_micros(200), seed: 3 };
+    Sender { control: CongestionControl::Cubic, batch: Duration::from_micros(200), seed: 3, mark: None };
 
 impl Sender {
     fn upload(&self, megabytes: u64, link: &str) -> Transfer {
@@ -36,7 +38,7 @@ impl Sender {
             config
         });
         let mut world = World::with(link, self.seed, configs);
-        world.batch = self.batch;
+        (world.batch, world.mark) = (self.batch, self.mark);
         let ids = world.connect(true);
         let start = world.now;
         let total = megabytes * 1_000_000;
@@ -114,5 +116,15 @@ fn a_path_that_became_slow_during_a_pause_is_not_flooded() {
         let time = (world.now - start).as_secs_f64();
         let share = (world.ends[0].stats().retransmitted_bytes - before) as f64 / bytes as f64;
         assert!(time < seconds && share < again, "{pause:?}: {time} s, {share} sent again");
+    }
+}
+
+#[test]
+fn a_queue_that_marks_does_not_overflow() {
+    // 20 MB take 8.2 s on the link, and the queue has 24 ms.
+    for batch in [200, 3000].map(Duration::from_micros) {
+        let mark = Some(Duration::from_millis(8));
+        let transfer = Sender { batch, mark, ..CUBIC }.upload(20, "rate=20mbit,delay=10ms,queue=60kb");
+        assert!(transfer.seconds < 9.0 && transfer.again == 0.0, "{batch:?} {transfer:?}");
     }
 }

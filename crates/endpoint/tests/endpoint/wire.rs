@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use weft_endpoint::{Config, Endpoint, Event, StreamId};
 use weft_tunnel::ip;
 
-use crate::world::{Sink, address, config};
+use crate::world::{Sink, address, config, ecn, set_ecn};
 
 pub(crate) const FIN: u8 = 1;
 pub(crate) const SYN: u8 = 2;
 pub(crate) const RST: u8 = 4;
 pub(crate) const PSH: u8 = 8;
 pub(crate) const ACK: u8 = 16;
+pub(crate) const ECE: u8 = 0x40;
+pub(crate) const CWR: u8 = 0x80;
 
 /// A segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub(crate) struct Seg {
     pub(crate) window: u16,
     pub(crate) options: Vec<u8>,
     pub(crate) payload: Vec<u8>,
+    /// The ECN field of the IP header.
+    pub(crate) ecn: u8,
 }
 
 impl Seg {
@@ -80,7 +84,9 @@ impl Seg {
         segment[14..16].copy_from_slice(&self.window.to_be_bytes());
         segment[20..].copy_from_slice(&self.options);
         segment.extend(&self.payload);
-        packet(source, destination, ip::TCP, segment, Some(16))
+        let mut packet = packet(source, destination, ip::TCP, segment, Some(16));
+        set_ecn(&mut packet, self.ecn);
+        packet
     }
 
     fn parse(packet: &[u8]) -> Option<Self> {
@@ -103,6 +109,7 @@ impl Seg {
             window: short(14),
             options: segment[20..header].to_vec(),
             payload: segment[header..].to_vec(),
+            ecn: ecn(packet),
         })
     }
 }
@@ -181,12 +188,21 @@ impl Wire {
         Self::connected_with(config(0), options, 60_000)
     }
 
+    /// The same with these flags of the SYN-ACK.
+    pub(crate) fn connected_as(flags: u8, options: &[u8]) -> Self {
+        Self::connected_by(config(0), flags, options, 60_000)
+    }
+
     pub(crate) fn connected_with(config: Config, options: &[u8], window: u16) -> Self {
+        Self::connected_by(config, SYN | ACK, options, window)
+    }
+
+    fn connected_by(config: Config, flags: u8, options: &[u8], window: u16) -> Self {
         let mut wire = Self::with(config);
         let syn = wire.connect();
         wire.ack = syn.seq.wrapping_add(1);
         wire.now += Duration::from_millis(20);
-        let answer = Seg::new(SYN | ACK, wire.seq, wire.ack).options(options).window(window);
+        let answer = Seg::new(flags, wire.seq, wire.ack).options(options).window(window);
         wire.seq = wire.seq.wrapping_add(1);
         let answers = wire.send(&[answer]);
         assert_eq!(answers.len(), 1, "{answers:?}");
@@ -199,7 +215,7 @@ impl Wire {
         let to = SocketAddr::new(address(1, self.is_ipv4), 443);
         self.id = Some(self.end.connect(to, self.now).unwrap());
         let sent = self.sent();
-        assert_eq!((sent.len(), sent[0].flags), (1, SYN));
+        assert_eq!((sent.len(), sent[0].flags), (1, SYN | ECE | CWR));
         self.ports = (443, sent[0].ports.0);
         sent[0].clone()
     }

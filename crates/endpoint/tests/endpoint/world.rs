@@ -66,6 +66,20 @@ pub(crate) struct Mischief {
     pub(crate) corrupt: u64,
 }
 
+/// Returns the ECN field of a packet.
+pub(crate) fn ecn(packet: &[u8]) -> u8 {
+    if packet[0] >> 4 == 4 { packet[1] & 3 } else { packet[1] >> 4 & 3 }
+}
+
+pub(crate) fn set_ecn(packet: &mut [u8], ecn: u8) {
+    if packet[0] >> 4 == 4 {
+        packet[1] = packet[1] & !3 | ecn;
+        weft_tunnel::ip::write_ipv4_checksum(packet, 20);
+    } else {
+        packet[1] = packet[1] & !0x30 | ecn << 4;
+    }
+}
+
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) start: Instant,
@@ -77,6 +91,8 @@ pub(crate) struct World {
     /// Packets arrive together if they are due within this time.
     pub(crate) batch: Duration,
     pub(crate) events: [Vec<Event>; 2],
+    /// Packets that wait longer than this for the link are marked if they may be.
+    pub(crate) mark: Option<Duration>,
     /// Nothing passes any more.
     pub(crate) is_cut: bool,
 }
@@ -120,6 +136,7 @@ impl World {
             mtu,
             batch: Duration::from_micros(50),
             events: [Vec::new(), Vec::new()],
+            mark: None,
             is_cut: false,
         }
     }
@@ -149,6 +166,11 @@ impl World {
                         if self.random.one_in(self.mischief.corrupt) {
                             let at = self.random.next(packet.len() as u64) as usize;
                             packet[at] ^= 1 << self.random.next(8);
+                        }
+                        if self.mark.is_some_and(|mark| self.pipes[end].wait(self.now) > mark)
+                            && ecn(&packet) != 0
+                        {
+                            set_ecn(&mut packet, 3);
                         }
                         drop(self.pipes[end].enqueue(self.now, packet.len(), packet));
                     }

@@ -149,6 +149,11 @@ impl<T> Pipe<T> {
         next.front().map(|(arrival, ..)| *arrival)
     }
 
+    /// Returns how long a frame that is enqueued at `now` waits until its transmission begins.
+    pub fn wait(&self, now: Instant) -> Duration {
+        self.free_at.map_or(Duration::ZERO, |free_at| free_at.saturating_duration_since(now))
+    }
+
     /// Returns the counters so far.
     pub fn counters(&self) -> PipeCounters {
         self.counters
