@@ -8,12 +8,6 @@ use zeroize::Zeroizing;
 
 use crate::output;
 
-#[cfg(unix)]
-mod stdout;
-
-#[cfg(not(unix))]
-use crate::unsupported as stdout;
-
 /// Why a command for keys failed.
 #[derive(Debug, thiserror::Error)]
 enum KeyError {
@@ -47,7 +41,7 @@ pub fn genpsk() -> Result<(), Error> {
 
 /// Warns if standard output is a file that every user can read or change: a key in it is not secret.
 pub(crate) fn warn_of_readers() {
-    if let Some(mode) = stdout::open_to_all() {
+    if let Some(mode) = output::open_to_all() {
         output::warning(&format!(
             "everybody can read or change the file that this key is written into (mode {mode:04o}); remove that access with \
              chmod 600, or make the file with `umask 077`"

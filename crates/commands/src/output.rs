@@ -10,6 +10,14 @@ use weft_config::exit::{Code, Error};
 use weft_config::{Notation, printable, printable_bytes};
 use weft_report::finding::wrapped;
 
+#[cfg(unix)]
+mod stdout;
+
+#[cfg(not(unix))]
+use crate::unsupported as stdout;
+
+pub(crate) use stdout::{is_lost, open_to_all};
+
 /// The version of what `--json` prints: docs/JSON.md. New fields do not change it.
 pub const JSON_VERSION: u32 = 1;
 
@@ -29,9 +37,20 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
 fn write(text: &[u8], mut stdout: impl io::Write) -> Result<(), Error> {
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other
-            .map_err(|error| Error::new(Code::Failure, format!("cannot write to standard output: {error}"))),
+        other => other.map_err(|error| failed(&error)),
     }
+}
+
+fn failed(error: &io::Error) -> Error {
+    Error::new(Code::Failure, format!("cannot write to standard output: {error}"))
+}
+
+/// Prints what exists nowhere else, in its colours if it has some: here a reader that went away is an error,
+/// and what went into a file is on its disk.
+pub(crate) fn print_once(text: &str) -> Result<(), Error> {
+    let mut stdout = anstream::AutoStream::auto(io::stdout().lock());
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.and_then(|()| stdout::settle()).map_err(|error| failed(&error))
 }
 
 /// Prints text with terminal colours to standard output, also if it is not a terminal. Enables colours on a
@@ -44,11 +63,6 @@ pub fn print_coloured(text: &[u8]) -> Result<(), Error> {
 /// is set.
 pub fn print_styled(text: &str) -> Result<(), Error> {
     write(printable(text, Notation::Coloured).as_bytes(), anstream::AutoStream::auto(io::stdout().lock()))
-}
-
-/// Prints a drawing of this program in its colours, as [`print_styled`] does.
-pub fn print_drawing(text: &str) -> Result<(), Error> {
-    write(text.as_bytes(), anstream::AutoStream::auto(io::stdout().lock()))
 }
 
 /// Returns the columns and the rows of the terminal that standard output is, if it is one and has a size.

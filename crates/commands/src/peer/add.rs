@@ -16,8 +16,8 @@ use super::{check_name, qr};
 use crate::args::PeerAddArgs;
 use crate::{keys, output};
 
-/// Prints the file of the peer, and adds the peer to that of the gateway. If the first is interrupted,
-/// nothing has changed.
+/// Prints the file of the peer, and then adds the peer to that of the gateway: the key of the peer is nowhere
+/// else. If the first is interrupted or fails, nothing has changed.
 pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     check_name(&args.name, &args.gateway)?;
     let mut gateway = Gateway::open(&args.gateway)?;
@@ -89,6 +89,14 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     let written = out.map(|out| PrivateFile::write(out, &text)).transpose()?;
     let is_text_printed = args.out.as_deref().map_or(code.is_none(), |out| is_standard_output(&out));
     let is_printed = code.is_some() || is_text_printed;
+    if private_key.is_some() && written.is_none() && output::is_lost() {
+        let reason = format!(
+            "standard output is closed or /dev/null, and the private key of {0} would be lost; --out FILE writes it into a \
+             file; {0} was not added",
+            args.name
+        );
+        return Err(Error::new(Code::Failure, reason));
+    }
     let print_text = || {
         if !is_text_printed {
             return Ok(());
@@ -96,10 +104,9 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
         if private_key.is_some() {
             keys::warn_of_readers();
         }
-        output::print(text.as_bytes())
+        output::print_once(&text)
     };
-    let printed =
-        code.as_ref().map_or(Ok(()), |code| output::print_drawing(code)).and_then(|()| print_text());
+    let printed = code.as_ref().map_or(Ok(()), |code| output::print_once(code)).and_then(|()| print_text());
     printed.and_then(|()| gateway.apply(new)).map_err(|error| {
         let of_no_use = if is_printed { "; the file that was printed is not valid" } else { "" };
         Error::new(error.code(), format!("{error}; {} was not added{of_no_use}", args.name))

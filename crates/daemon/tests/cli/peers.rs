@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -208,13 +208,29 @@ fn what_cannot_be_written_leaves_no_peer_that_has_no_key() {
     let (directory, path) = gateway(LINES);
     let before = std::fs::read_to_string(&path).unwrap();
     let target = path.to_str().unwrap();
-    // Standard output is full.
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
-    if let Ok(full) = full {
-        let ended: Ended =
-            weft(&["peer", "add", "a", "--to", target]).stdout(Stdio::from(full)).output().unwrap().into();
-        assert_eq!(ended.code, 1);
-        assert!(ended.stderr.contains("a was not added"), "{}", ended.stderr);
+    // Standard output is full, closed, the null device, or a pipe without a reader.
+    let device = |path| std::fs::OpenOptions::new().write(true).open(path).ok().map(Stdio::from);
+    let no_reader = || Some(Stdio::from(std::io::pipe().unwrap().1));
+    let targets: [(&str, &dyn Fn() -> Option<Stdio>); 4] = [
+        ("full", &|| device("/dev/full")),
+        ("null", &|| device("/dev/null")),
+        ("closed", &|| Some(Stdio::piped())),
+        ("no reader", &no_reader),
+    ];
+    for (name, stdout) in targets {
+        for words in [&[][..], &["--qr"], &["--out", "-"]] {
+            let Some(stdout) = stdout() else { continue };
+            let arguments = [&["peer", "add", "a", "--to", target], words].concat();
+            let mut command = weft(&arguments);
+            if name == "closed" {
+                command = Command::new("sh");
+                command.args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_weft")]).args(arguments);
+            }
+            let ended: Ended = command.stdout(stdout).output().unwrap().into();
+            let is_told = ended.stderr.contains("a was not added");
+            assert!(ended.code == 1 && is_told, "{name} {words:?}: {}", ended.stderr);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), before, "{name} {words:?}");
+        }
     }
     // The file is there.
     let out = directory.path().join("mine");

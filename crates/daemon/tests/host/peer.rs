@@ -190,7 +190,7 @@ fn a_disk_without_room_leaves_the_file_and_nothing_beside_it() {
 mkdir "$HERE/etc"; mount -t tmpfs -o size=64k none "$HERE/etc"; cp "$FILE" "$HERE/etc"; FILE=$HERE/etc/weft0.conf
 up; cat /dev/zero > "$HERE/etc/big" 2> /dev/null
 weft peer add a --endpoint a.example:1 --out "$HERE/a.conf"; echo "full $?"; ls "$HERE/etc"; ls "$HERE/a.conf"
-rm "$HERE/etc/big"; mount -o remount,ro "$HERE/etc"; weft peer add a --endpoint a.example:1 > /dev/null; echo "read-only $?"
+rm "$HERE/etc/big"; mount -o remount,ro "$HERE/etc"; weft peer add a --endpoint a.example:1 > "$HERE/printed"; echo "read-only $?"
 mount -o remount,rw "$HERE/etc"; wg show weft0 peers | wc -l; grep -c '^\[Peer\]' "$FILE"
 "#;
     let Some(ended) = weft("ListenPort = 1", script) else { return };
