@@ -131,7 +131,25 @@ fn misrouted(file: &Path, config: &Config, dns: Option<Misrouted>) -> Vec<(Level
     let found = found.chain(dns).chain(weft_host::misrouted::not_forwarded_of_file(config));
     let finding =
         |misrouted: Misrouted| (crate::misrouted::finding(&misrouted).level, here(file, &misrouted));
-    found.map(finding).collect()
+    found.map(finding).chain(no_address(file, config)).collect()
+}
+
+/// Returns a note if packets of this machine go into the tunnel with no address that belongs there. A command
+/// may set one.
+fn no_address(file: &Path, config: &Config) -> Option<(Level, Finding)> {
+    let Interface { addresses, host, .. } = &config.interface;
+    let has_command =
+        host.hooks.iter().any(|hook| matches!(hook.phase, HookPhase::PreUp | HookPhase::PostUp));
+    let is_used = config.peers.iter().any(|peer| !peer.allowed_ips.is_empty());
+    let message = "[Interface] has none, and packets of this machine enter the tunnel with an address that its peers may not \
+                   take; add the line `Address = …` with the one that the other end has in its AllowedIPs";
+    let finding = || Finding {
+        file: Some(file.display().to_string()),
+        line: None,
+        key: Some("Address".to_owned()),
+        message: message.to_owned(),
+    };
+    (addresses.is_empty() && is_used && !has_command).then(|| (Level::Note, finding()))
 }
 
 /// Formats the file for people: tables, or what they say line by line where they are wider than the terminal.

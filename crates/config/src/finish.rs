@@ -130,7 +130,6 @@ pub(super) fn check_keys(peers: &[PeerDraft], own_key: Option<PublicKey>, report
     for peer in peers {
         let line = peer.public_key.line;
         match peer.public_key.value {
-            None if line == 0 => reports.error(peer.line, Some("PublicKey"), Problem::MissingPublicKey),
             None => {}
             Some(key) if Some(key) == own_key => reports.error(line, Some("PublicKey"), Problem::OwnKey(key)),
             Some(key) => {

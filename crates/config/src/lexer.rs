@@ -107,9 +107,18 @@ impl<'a> Line<'a> {
     /// what is not printable is removed, and at most 64 characters are kept.
     pub fn friendly_name(self) -> Option<String> {
         const LONGEST: usize = 64;
+        let shown = self.written_name()?.chars().filter(|c| !is_unprintable(*c)).take(LONGEST);
+        Some(shown.collect::<String>()).filter(|shown| !shown.is_empty())
+    }
+
+    /// Reports whether the name of a peer in this line has characters that are not displayed.
+    pub(super) fn hides_in_name(self) -> bool {
+        self.written_name().is_some_and(|name| name.contains(is_unprintable))
+    }
+
+    fn written_name(self) -> Option<&'a str> {
         let (key, name) = self.comment()?.split_once('=')?;
-        let shown: String = name.trim().chars().filter(|c| !is_unprintable(*c)).take(LONGEST).collect();
-        (key.trim().eq_ignore_ascii_case("friendly_name") && !shown.is_empty()).then_some(shown)
+        key.trim().eq_ignore_ascii_case("friendly_name").then(|| name.trim())
     }
 
     /// Returns the line without the mark of a line that `weft peer disable` has switched off.

@@ -74,7 +74,7 @@ pub use printable::{Notation, SAYS_ALL, is_unprintable, printable, printable_byt
 pub use problem::{ConfigError, ConfigErrors, Location, Notice, Problem, Warning, foreign};
 pub use regular_file::{MAX_BYTES, is_descriptor, read_named, read_regular_text};
 pub use shell::shell_word;
-pub use suggest::{near, shown_key};
+pub use suggest::{closest, near, shown_key};
 pub use threads::{InvalidThreads, MAX_THREADS, PacketThreads, Threads, TunThreads};
 pub use wg::{add_allowed_ips, parse_change};
 pub use wg_quick::WgQuickKeys;

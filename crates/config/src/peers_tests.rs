@@ -131,7 +131,20 @@ fn a_name_is_what_the_file_gives_back() {
         assert_eq!(check_name(name), Ok(()), "{name}");
     }
     let longer = "x".repeat(65);
-    for name in ["", " ", " a", "a ", "a\nb", "a\tb", "a\u{1b}[2J", "\u{202e}a", "a\0", &longer] {
+    for name in [
+        "",
+        " ",
+        " a",
+        "a ",
+        "a\nb",
+        "a\tb",
+        "a\u{1b}[2J",
+        "\u{202e}a",
+        "a\u{200b}",
+        "\u{2060}a",
+        "a\0",
+        &longer,
+    ] {
         assert_eq!(check_name(name), Err(InvalidName::Characters), "{name:?}");
     }
     assert_eq!(check_name(PEER), Err(InvalidName::Key));

@@ -19,13 +19,13 @@ pub enum Notation {
 }
 
 /// Reports whether a terminal obeys the character, or it changes the order or the place of others: control
-/// characters (C0, DEL, C1), bidirectional controls, and the breaks of lines and paragraphs of Unicode. Line
-/// breaks and tabs are not printable either.
+/// characters (C0, DEL, C1), bidirectional controls, characters without a width, and the breaks of lines and
+/// paragraphs of Unicode. Line breaks and tabs are not printable either.
 pub fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(
             character,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
+            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}'
         )
 }
 
@@ -102,6 +102,7 @@ mod tests {
             ("over\rwritten\x08\x7f\0", r"over\u{d}written\u{8}\u{7f}\u{0}"),
             ("\u{202e}txt.exe\u{2066}\u{200f}", r"\u{202e}txt.exe\u{2066}\u{200f}"),
             ("a\u{2028}b\u{feff}", r"a\u{2028}b\u{feff}"),
+            ("of\u{200b}fi\u{200d}ce\u{2060}", r"of\u{200b}fi\u{200d}ce\u{2060}"),
         ];
         for (text, shown) in cases {
             assert_eq!(printable(text, Notation::Text), shown);

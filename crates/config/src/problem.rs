@@ -285,6 +285,13 @@ pub enum Notice {
         /// The setting.
         key: &'static str,
     },
+    /// The name of a peer has characters that are not shown.
+    HiddenInName,
+    /// Further warnings of a kind, which were not kept.
+    More {
+        /// Their number.
+        count: usize,
+    },
     /// A key file cannot be used yet, and PreUp may write it.
     KeyFileToCome {
         /// What is wrong with it now.
@@ -307,6 +314,11 @@ impl fmt::Display for Notice {
                  `ListenPort = {port}`"
             ),
             Self::SettingInComment { key } => Problem::SettingInComment { key }.fmt(f),
+            Self::HiddenInName => f.write_str(
+                "the name has invisible characters, which are left out; write it again without them \
+                 (`weft peer rename`)",
+            ),
+            Self::More { count } => write!(f, "and {count} more like this"),
             Self::KeyFileToCome { problem } => {
                 write!(f, "{problem}, or have PreUp write it: it is read again after PreUp")
             }

@@ -103,6 +103,28 @@ fn a_long_file_that_is_no_configuration_keeps_few_errors() {
 }
 
 #[test]
+fn what_is_wrong_in_every_line_is_said_of_some_and_counted() {
+    let key = PrivateKey::generate().unwrap().to_base64();
+    let (address, mtu) = ("Address = 10.0.0.1/24\n".repeat(1001), "MTU = 1400\n".repeat(22));
+    let parsed = parse_text(&format!("[Interface]\nPrivateKey = {}\n{address}{mtu}", *key)).unwrap();
+    let told: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 42, "{told:#?}");
+    assert!(told[19].starts_with("wg0.conf:23: Address: 10.0.0.1/24 stands in line 3"), "{}", told[19]);
+    assert_eq!(told[20], "wg0.conf:23: Address: and 980 more like this");
+    assert_eq!(told[41], "wg0.conf:1024: MTU: and 1 more like this");
+}
+
+#[test]
+fn sections_of_a_file_that_is_no_configuration_are_not_kept() {
+    let text = "[Peer]\n".repeat(5000);
+    let mut reports = reports::Reports::new(std::path::Path::new("wg0.conf").into());
+    let drafts = wg_quick::read(&text, wg_quick::Format::WgQuick, &mut reports);
+    assert!(drafts.peers.is_empty(), "{}", drafts.peers.len());
+    let errors = parse_text(&text).unwrap_err();
+    assert_eq!((errors.errors.len(), errors.more), (100, 4901));
+}
+
+#[test]
 fn ten_thousand_peers_are_parsed_in_no_time() {
     let mut text = "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n".to_owned();
     for number in 0..10_000u16 {

@@ -1,5 +1,7 @@
 //! What is wrong with a file, as far as it was read: errors, warnings, and key files that may still come.
 
+use std::collections::HashMap;
+use std::mem::{self, Discriminant};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,6 +18,8 @@ pub(super) struct Reports {
     errors: Vec<ConfigError>,
     more: usize,
     warnings: Vec<Warning>,
+    /// The number of warnings of each kind.
+    kinds: HashMap<Discriminant<Notice>, usize>,
     /// Key files that cannot be used, which PreUp may write.
     unusable_key_files: Vec<ConfigError>,
 }
@@ -23,6 +27,8 @@ pub(super) struct Reports {
 impl Reports {
     /// Limits the errors that are kept: a file that is not a configuration must not fill the memory.
     const MAX_ERRORS: usize = 100;
+    /// Limits the warnings of a kind that are kept, for a person as well.
+    const MAX_OF_A_KIND: usize = 20;
 
     pub(super) fn new(file: Arc<Path>) -> Self {
         Self {
@@ -31,6 +37,7 @@ impl Reports {
             errors: Vec::new(),
             more: 0,
             warnings: Vec::new(),
+            kinds: HashMap::new(),
             unusable_key_files: Vec::new(),
         }
     }
@@ -48,9 +55,34 @@ impl Reports {
         }
     }
 
+    /// Reports whether further errors are only counted: what else is read is of no use.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.more > 0
+    }
+
     pub(super) fn warning(&mut self, line: usize, key: &str, notice: Notice) {
-        let at = self.at(line, Some(key));
-        self.warnings.push(Warning { at, notice });
+        let count = self.kinds.entry(mem::discriminant(&notice)).or_default();
+        *count += 1;
+        if *count <= Self::MAX_OF_A_KIND {
+            let at = self.at(line, Some(key));
+            self.warnings.push(Warning { at, notice });
+        }
+    }
+
+    /// Returns the warnings in the order of their lines. Behind the last of a kind stands how many more of it
+    /// there are.
+    fn sorted_warnings(&mut self) -> Vec<Warning> {
+        let mut warnings = mem::take(&mut self.warnings);
+        for (kind, count) in &self.kinds {
+            let is_one = |warning: &Warning| mem::discriminant(&warning.notice) == *kind;
+            let last = warnings.iter().rposition(is_one).filter(|_| *count > Self::MAX_OF_A_KIND);
+            if let Some(last) = last {
+                let notice = Notice::More { count: count - Self::MAX_OF_A_KIND };
+                warnings.insert(last + 1, Warning { at: warnings[last].at.clone(), notice });
+            }
+        }
+        warnings.sort_by_key(|warning| warning.at.line);
+        warnings
     }
 
     /// Reads a secret key, which is `text`, or stands in a file of this path.
@@ -90,7 +122,7 @@ impl Reports {
     /// Settles what becomes of key files that cannot be used: if PreUp is to write them they are only warned
     /// of, and returned.
     pub(super) fn settle_key_files(&mut self, are_to_come: bool) -> Vec<Location> {
-        let unusable = std::mem::take(&mut self.unusable_key_files);
+        let unusable = mem::take(&mut self.unusable_key_files);
         if !are_to_come {
             for ConfigError { at, problem } in unusable {
                 self.error(at.line, at.key.as_deref(), problem);
@@ -114,10 +146,10 @@ impl Reports {
             return Err(ConfigErrors { errors: vec![error], more: 0, warnings: Vec::new() });
         }
         self.errors.sort_by_key(|error| error.at.line);
-        self.warnings.sort_by_key(|warning| warning.at.line);
+        let warnings = self.sorted_warnings();
         match read {
-            Some(read) if self.errors.is_empty() => Ok((read, self.warnings)),
-            _ => Err(ConfigErrors { errors: self.errors, more: self.more, warnings: self.warnings }),
+            Some(read) if self.errors.is_empty() => Ok((read, warnings)),
+            _ => Err(ConfigErrors { errors: self.errors, more: self.more, warnings }),
         }
     }
 }

@@ -8,7 +8,7 @@ pub fn shown_key(written: &str) -> Option<&str> {
 }
 
 /// Returns the closest candidate that is at most two edits away, ignoring case.
-pub(super) fn closest(written: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+pub fn closest<'a>(written: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let written = written.to_ascii_lowercase();
     candidates
         .map(|key| (edit_distance(&written, &key.to_ascii_lowercase()), key))

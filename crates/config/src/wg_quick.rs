@@ -60,6 +60,9 @@ pub(super) fn read(text: &str, format: Format, reports: &mut Reports) -> Drafts 
         if let Some(setting) = line.weft_setting().filter(|_| has_settings) {
             drafts.read_setting(position, line.number, setting, reports);
         } else if let Some(name) = line.friendly_name().filter(|_| has_settings) {
+            if line.hides_in_name() {
+                reports.warning(line.number, "friendly_name", Notice::HiddenInName);
+            }
             drafts.name_peer(position, name);
         } else if let Some(header) = line.header() {
             position = drafts.open_section(line, header, reports);
@@ -67,6 +70,7 @@ pub(super) fn read(text: &str, format: Format, reports: &mut Reports) -> Drafts 
             drafts.read_key(position, line, reports);
         }
     }
+    drafts.close_peer(reports);
     drafts
 }
 
@@ -220,6 +224,7 @@ impl Drafts {
                     }
                     (Section::Interface, Some(_)) => {}
                     (Section::Peer, _) => {
+                        self.close_peer(reports);
                         self.peers.push(PeerDraft { line: number, ..Default::default() });
                     }
                 }
@@ -234,6 +239,18 @@ impl Drafts {
                 reports.error(number, None, Problem::NotALine);
                 Position::Rejected
             }
+        }
+    }
+
+    /// Reports what the last peer lacks. In a file that is no configuration the peers are not kept, which
+    /// would fill the memory.
+    fn close_peer(&mut self, reports: &mut Reports) {
+        let Some(peer) = self.peers.last() else { return };
+        if peer.public_key.line == 0 {
+            reports.error(peer.line, Some("PublicKey"), Problem::MissingPublicKey);
+        }
+        if reports.is_hopeless() {
+            self.peers.clear();
         }
     }
 

@@ -65,6 +65,11 @@ fn odd_but_usable_files_are_warned_of() {
             "wg0.conf:6: Endpoint: without brackets, what is behind the last colon is the port; write [2001:db8::1]:51820",
         ),
         (
+            "",
+            "# friendly_name = of\u{200b}fice",
+            "wg0.conf:6: friendly_name: the name has invisible characters",
+        ),
+        (
             "[Interface]\nMTU = 1300",
             "AllowedIPs =",
             "wg0.conf:3: [Interface]: a second [Interface] section; its lines count as part of the one in line 1",
@@ -75,7 +80,10 @@ fn odd_but_usable_files_are_warned_of() {
             check(&format!("[Interface]\nPrivateKey={KEY}\n{interface}\n[Peer]\nPublicKey={PEER}\n{peer}\n"));
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         assert!(ended.stderr.contains(message), "{message}:\n{}", ended.stderr);
-        assert!(ended.stderr.lines().all(|line| line.starts_with("warning: ")), "{}", ended.stderr);
+        // Beside the note about what goes into the tunnel from no address of it.
+        let mut others =
+            ended.stderr.lines().filter(|line| !line.contains("wg0.conf: Address: [Interface] has none"));
+        assert!(others.all(|line| line.starts_with("warning: ")), "{}", ended.stderr);
     }
 }
 
@@ -102,6 +110,24 @@ fn lines_without_a_value_and_loose_lists_mean_what_they_mean_to_wg_quick() {
 }
 
 #[test]
+fn packets_that_get_no_address_of_the_tunnel_are_noted() {
+    for (interface, peer, is_noted) in [
+        ("", "AllowedIPs = 10.0.0.0/8", true),
+        ("Address = 10.0.0.1/24", "AllowedIPs = 10.0.0.0/8", false),
+        ("PostUp = ip addr add 10.0.0.1/24 dev %i", "AllowedIPs = 10.0.0.0/8", false),
+        ("", "AllowedIPs =", false),
+    ] {
+        let text = format!("[Interface]\nPrivateKey={KEY}\n{interface}\n[Peer]\nPublicKey={PEER}\n{peer}\n");
+        let ended = check(&text);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let note = |line: &str| {
+            line.starts_with("note: ") && line.contains("wg0.conf: Address: [Interface] has none")
+        };
+        assert_eq!(ended.stderr.lines().any(note), is_noted, "{interface} {peer}: {}", ended.stderr);
+    }
+}
+
+#[test]
 fn a_prefix_of_two_peers_goes_to_the_later_one_with_a_warning_of_both_lines() {
     let ended = check(&format!(
         "[Interface]\nPrivateKey={KEY}\n[Peer]\nPublicKey={PEER}\nAllowedIPs=10.0.0.0/8, 10.0.0.0/9\n\
@@ -117,7 +143,8 @@ fn a_prefix_of_two_peers_goes_to_the_later_one_with_a_warning_of_both_lines() {
 fn a_default_route_is_fine_and_its_mark_is_no_table_of_the_kernels() {
     let text = |interface: &str| {
         format!(
-            "[Interface]\nPrivateKey={KEY}\n{interface}\n[Peer]\nPublicKey={PEER}\nAllowedIPs=0.0.0.0/0,::/0\n"
+            "[Interface]\nPrivateKey={KEY}\n{interface}\nAddress=10.9.0.2/32\n[Peer]\nPublicKey={PEER}\n\
+             AllowedIPs=0.0.0.0/0,::/0\n"
         )
     };
     for interface in ["", "Table=off", "Table=51820", "FwMark=51820", "FwMark=254\nTable=off"] {
