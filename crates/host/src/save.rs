@@ -75,8 +75,14 @@ impl From<SaveError> for exit::Error {
 }
 
 /// Updates the file to what `saved` says, whole or not at all: writes a new file beside it, which then
-/// replaces it, with its owner, group and mode. Returns whether the file was changed.
-pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result<bool, SaveError> {
+/// replaces it, with its owner, group and mode. If it no longer has the text that was `known`, what it has is
+/// kept beside it. Returns whether the file was changed.
+pub fn save(
+    file: &Path,
+    known: Option<&str>,
+    interface: &InterfaceName,
+    saved: &Saved<'_>,
+) -> Result<bool, SaveError> {
     let failed = |action| {
         move |error| SaveError::File {
             action,
@@ -88,6 +94,16 @@ pub fn save(file: &Path, interface: &InterfaceName, saved: &Saved<'_>) -> Result
     };
     let text = weft_config::read_regular_text(file).map_err(failed("read"))?;
     let Some(edited) = edit(&text, file, interface, saved)? else { return Ok(false) };
+    if known.is_some_and(|known| *known != **text) {
+        let mut copy = file.canonicalize().map_err(failed("find"))?.into_os_string();
+        copy.push(".before-save");
+        platform::put_private(Path::new(&copy), text.as_bytes()).map_err(failed("keep a copy of"))?;
+        tracing::warn!(
+            "{} is not as {interface} has loaded it, and gets its state now: {} has what it had before",
+            file.display(),
+            Path::new(&copy).display()
+        );
+    }
     platform::replace(file, &edited).map_err(failed("replace"))?;
     Ok(true)
 }
@@ -162,7 +178,9 @@ pub(super) fn save_device(
         comments,
     };
     let superseded = place.is_some_and(|place| unsaved::is_kept_for(place, interface, file));
-    let mut result = save(file, interface, &saved);
+    // The interface began with what is kept, and the file is as it was before.
+    let known = text.filter(|_| !superseded);
+    let mut result = save(file, known, interface, &saved);
     if let Err(error) = &mut result
         && let Some(place) = place
     {
@@ -224,16 +242,28 @@ mod tests {
                 comments: &[],
             }
         }
-        assert!(!save(&link, &wg0, &saved(&device)).unwrap(), "nothing is different");
+        assert!(!save(&link, None, &wg0, &saved(&device)).unwrap(), "nothing is different");
         device.settings.listen_port = 51_820;
-        assert!(save(&link, &wg0, &saved(&device)).unwrap());
+        assert!(save(&link, None, &wg0, &saved(&device)).unwrap());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{text}ListenPort = 51820\n"));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside it");
 
+        // An edit by hand that was not loaded.
+        let loaded = std::fs::read_to_string(&file).unwrap();
+        let by_hand = format!("{text}ListenPort = 51820\nMTU = 1400\nFwMark = 7\n");
+        std::fs::write(&file, &by_hand).unwrap();
+        let copy = directory.path().join("real.conf.before-save");
+        assert!(save(&link, Some(&by_hand), &wg0, &saved(&device)).unwrap());
+        assert!(!copy.exists(), "it was loaded");
+        std::fs::write(&file, &by_hand).unwrap();
+        assert!(save(&link, Some(&loaded), &wg0, &saved(&device)).unwrap());
+        assert_eq!(std::fs::read_to_string(&copy).unwrap(), by_hand);
+        assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+
         std::fs::write(&file, "no configuration").unwrap();
-        let error = save(&link, &wg0, &saved(&device)).unwrap_err().to_string();
+        let error = save(&link, None, &wg0, &saved(&device)).unwrap_err().to_string();
         assert!(error.starts_with("the state was not saved"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "no configuration");
     }
