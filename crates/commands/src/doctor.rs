@@ -103,13 +103,17 @@ fn target_of(target: Option<&str>) -> Result<(DoctorTarget, Vec<Finding>), Error
         }
         Err(LoadError::Read { file, error }) if error.kind() == io::ErrorKind::NotFound => {
             // An interface that is configured through its socket only has no file.
-            let Ok(name) = target.parse::<InterfaceName>() else {
+            let is_there = |name: &InterfaceName| {
+                let has_device = cfg!(target_os = "linux") && weft_host::has_device(name.as_str());
+                has_device || weft_uapi::client::get(name).is_ok()
+            };
+            let Some(name) = target.parse::<InterfaceName>().ok().filter(is_there) else {
                 return Err(LoadError::Read { file, error }.into());
             };
             let note = Finding::new(
                 "configuration",
                 Level::Note,
-                format!("{} does not exist: only the name is checked", file.display()),
+                format!("{} does not exist: only the interface is checked", file.display()),
             );
             Ok((DoctorTarget { interface: Some(name), ..DoctorTarget::default() }, vec![note]))
         }

@@ -6,10 +6,11 @@
 //! wg-quick(8) ends it.
 
 use std::env::consts::OS;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
+use weft_commands::output;
 use weft_commands::signals::{self, Signal};
 use weft_config::InterfaceName;
 use weft_config::TunThreads;
@@ -142,6 +143,17 @@ pub fn run(args: &RunArgs) -> Result<(), exit::Error> {
     Ok(run_interface(args)?)
 }
 
+/// Says that the interface has nothing of the file of its name, which another command runs. wg-quick sets all
+/// of it next.
+fn note_of_file(name: &InterfaceName, file: &Path, is_of_wg_quick: bool) -> Option<String> {
+    (!is_of_wg_quick && file.exists()).then(|| {
+        format!(
+            "{name} is empty, without keys, peers and addresses, for wg(8) to configure; `weft up {name}` runs {}",
+            file.display()
+        )
+    })
+}
+
 fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     let name: InterfaceName = args.name.parse().map_err(|_| RunError::Name(args.name.clone()))?;
     let environment = Environment::read(&name)?;
@@ -151,6 +163,10 @@ fn run_interface(args: &RunArgs) -> Result<(), RunError> {
     };
     // Before the process forks.
     let is_of_wg_quick = foreign::interface_of_wg_quick().is_some();
+    let file = weft_config::path_of(name.as_str());
+    if let Some(note) = note_of_file(&name, &file, is_of_wg_quick) {
+        output::note(&note);
+    }
     let notifier = if args.foreground || environment.foreground { None } else { Some(background::begin()?) };
     secrecy::forbid_core_dumps();
     weft_confine::enable();
@@ -384,6 +400,17 @@ fn set_up_link(name: &InterfaceName, is_new: bool, queues: TunQueues) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_without_what_is_in_its_file_is_noted() {
+        let directory = tempfile::tempdir().unwrap();
+        let (name, file) = ("wg0".parse().unwrap(), directory.path().join("wg0.conf"));
+        assert_eq!(note_of_file(&name, &file, false), None);
+        std::fs::write(&file, "").unwrap();
+        let note = note_of_file(&name, &file, false).unwrap();
+        assert!(note.starts_with("wg0 is empty") && note.contains("`weft up wg0` runs /"), "{note}");
+        assert_eq!(note_of_file(&name, &file, true), None);
+    }
 
     #[test]
     fn macos_takes_the_names_that_wireguard_go_takes_there() {

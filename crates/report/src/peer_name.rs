@@ -5,6 +5,8 @@ use weft_config::near;
 
 use crate::format::SHORT_KEY;
 
+/// The length from which a word is taken for the beginning of a key, which is too short to be accepted.
+const PART_OF_KEY: usize = 3;
 /// The number of names that an error lists.
 const LISTED: usize = 5;
 /// The maximum length of what is repeated in an error: a private key that was pasted here is longer.
@@ -71,7 +73,13 @@ pub fn find_peer(
         [peer] => Ok(peer),
         [] => {
             let names: Vec<&str> = peers.iter().filter_map(|(_, name)| *name).collect();
-            Err(PeerNameError::Unknown { interface, wanted: shown, advice: advice(wanted, &names, lister) })
+            let is_of_key =
+                beginning.len() >= PART_OF_KEY && peers.iter().any(|(key, _)| key.starts_with(beginning));
+            let advice = match is_of_key {
+                true => format!("a key begins so, and needs its first {SHORT_KEY} characters"),
+                false => advice(wanted, &names, lister),
+            };
+            Err(PeerNameError::Unknown { interface, wanted: shown, advice })
         }
         _ => {
             let keys = found.iter().map(|peer| peers[*peer].0.clone()).collect();
@@ -120,7 +128,9 @@ mod tests {
             ("laptpo", "wg0: no peer has the key or the name laptpo; similar names are laptop"),
             ("Laptop", "similar names are laptop"),
             ("lap", "similar names are laptop"),
-            ("TrMvSoP4j", "the names are laptop, twice, twice"),
+            ("TrMvSoP4j", "a key begins so, and needs its first 10 characters"),
+            ("TrM…", "a key begins so"),
+            ("Tr", "the names are laptop, twice, twice"),
             ("", "the names are"),
             ("twice", "several peers are called twice; give the public key of one: HIgo9xNzJ"),
             ("aAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=", "the name …;"),

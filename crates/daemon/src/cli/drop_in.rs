@@ -81,6 +81,12 @@ impl Caller {
 /// `weft -f NAME`.
 pub fn command_line(arguments: impl IntoIterator<Item = OsString>, caller: &Caller) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let [_, help, option] = &arguments[..]
+        && help == "help"
+        && (option == "-h" || option == "--help")
+    {
+        arguments.pop();
+    }
     let is_foreground = |word: &OsString| word == "-f" || word == "--foreground";
     let is_interface = match &arguments[..] {
         [_, first, ..] if is_foreground(first) => true,
@@ -145,6 +151,10 @@ const KNOWN_ELSEWHERE: &[(&[&str], &str)] = &[
         &["keygen", "gen-key", "keypair", "key"],
         "`weft genkey` prints a private key, `weft pubkey` its public key",
     ),
+    (
+        &["edit", "vi", "nano"],
+        "change /etc/wireguard/NAME.conf with an editor, then `weft reload NAME`; `weft peer` edits its peers",
+    ),
     (&["config", "dump", "export"], "`weft showconf NAME` prints the configuration of an interface"),
     (&["test", "ping", "bench"], "`weft speedtest PEER` measures a tunnel"),
     (&["log", "logs", "journal"], "`journalctl -u weft@NAME` shows the log of a service"),
@@ -200,7 +210,9 @@ pub fn with_suggestion(mut error: clap::Error, arguments: &[OsString]) -> clap::
             Some(format!("the command stands behind `--`: `weft exec {file} -- {}`", rest.join(" ")))
         }
         (ErrorKind::InvalidSubcommand, [word, ..]) if is_at(ContextKind::InvalidSubcommand, 0) => {
-            known(KNOWN_ELSEWHERE, word).or_else(|| of_unknown(word, &error))
+            known(KNOWN_ELSEWHERE, word)
+                .or_else(|| known(KNOWN_ELSEWHERE, mistyped(word)?))
+                .or_else(|| of_unknown(word, &error))
         }
         (ErrorKind::InvalidSubcommand, ["peer", word, ..]) if is_at(ContextKind::InvalidSubcommand, 1) => {
             known(PEER_ELSEWHERE, word)
@@ -222,10 +234,26 @@ pub fn with_suggestion(mut error: clap::Error, arguments: &[OsString]) -> clap::
     error
 }
 
+/// Returns the word of another program that is meant, if it comes nearer than all commands. A typing mistake
+/// is seldom at either end.
+fn mistyped(word: &str) -> Option<&'static str> {
+    let cli = Cli::command();
+    let commands: Vec<&str> = cli.get_subcommands().map(clap::Command::get_name).collect();
+    let ends = |word: &str| (word.bytes().next(), word.bytes().last());
+    let words = KNOWN_ELSEWHERE.iter().flat_map(|(words, _)| words.iter().copied());
+    let near = weft_config::closest(word, words.filter(|other| ends(other) == ends(word)))?;
+    let nearest = weft_config::closest(word, commands.iter().copied().chain([near]));
+    let is_begun = commands.iter().any(|command| command.starts_with(word));
+    (nearest == Some(near) && !is_begun).then_some(near)
+}
+
 /// Returns what a word may mean that no other program has as a command.
 fn of_unknown(word: &str, error: &clap::Error) -> Option<String> {
     if path_of(word).is_file() {
         return Some(format!("`weft up {word}` brings up the interface of this file"));
+    }
+    if word.ends_with(".conf") {
+        return Some(format!("there is no file {word}; `weft up NAME` reads /etc/wireguard/NAME.conf"));
     }
     // A plain word is a command of another program.
     let is_plain = word.chars().all(|c| c.is_ascii_alphabetic());
@@ -295,6 +323,13 @@ mod tests {
     }
 
     #[test]
+    fn help_takes_the_options_for_help() {
+        for option in ["-h", "--help"] {
+            assert_eq!(parse(&["help", option]).unwrap_err().kind(), ErrorKind::DisplayHelp);
+        }
+    }
+
+    #[test]
     fn an_unknown_word_is_an_error_with_a_suggestion() {
         for (word, tip) in [
             ("chekc", "a similar subcommand exists: 'check'"),
@@ -313,6 +348,12 @@ mod tests {
             ("add-peer", "tip: `weft peer add|"),
             ("my-office", "tip: `weft run my-office`"),
             ("login", "unrecognized subcommand"),
+            ("lst", "tip: `weft status`"),
+            ("conect", "tip: `weft up NAME`"),
+            ("stat", "'status'"),
+            ("edit", "then `weft reload NAME`"),
+            ("no-such.conf", "tip: there is no file no-such.conf; `weft up NAME`"),
+            ("./no-such.conf", "tip: there is no file ./no-such.conf"),
             ("quick", "tip: `weft up NAME`"),
             ("Cargo.toml", "tip: `weft run Cargo.toml`"),
             ("./Cargo.toml", "tip: `weft up ./Cargo.toml`"),

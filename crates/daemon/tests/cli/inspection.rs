@@ -34,6 +34,15 @@ fn doctor_refuses_a_wrong_configuration_with_its_lines() {
 }
 
 #[test]
+fn doctor_of_what_is_not_there_fails_as_check_does() {
+    let name = "weftnosuch";
+    let [doctor, check] = ["doctor", "check"].map(|command| run(&[command, name], ""));
+    assert_eq!((doctor.code, doctor.stdout.as_str()), (78, ""), "{}", doctor.stderr);
+    assert_eq!(doctor.stderr, check.stderr);
+    assert!(doctor.stderr.contains("give the path of a file"), "{}", doctor.stderr);
+}
+
+#[test]
 fn doctor_prints_findings_for_people_and_for_scripts() {
     let people = run(&["doctor"], "");
     assert!([0, 1].contains(&people.code), "{}", people.stderr);
