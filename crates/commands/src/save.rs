@@ -22,16 +22,19 @@ use crate::reload;
 /// replaced.
 pub fn run(args: &SaveArgs) -> Result<(), Error> {
     let interface = interface_of(&args.target)?;
-    let reported = client::get(&interface).map_err(|error| Error::new(error.exit_code(), error))?;
-    if reported.state.settings.private_key.is_none() {
-        let reason = format!("{interface}: its daemon does not reveal the private key, which the file needs");
-        return Err(Error::new(Code::Failure, reason));
-    }
     let mut client = Client::connect(&interface).ok();
-    let status = client.as_mut().and_then(|client| client.status().ok());
-    let peers = status.map(|status| status.peers).unwrap_or_default();
-    let comments: Vec<_> = peers.iter().filter_map(comments).collect();
-    let file = host::save_running(&runtime_dir(), &interface, (&reported.state, &comments))?;
+    let state = || {
+        let reported = client::get(&interface).map_err(|error| Error::new(error.exit_code(), error))?;
+        if reported.state.settings.private_key.is_none() {
+            let reason =
+                format!("{interface}: its daemon does not reveal the private key, which the file needs");
+            return Err(Error::new(Code::Failure, reason));
+        }
+        let status = client.as_mut().and_then(|client| client.status().ok());
+        let peers = status.map(|status| status.peers).unwrap_or_default();
+        Ok((reported.state, peers.iter().filter_map(comments).collect()))
+    };
+    let file = host::save_running(&runtime_dir(), &interface, state)?;
     tracing::info!(%interface, file = %file.display(), "the state of the interface is saved");
     // A command of the interface itself may save it, and not load it again.
     if let Some(client) = &mut client

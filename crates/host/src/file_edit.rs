@@ -114,7 +114,8 @@ impl FileEdit {
         Self::begin_within(file, PATIENCE)
     }
 
-    fn begin_within(file: &Path, patience: Duration) -> Result<Self, FileEditError> {
+    /// As [`Self::begin`], with another time to wait.
+    pub(super) fn begin_within(file: &Path, patience: Duration) -> Result<Self, FileEditError> {
         let failed = |action| move |error| FileEditError::File { action, file: file.to_owned(), error };
         // A symbolic link stays, and its target is replaced.
         let target = file.canonicalize().map_err(failed("find"))?;
@@ -129,6 +130,11 @@ impl FileEdit {
         Ok(Self { file: target, text, _lock: lock })
     }
 
+    /// Returns the path of the file, behind symbolic links.
+    pub(super) fn path(&self) -> &Path {
+        &self.file
+    }
+
     /// Returns the text of the file.
     pub fn text(&self) -> &str {
         &self.text
@@ -139,17 +145,18 @@ impl FileEdit {
     /// # Errors
     /// The file is read-only, was changed by another program since it was read, or cannot be replaced.
     pub fn replace(&mut self, text: Zeroizing<String>) -> Result<(), FileEditError> {
-        let failed = |action| {
-            let file = self.file.clone();
-            move |error| FileEditError::File { action, file, error }
-        };
         refuse_read_only(&self.file)?;
-        let now = weft_config::read_regular_text(&self.file).map_err(failed("read"))?;
-        if *now != *self.text {
-            return Err(FileEditError::Changed(self.file.clone()));
+        self.save(text)
+    }
+
+    /// As [`Self::replace`], also if the file is read-only: `SaveConfig` stands in the file, and allows it.
+    pub(super) fn save(&mut self, text: Zeroizing<String>) -> Result<(), FileEditError> {
+        let file = || self.file.clone();
+        match platform::replace(&self.file, Some(&self.text), &text) {
+            Ok(true) => self.text = text,
+            Ok(false) => return Err(FileEditError::Changed(file())),
+            Err(error) => return Err(FileEditError::File { action: "replace", file: file(), error }),
         }
-        platform::replace(&self.file, &text).map_err(failed("replace"))?;
-        self.text = text;
         Ok(())
     }
 }

@@ -544,7 +544,7 @@ impl Host {
             &self.kernel.netlink,
             place,
             &self.plan.interface,
-            (file, text),
+            (file, text, None),
             (device, &comments),
             chosen_mark,
         )

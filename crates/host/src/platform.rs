@@ -1,5 +1,6 @@
 //! What differs between systems: files that only their owner may read, and processes.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,14 +32,27 @@ pub(super) use process::has_lost_its_device;
 
 /// Replaces a file whole or not at all by a new one with its owner, group and mode; without a file, by one of
 /// mode 0600. The target of a symbolic link is replaced, and the link stays.
-pub(super) fn replace(file: &Path, text: &str) -> io::Result<()> {
+///
+/// Returns false, and changes nothing, if the file no longer has the text `before`: that is looked at last,
+/// since a slow disk takes long for the new file.
+pub(super) fn replace(file: &Path, before: Option<&str>, text: &str) -> io::Result<bool> {
     let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
-    put(&target, text.as_bytes(), |new| keep_access(new, &target))?;
+    let is_other = Cell::new(false);
+    let put = put(&target, text.as_bytes(), |new| {
+        keep_access(new, &target)?;
+        let Some(before) = before else { return Ok(()) };
+        is_other.set(*weft_config::read_regular_text(&target)? != *before);
+        if is_other.get() { Err(io::ErrorKind::InvalidData.into()) } else { Ok(()) }
+    });
+    if is_other.get() {
+        return Ok(false);
+    }
+    put?;
     if let Some(directory) = target.parent() {
         // A failure is ignored: the new text is in place, though a power failure may bring back the old text.
         let _ = sync_directory(directory);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Puts a new file that only its owner may read at this path, whole or not at all.
@@ -161,7 +175,8 @@ mod tests {
             fs::write(at("precious"), "precious").unwrap();
             make(&at("wg0.conf.new"), &at("precious"));
             write_private(&at("wg0.conf"), b"before").unwrap();
-            replace(&at("wg0.conf"), "after").unwrap();
+            assert!(!replace(&at("wg0.conf"), Some("edited"), "after").unwrap());
+            assert!(replace(&at("wg0.conf"), Some("before"), "after").unwrap());
             assert_eq!(fs::read_to_string(at("wg0.conf")).unwrap(), "after", "{what}");
             assert_eq!(fs::metadata(at("wg0.conf")).unwrap().permissions().mode() & 0o777, 0o600, "{what}");
             assert_eq!(fs::read_to_string(at("precious")).unwrap(), "precious", "{what}");
@@ -202,7 +217,7 @@ mod tests {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             let access = |metadata: fs::Metadata| (metadata.uid(), metadata.gid(), metadata.mode());
             let before = access(fs::metadata(&file).unwrap());
-            replace(&file, "after").unwrap();
+            assert!(replace(&file, None, "after").unwrap());
             assert_eq!(access(fs::metadata(&file).unwrap()), before);
         }
     }
@@ -232,7 +247,7 @@ mod tests {
         setxattr(at("with"), OF_FILE, &list, XattrFlags::empty()).unwrap();
         setxattr(directory.path(), "system.posix_acl_default", &list, XattrFlags::empty()).unwrap();
         for (name, expected) in [("with", Some(list)), ("without", None)] {
-            replace(&at(name), "after").unwrap();
+            assert!(replace(&at(name), None, "after").unwrap());
             assert_eq!(list_of(&at(name)), expected, "{name}");
         }
     }

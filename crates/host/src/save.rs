@@ -3,14 +3,18 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use weft_config::device::DeviceState;
 use weft_config::{self as config, ConfigErrors, InterfaceName, PeerComments, Saved, exit};
 use zeroize::Zeroizing;
 
-use super::{HostError, Record, file_edit, platform, record_path, unsaved};
+use super::{FileEdit, FileEditError, HostError, Record, file_edit, platform, record_path, unsaved};
 use crate::routes::Netlink;
+
+/// How long an end waits for another edit of its file, which the end fails or completes.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why the state could not be saved. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -76,35 +80,44 @@ impl From<SaveError> for exit::Error {
 
 /// Updates the file to what `saved` says, whole or not at all: writes a new file beside it, which then
 /// replaces it, with its owner, group and mode. If it no longer has the text that was `known`, what it has is
-/// kept beside it. Returns whether the file was changed.
+/// kept beside it. `held`: the file, if the caller keeps other edits from it already. Returns whether the
+/// file was changed.
 pub fn save(
     file: &Path,
     known: Option<&str>,
+    held: Option<FileEdit>,
     interface: &InterfaceName,
     saved: &Saved<'_>,
 ) -> Result<bool, SaveError> {
-    let failed = |action| {
-        move |error| SaveError::File {
-            action,
-            file: file.to_owned(),
-            interface: interface.clone(),
-            error,
-            kept: None,
-        }
+    let refused = |action, error| SaveError::File {
+        action,
+        file: file.to_owned(),
+        interface: interface.clone(),
+        error,
+        kept: None,
     };
-    let text = weft_config::read_regular_text(file).map_err(failed("read"))?;
-    let Some(edited) = edit(&text, file, interface, saved)? else { return Ok(false) };
-    if known.is_some_and(|known| *known != **text) {
-        let mut copy = file.canonicalize().map_err(failed("find"))?.into_os_string();
+    let failed = |error| match error {
+        FileEditError::File { action, error, .. } => refused(action, error),
+        other => refused("replace", io::Error::other(other)),
+    };
+    let mut current = match held {
+        Some(held) => held,
+        None => FileEdit::begin_within(file, PATIENCE).map_err(failed)?,
+    };
+    let text = current.text();
+    let Some(edited) = edit(text, file, interface, saved)? else { return Ok(false) };
+    if known.is_some_and(|known| known != text) {
+        let mut copy = current.path().as_os_str().to_owned();
         copy.push(".before-save");
-        platform::put_private(Path::new(&copy), text.as_bytes()).map_err(failed("keep a copy of"))?;
+        platform::put_private(Path::new(&copy), text.as_bytes())
+            .map_err(|error| refused("keep a copy of", error))?;
         tracing::warn!(
             "{} is not as {interface} has loaded it, and gets its state now: {} has what it had before",
             file.display(),
             Path::new(&copy).display()
         );
     }
-    platform::replace(file, &edited).map_err(failed("replace"))?;
+    current.save(edited).map_err(failed)?;
     Ok(true)
 }
 
@@ -131,11 +144,12 @@ pub(super) fn edit(
 /// Writes the state of an interface that another process runs into its configuration file.
 ///
 /// # Errors
-/// There is no record of the interface with a configuration file, or the file cannot be replaced.
+/// There is no record of the interface with a configuration file, its state is not known, or the file cannot
+/// be replaced.
 pub fn save_running(
     directory: &Path,
     interface: &InterfaceName,
-    (device, comments): (&DeviceState, &[PeerComments]),
+    state: impl FnOnce() -> Result<(DeviceState, Vec<PeerComments>), exit::Error>,
 ) -> Result<PathBuf, exit::Error> {
     let not_up =
         || HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) };
@@ -144,23 +158,27 @@ pub fn save_running(
     let netlink = Netlink::open().map_err(HostError::from)?;
     // SaveConfig stands in the file, and allows it; a command asks as every edit does.
     file_edit::refuse_read_only(&file)?;
+    // A state from before another edit would take that back.
+    let held = FileEdit::begin(&file)?;
+    let (device, comments) = state()?;
     // If the file has a mark, it is this one, and it stays in the file.
     // What cannot be written is still in the daemon, and need not be kept.
     let superseded = unsaved::is_kept_for(directory, interface, &file);
-    save_device(&netlink, None, interface, (&file, None), (device, comments), record.mark)?;
+    save_device(&netlink, None, interface, (&file, None, Some(held)), (&device, &comments), record.mark)?;
     if superseded {
         unsaved::forget(directory, interface);
     }
     Ok(file)
 }
 
-/// Writes the state of an interface into its file, which had `text` when it was last read. In `place`, the
+/// Writes the state of an interface into its file, which had `text` when it was last read, and may be `held`
+/// by the caller. In `place`, the
 /// runtime directory, the state is kept if that fails.
 pub(super) fn save_device(
     netlink: &Netlink,
     place: Option<&Path>,
     interface: &InterfaceName,
-    (file, text): (&Path, Option<&str>),
+    (file, text, held): (&Path, Option<&str>, Option<FileEdit>),
     (device, comments): (&DeviceState, &[PeerComments]),
     chosen_mark: u32,
 ) -> Result<bool, SaveError> {
@@ -180,7 +198,7 @@ pub(super) fn save_device(
     let superseded = place.is_some_and(|place| unsaved::is_kept_for(place, interface, file));
     // The interface began with what is kept, and the file is as it was before.
     let known = text.filter(|_| !superseded);
-    let mut result = save(file, known, interface, &saved);
+    let mut result = save(file, known, held, interface, &saved);
     if let Err(error) = &mut result
         && let Some(place) = place
     {
@@ -242,9 +260,9 @@ mod tests {
                 comments: &[],
             }
         }
-        assert!(!save(&link, None, &wg0, &saved(&device)).unwrap(), "nothing is different");
+        assert!(!save(&link, None, None, &wg0, &saved(&device)).unwrap(), "nothing is different");
         device.settings.listen_port = 51_820;
-        assert!(save(&link, None, &wg0, &saved(&device)).unwrap());
+        assert!(save(&link, None, None, &wg0, &saved(&device)).unwrap());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{text}ListenPort = 51820\n"));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
@@ -255,16 +273,32 @@ mod tests {
         let by_hand = format!("{text}ListenPort = 51820\nMTU = 1400\nFwMark = 7\n");
         std::fs::write(&file, &by_hand).unwrap();
         let copy = directory.path().join("real.conf.before-save");
-        assert!(save(&link, Some(&by_hand), &wg0, &saved(&device)).unwrap());
+        assert!(save(&link, Some(&by_hand), None, &wg0, &saved(&device)).unwrap());
         assert!(!copy.exists(), "it was loaded");
         std::fs::write(&file, &by_hand).unwrap();
-        assert!(save(&link, Some(&loaded), &wg0, &saved(&device)).unwrap());
+        assert!(save(&link, Some(&loaded), None, &wg0, &saved(&device)).unwrap());
         assert_eq!(std::fs::read_to_string(&copy).unwrap(), by_hand);
         assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
 
         std::fs::write(&file, "no configuration").unwrap();
-        let error = save(&link, None, &wg0, &saved(&device)).unwrap_err().to_string();
+        let error = save(&link, None, None, &wg0, &saved(&device)).unwrap_err().to_string();
         assert!(error.starts_with("the state was not saved"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "no configuration");
+    }
+
+    #[test]
+    fn the_state_is_asked_for_while_no_other_edit_is_under_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let wg0: InterfaceName = "wg0".parse().unwrap();
+        let file = directory.path().join("wg0.conf");
+        crate::platform::put_private(&file, b"[Interface]\n").unwrap();
+        let record = Record { file: Some(file.clone()), ..Record::new(&wg0) };
+        crate::Owner::claim(directory.path(), &wg0).unwrap().write(&record).unwrap();
+        let asked = save_running(directory.path(), &wg0, || {
+            let other = FileEdit::begin_within(&file, Duration::ZERO);
+            assert!(matches!(other, Err(FileEditError::Busy(..))), "{other:?}");
+            Err(exit::Error::new(exit::Code::Failure, "no daemon"))
+        });
+        assert_eq!(asked.unwrap_err().to_string(), "no daemon");
     }
 }

@@ -78,9 +78,14 @@ pub fn settle(
     if now.is_some_and(|now| now != *text && hash(now) != before) {
         return Unsaved::Edited { file, kept };
     }
-    let written = if now == Some(text.as_str()) { Ok(()) } else { platform::replace(&file, &text) };
-    if let Err(error) = written {
-        return Unsaved::Kept { text, file, kept, error };
+    if now != Some(text.as_str()) {
+        // What only the caller can read is compared above.
+        let before = here.as_ref().map(|here| here.as_str());
+        match platform::replace(&file, before, &text) {
+            Ok(true) => {}
+            Ok(false) => return Unsaved::Edited { file, kept },
+            Err(error) => return Unsaved::Kept { text, file, kept, error },
+        }
     }
     forget(directory, interface);
     Unsaved::Saved { file }

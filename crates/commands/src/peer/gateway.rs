@@ -1,6 +1,7 @@
 //! The interface that has the peers: its file, which is edited, and its daemon, if it runs.
 
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use weft_config::exit::{Code, Error};
 use weft_config::peers::{self, PeerText};
@@ -11,7 +12,7 @@ use weft_tunnel::PublicKey;
 use zeroize::Zeroizing;
 
 use crate::args::GatewayArgs;
-use crate::{output, own_file, reload};
+use crate::{output, own_file, reload, signals};
 
 /// An interface. No other command edits its file while this value lives.
 pub(super) struct Gateway {
@@ -119,6 +120,7 @@ impl Gateway {
     pub(super) fn apply(&mut self, text: Zeroizing<String>) -> Result<(), Error> {
         config::parse_to_edit(&text, &self.file, self.name.clone())?;
         let before = Zeroizing::new(self.text().to_owned());
+        hold_signals();
         self.edit.replace(text)?;
         self.reload().map_err(|error| match self.edit.replace(before) {
             Ok(()) => {
@@ -145,6 +147,17 @@ impl Gateway {
         }
         Ok(())
     }
+}
+
+/// From here on the command runs to its end: ended between the two, the file and the interface would differ.
+pub(super) fn hold_signals() {
+    static HELD: Once = Once::new();
+    HELD.call_once(|| {
+        let held = signals::watch(|signal| output::note(&format!("{signal}: the change is completed first")));
+        if let Err(error) = held {
+            tracing::debug!("signals are not held back: {error}");
+        }
+    });
 }
 
 /// Reads the file of the interface. Returns its path and text.

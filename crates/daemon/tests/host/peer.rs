@@ -204,3 +204,18 @@ mount -o remount,rw "$HERE/etc"; wg show weft0 peers | wc -l; grep -c '^\[Peer\]
         assert!(ended.stderr.contains(told), "{}", ended.stderr);
     }
 }
+
+#[test]
+fn a_signal_between_the_file_and_the_interface_waits_until_they_agree() {
+    let script = r#"
+up; mkfifo "$HERE/out"; exec 3<> "$HERE/out"; head -c 65536 /dev/zero >&3
+daemon=$(weft status weft0 --json --sample 0 | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*$')
+soon() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; echo "not soon: $*"; }
+weft peer add a --endpoint a.example:1 >&3 2> "$HERE/told" & command=$!
+soon grep -q PeerDNS "$HERE/told"; kill -STOP "$daemon"; head -c 65536 <&3 > /dev/null
+soon grep -q 'friendly_name = a$' "$FILE"; kill -TERM $command; soon grep -q SIGTERM "$HERE/told"
+kill -CONT "$daemon"; wait $command; echo "$? $(wg show weft0 peers | wc -l)"
+"#;
+    let Some(ended) = weft("ListenPort = 1", script) else { return };
+    assert_eq!(ended.stdout, "0 2\n", "{}", ended.stderr);
+}
