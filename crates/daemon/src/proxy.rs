@@ -1,13 +1,16 @@
 //! `weft proxy`: SOCKS5, HTTP and forwards into a tunnel without root.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use socket2::{Domain, Type};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 use weft_commands::output;
-use weft_commands::signals;
+use weft_commands::signals::{self, Signal};
 use weft_config::Dns;
 use weft_config::exit::{Code, Error};
 use weft_host::memory;
@@ -16,8 +19,8 @@ use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_network::{Kernel, MakeSocket, Network, Resolver};
 use weft_proxy::{
-    DESCRIPTORS, Destination, Elsewhere, LocalAddress, Options, Reach, Server, StartError, Transport, Users,
-    UsersError, connect_stdio,
+    DESCRIPTORS, Destination, Elsewhere, LocalAddress, Options, Reach, Server, StartError, Stdio, Transport,
+    Users, UsersError, connect_stdio,
 };
 use weft_rootless::{News, RootlessError, Sockets, TunnelState};
 
@@ -32,6 +35,8 @@ const THREAD: &str = "weft-proxy";
 const CLIENTS_SHARE: u64 = 8;
 const CLIENT_BYTES: u64 = 128 << 10;
 const MIN_CLIENTS: u64 = 64;
+/// How long the other end of `--stdio` may take for what was sent last.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs `weft proxy` until a signal, the end of the tunnel, or the end of the connection of `--stdio`. Call
 /// it before the first thread is started.
@@ -59,19 +64,21 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
     };
     let (end, ended) = mpsc::channel();
     let signal = end.clone();
-    signals::watch(move |_| drop(signal.send(Ok(()))))?;
+    let to = args.stdio.clone();
+    signals::watch(move |received| drop(signal.send(cut_short(to.as_ref(), Some(received)))))?;
     let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
     let tunnel: Arc<dyn Network> = Arc::new(network(args, &inside.sockets(), member.state(), &host)?);
     let reach = Reach::new(Arc::clone(&tunnel), member.state().allowed_ips.clone(), elsewhere(args, &host));
-    let (changed, of_tunnel) = (reach.clone(), end.clone());
+    let (changed, of_tunnel, to) = (reach.clone(), end.clone(), args.stdio.clone());
     member.hear(move |news| match news {
         News::Changed(state) => changed.allow(state.allowed_ips),
-        News::Down => drop(of_tunnel.send(Ok(()))),
+        News::Down => drop(of_tunnel.send(cut_short(to.as_ref(), None))),
         News::Failed(error) => drop(of_tunnel.send(Err(error.into()))),
     })?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let thread = match args.stdio.clone() {
-        Some(to) => serve_stdio(runtime, reach, to, move |result| drop(end.send(result)))?,
+        // It waits as its socket is closed.
+        Some(to) => serve_stdio(runtime, reach, to, ready(()), move |result| drop(end.send(result)))?,
         None => serve(runtime, options, reach, &host)?,
     };
     // This function has a sender, as the thread for signals has.
@@ -103,10 +110,11 @@ fn run_in_process(args: &ProxyArgs, options: Options) -> Result<(), Error> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (end, ended) = mpsc::channel();
     let changed = reach.clone();
+    let signal = tunnel.signal();
     let thread = match args.stdio.clone() {
         Some(to) => {
-            let stop = tunnel.stop();
-            serve_stdio(runtime, reach, to, move |result| {
+            let (stop, stack) = (tunnel.stop(), tunnel.stack.clone());
+            serve_stdio(runtime, reach, to, async move { stack.drained().await }, move |result| {
                 let _ = end.send(result);
                 stop();
             })?
@@ -117,7 +125,26 @@ fn run_in_process(args: &ProxyArgs, options: Options) -> Result<(), Error> {
     // Waits for the thread.
     drop(thread);
     report_end(&*network);
-    result.and(ended.try_recv().unwrap_or(Ok(())))
+    let signal = signal.get().copied();
+    let of_connection = match ended.try_recv() {
+        // The end of the tunnel is not why it failed.
+        Ok(result) if result.is_ok() || signal.is_none() => result,
+        _ => cut_short(args.stdio.as_ref(), signal),
+    };
+    result.and(of_connection)
+}
+
+/// Returns how a proxy ends by a signal, or with its tunnel. A connection of standard input and output is cut
+/// short, which the other end of a pipe does not see.
+fn cut_short(stdio: Option<&Destination>, signal: Option<Signal>) -> Result<(), Error> {
+    let Some(to) = stdio else { return Ok(()) };
+    let what = match signal {
+        // ssh(1) sends it when it needs no more.
+        Some(Signal::HangUp) => return Ok(()),
+        Some(signal) => format!("ended by {signal}"),
+        None => "the tunnel was taken down".to_owned(),
+    };
+    Err(Error::new(Code::Failure, format!("{what} before the connection to {to} had ended")))
 }
 
 fn elsewhere(args: &ProxyArgs, host: &Arc<dyn Network>) -> Option<Elsewhere> {
@@ -164,7 +191,17 @@ fn network(
         set.map_err(|error| congestion_error(name, &error))?;
     }
     let (resolver, names) = names(args, &state.dns, host)?;
-    let network = Kernel::new(maker(sockets.clone(), congestion), resolver);
+    // Else what the kernel has left to send at the end goes with the namespace.
+    let linger = args.stdio.as_ref().map(|_| PATIENCE);
+    let make = maker(sockets.clone(), congestion);
+    let lingering: MakeSocket = Box::new(move |domain, kind| {
+        let socket = make(domain, kind)?;
+        if kind == Type::STREAM {
+            socket.set_linger(linger)?;
+        }
+        Ok(socket)
+    });
+    let network = Kernel::new(lingering, resolver);
     Ok(match names {
         Some(names) => network.with_names_of(names),
         None => network,
@@ -249,15 +286,18 @@ fn wait_for_release(options: &Options) {
     }
 }
 
-/// Relays standard input and output, and reports the end.
+/// Relays standard input and output, and reports the end once everything is `sent`.
 fn serve_stdio(
     runtime: Runtime,
     reach: Reach,
     to: Destination,
+    sent: impl Future<Output = ()> + Send + 'static,
     end: impl FnOnce(Result<(), Error>) + Send + 'static,
 ) -> Result<ServerThread, Error> {
+    let stdio = Stdio::open()?;
     let serve = async move || {
-        let result = connect_stdio(&reach, &to).await;
+        let result = connect_stdio(&reach, &to, stdio).await;
+        let _ = timeout(PATIENCE, sent).await;
         end(result.map_err(|error| Error::new(Code::Failure, error)));
     };
     Ok(ServerThread::start(THREAD, runtime, serve)?)

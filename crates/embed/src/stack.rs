@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use weft_endpoint::StreamState;
 use weft_network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Resolver, Stats};
 
 use crate::routes::Routes;
@@ -94,6 +95,23 @@ impl Stack {
             counters.accepted.fetch_add(1, Relaxed);
         };
         TcpListener::bind(Arc::clone(&self.shared), at, BACKLOG, Box::new(on_accept))
+    }
+
+    /// Waits until the other ends of all connections have acknowledged what was sent to them, their end
+    /// included, and until nothing else is to be sent. Connections that are open are waited for too.
+    pub async fn drained(&self) {
+        const TICK: Duration = Duration::from_millis(10);
+        let is_acknowledged =
+            |state| matches!(state, StreamState::FinWait2 | StreamState::TimeWait | StreamState::Closed);
+        let is_drained = || {
+            let state = self.shared.lock();
+            let mut streams = state.endpoint.streams();
+            state.is_gone
+                || !state.endpoint.has_output() && streams.all(|stream| is_acknowledged(stream.state))
+        };
+        while !is_drained() {
+            tokio::time::sleep(TICK).await;
+        }
     }
 
     /// Makes a UDP socket. Port 0 selects a free port.

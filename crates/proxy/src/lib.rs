@@ -27,6 +27,7 @@ mod relay;
 mod replies;
 mod server;
 mod socks5;
+#[cfg(unix)]
 mod stdio;
 mod udp_forward;
 #[cfg(unix)]
@@ -48,4 +49,5 @@ pub use destination::{Destination, Host, InvalidDestination};
 pub use machine::Near;
 pub use reach::{CONNECT_TIMEOUT, Elsewhere, Reach, ReachError};
 pub use server::{Options, Server, StartError};
-pub use stdio::connect_stdio;
+#[cfg(unix)]
+pub use stdio::{Stdio, StdioError, connect_stdio};

@@ -160,8 +160,6 @@ impl Direction {
                 continue;
             }
             if self.poll_read(cx, from, account)?.is_pending() {
-                // Only standard output keeps something back.
-                let _ = Pin::new(&mut *to).poll_flush(cx);
                 return Poll::Pending;
             }
         }

@@ -166,8 +166,17 @@ const OLD_PACKETS: &[c_long] = &[SYS_epoll_wait];
 #[cfg(target_arch = "x86_64")]
 const OLD_MEMBER: &[c_long] = &[SYS_dup2];
 #[cfg(target_arch = "x86_64")]
-const OLD_SERVICE: &[c_long] =
-    &[SYS_access, SYS_epoll_wait, SYS_lstat, SYS_poll, SYS_readlink, SYS_rmdir, SYS_stat, SYS_unlink];
+const OLD_SERVICE: &[c_long] = &[
+    SYS_access,
+    SYS_dup2,
+    SYS_epoll_wait,
+    SYS_lstat,
+    SYS_poll,
+    SYS_readlink,
+    SYS_rmdir,
+    SYS_stat,
+    SYS_unlink,
+];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_EVERY: &[c_long] = &[];
 #[cfg(not(target_arch = "x86_64"))]

@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ipnet::IpNet;
-use weft_commands::signals;
+use weft_commands::signals::{self, Signal};
 use weft_config::exit::Error;
 use weft_config::{Config, Dns, Source};
 use weft_embed::Stack;
@@ -35,6 +35,7 @@ pub struct Tunnel {
     supervisor: Supervisor,
     inbox: Inbox,
     messages: Receiver<Message>,
+    signal: Arc<OnceLock<Signal>>,
     file: PathBuf,
     /// The network in the tunnel, without names.
     pub stack: Stack,
@@ -61,10 +62,13 @@ pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
     let is_file = source.is_file;
     let (inbox, messages) = mpsc::sync_channel(MESSAGES);
     let cancel = Cancel::default();
-    let (signal, look_up) = (inbox.clone(), cancel.clone());
+    let (to_end, look_up) = (inbox.clone(), cancel.clone());
+    let signal = Arc::<OnceLock<Signal>>::default();
+    let first = Arc::clone(&signal);
     signals::watch(move |received| {
         look_up.cancel();
-        drop(signal.send(Message::Signal(received)));
+        first.get_or_init(|| received);
+        drop(to_end.send(Message::Signal(received)));
     })?;
     let Prepared { in_file, config, overrides, metrics, found } = prepare(args, source, &cancel)?;
     let options = Options { inline_queues: 1, ..with_one_queue(&options(args.tun, &config)) };
@@ -90,7 +94,7 @@ pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
     supervisor.ready();
     let kept = kept(&in_file);
     let dns = in_file.interface.host.dns;
-    Ok(Tunnel { supervisor, inbox, messages, file, stack, dns, allowed_ips, kept })
+    Ok(Tunnel { supervisor, inbox, messages, signal, file, stack, dns, allowed_ips, kept })
 }
 
 fn kept(config: &Config) -> Kept {
@@ -102,6 +106,11 @@ impl Tunnel {
     pub fn stop(&self) -> impl Fn() + Send + 'static {
         let inbox = self.inbox.clone();
         move || drop(inbox.send(Message::Stop))
+    }
+
+    /// Returns where the first signal is noted.
+    pub fn signal(&self) -> Arc<OnceLock<Signal>> {
+        Arc::clone(&self.signal)
     }
 
     /// Runs until something ends the tunnel. `changed` gets the prefixes of the peers after each reload.

@@ -1,14 +1,18 @@
 //! `weft proxy`: programs of the host use the tunnel, and the host has no interface.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use socket2::SockRef;
 use weft_lab::{Namespace, Process, here, link, until, wait_until_ok, within};
 
 use crate::capture::Port;
@@ -18,6 +22,8 @@ use crate::support::{BEHIND, Ended, World, page, url};
 
 /// The port of the HTTP proxy.
 const HTTP: &str = "3128";
+/// A server behind the gateway.
+const SERVER: &str = "203.0.113.1:80";
 
 /// Runs tests with the TCP/IP of the kernel, and with weft's own.
 macro_rules! with_each_stack {
@@ -37,6 +43,9 @@ with_each_stack! {
     what_is_outside_the_tunnel_is_refused_or_goes_by_the_host
     datagrams_and_reverse_forwards_cross_the_tunnel
     standard_input_and_output_are_a_connection_for_ssh
+    a_connection_of_standard_input_and_output_that_is_cut_short_fails
+    what_came_from_standard_input_arrives_before_the_end
+    what_standard_output_does_not_take_and_standard_input_does_not_give_is_told
     a_running_proxy_follows_the_allowed_ips_of_a_reload
     a_proxy_that_cannot_start_says_why_and_leaves_nothing
     a_password_lets_other_machines_in
@@ -288,21 +297,144 @@ fn datagrams_and_reverse_forwards_cross_the_tunnel(stack: &'static str) {
     process.stop();
 }
 
+/// `weft proxy FILE --stdio` to [`SERVER`], with pipes.
+fn start_stdio(world: &World) -> (Child, ChildStdin) {
+    let mut command = world.proxy_command(&world.file(""), &["--stdio", SERVER]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let input = child.stdin.take().unwrap();
+    (child, input)
+}
+
+/// Waits for the end of a process, which has to come while its standard input is open.
+fn end_of(child: Child) -> Ended {
+    within("it ends", move || child.wait_with_output()).unwrap().into()
+}
+
 fn standard_input_and_output_are_a_connection_for_ssh(stack: &'static str) {
     let Some(world) = World::on(stack) else { return };
     world.serve_page(80);
-    let file = world.file("");
-    let mut command = world.proxy_command(&file, &["--stdio", "203.0.113.1:80"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-    let ended: Ended = child.wait_with_output().unwrap().into();
+    let (mut child, mut input) = start_stdio(&world);
+    input.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    // ssh ends when it hears of the end, and closes its side then.
+    let mut output = child.stdout.take().unwrap();
+    let answer = within("standard output ends", move || {
+        let mut answer = Vec::new();
+        output.read_to_end(&mut answer).map(|_| answer)
+    });
+    assert!(answer.unwrap().ends_with(&page("10.77.0.2")));
+    drop(input);
+    let ended = end_of(child);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stdout.ends_with(&page("10.77.0.2")));
-    let refused = world.proxy_output(&file, &["--stdio", "203.0.113.1:81"]);
+    let refused = world.proxy_output(&world.file(""), &["--stdio", "203.0.113.1:81"]);
     assert_eq!((refused.code, refused.stdout.len()), (Some(1), 0));
     assert!(refused.stderr.contains("cannot connect to 203.0.113.1:81: "), "{refused:?}");
     assert!(world.processes().is_empty());
+}
+
+fn a_connection_of_standard_input_and_output_that_is_cut_short_fails(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
+    let listener = world.gateway.run(|| TcpListener::bind(SERVER)).unwrap();
+    let accept = || {
+        let listener = listener.try_clone().unwrap();
+        within("the connection arrives", move || listener.accept()).unwrap().0
+    };
+    let reset = |server: TcpStream| {
+        SockRef::from(&server).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(server);
+    };
+    let failed = format!("error: the connection to {SERVER} has failed: ");
+
+    let (child, input) = start_stdio(&world);
+    reset(accept());
+    let ended = end_of(child);
+    assert!(ended.code == Some(1) && ended.stderr.contains(&failed), "{ended:?}");
+    drop(input);
+
+    // It has sent everything, and takes nothing.
+    let (mut child, input) = start_stdio(&world);
+    let server = accept();
+    server.shutdown(Shutdown::Write).unwrap();
+    let mut output = child.stdout.take().unwrap();
+    within("standard output ends", move || output.read(&mut [0])).unwrap();
+    reset(server);
+    let ended = end_of(child);
+    assert!(ended.code == Some(1) && ended.stderr.contains(&failed), "{ended:?}");
+    drop(input);
+
+    for (signal, code, told) in [
+        (Signal::SIGINT, 1, "error: ended by SIGINT before the connection to"),
+        (Signal::SIGTERM, 1, "error: ended by SIGTERM before the connection to"),
+        // ssh(1) sends it when it needs no more.
+        (Signal::SIGHUP, 0, ""),
+    ] {
+        let (child, input) = start_stdio(&world);
+        let mut server = accept();
+        kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+        let ended = end_of(child);
+        assert!(ended.code == Some(code) && ended.stderr.contains(told), "{signal}: {ended:?}");
+        // The own stack ends first.
+        if stack == "kernel" {
+            let end = within("the server hears of it", move || server.read(&mut [0]));
+            assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+        }
+        drop(input);
+    }
+    assert!(world.processes().is_empty());
+}
+
+fn what_came_from_standard_input_arrives_before_the_end(stack: &'static str) {
+    const BYTES: usize = 1 << 20;
+    let Some(world) = World::on(stack) else { return };
+    if !here::installed(&["tc"]) {
+        return;
+    }
+    world.limit_rate(1 << 19);
+    let listener = world.gateway.run(|| TcpListener::bind(SERVER)).unwrap();
+    let (child, mut input) = start_stdio(&world);
+    let mut server = within("the connection arrives", move || listener.accept()).unwrap().0;
+    // Nothing but the end of standard input is waited for then.
+    server.shutdown(Shutdown::Write).unwrap();
+    let writing = std::thread::spawn(move || input.write_all(&[7; BYTES]));
+    let received = within("everything arrives", move || {
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).map(|_| received)
+    });
+    assert_eq!(received.unwrap().len(), BYTES);
+    writing.join().unwrap().unwrap();
+    let ended = end_of(child);
+    assert!(ended.code == Some(0) && ended.stderr.is_empty(), "{ended:?}");
+}
+
+fn what_standard_output_does_not_take_and_standard_input_does_not_give_is_told(stack: &'static str) {
+    let Some(world) = World::on(stack) else { return };
+    let listener = world.gateway.run(|| TcpListener::bind(SERVER)).unwrap();
+    let file = world.file("");
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let (reader, gone) = std::io::pipe().unwrap();
+    drop(reader);
+    for (output, code, told) in [
+        (Stdio::from(full), 1, "cannot write to standard output: No space left"),
+        // As with other programs of a pipe, its reader wants no more.
+        (gone.into(), 0, ""),
+    ] {
+        let mut command = world.proxy_command(&file, &["--stdio", SERVER]);
+        command.stdin(Stdio::piped()).stdout(output).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take();
+        let listener = listener.try_clone().unwrap();
+        let mut server = within("the connection arrives", move || listener.accept()).unwrap().0;
+        server.write_all(b"hello").unwrap();
+        let ended = end_of(child);
+        assert!(ended.code == Some(code) && ended.stderr.contains(told), "{ended:?}");
+        let end = within("the server hears of it", move || server.read(&mut [0]));
+        assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset, "{told}");
+        drop(input);
+    }
+    let mut command = world.proxy_command(&file, &["--stdio", SERVER]);
+    let ended = Ended::from(command.stdin(File::open("/").unwrap()).output().unwrap());
+    let told = "cannot read standard input: Is a directory";
+    assert!(ended.code == Some(1) && ended.stderr.contains(told), "{ended:?}");
 }
 
 fn a_running_proxy_follows_the_allowed_ips_of_a_reload(stack: &'static str) {
