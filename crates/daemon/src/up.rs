@@ -32,6 +32,8 @@ pub mod detached;
 mod handover;
 mod in_force;
 mod interruption;
+#[cfg(target_os = "linux")]
+mod key_claim;
 mod leaving;
 mod look_up;
 mod message;

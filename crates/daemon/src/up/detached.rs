@@ -15,6 +15,7 @@ use weft_host::{Host, memory};
 
 use super::Options;
 use super::daemon::known;
+use super::key_claim::KeyClaim;
 use super::message::{Inbox, MESSAGES, Message};
 use super::rootless::{Prepared, allowed_ips, bring_up_on, options, prepare, with_one_queue};
 use super::supervisor::Supervisor;
@@ -45,6 +46,7 @@ pub struct Tunnel {
     pub allowed_ips: Vec<IpNet>,
     /// Address and MTU of the file, which the stack keeps.
     kept: Kept,
+    _claim: Option<KeyClaim>,
 }
 
 /// Brings the tunnel of a file up in this process. Call it before the first thread is started.
@@ -70,7 +72,7 @@ pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
         first.get_or_init(|| received);
         drop(to_end.send(Message::Signal(received)));
     })?;
-    let Prepared { in_file, config, overrides, metrics, found } = prepare(args, source, &cancel)?;
+    let Prepared { in_file, config, overrides, metrics, found, claim } = prepare(args, source, &cancel)?;
     let options = Options { inline_queues: 1, ..with_one_queue(&options(args.tun, &config)) };
     let host = Host::detached(&config, &known(&found.endpoints))?;
     let available = memory::available_bytes().unwrap_or(0);
@@ -94,7 +96,7 @@ pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
     supervisor.ready();
     let kept = kept(&in_file);
     let dns = in_file.interface.host.dns;
-    Ok(Tunnel { supervisor, inbox, messages, signal, file, stack, dns, allowed_ips, kept })
+    Ok(Tunnel { supervisor, inbox, messages, signal, file, stack, dns, allowed_ips, kept, _claim: claim })
 }
 
 fn kept(config: &Config) -> Kept {

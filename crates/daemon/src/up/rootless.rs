@@ -12,7 +12,7 @@ use std::sync::mpsc;
 
 use weft_commands::{output, signals};
 use weft_config::exit::{Code, Error};
-use weft_config::{Config, Dns, PacketThreads, Source, TunThreads};
+use weft_config::{Config, Dns, InterfaceName, PacketThreads, Source, TunThreads};
 use weft_host::Host;
 use weft_host::resolve::{Cancel, Retries};
 use weft_ipc::holder::Held;
@@ -23,6 +23,7 @@ use weft_udp::PathMtu;
 
 use super::daemon::{Beginning, Daemon, known};
 use super::interruption::Interruption;
+use super::key_claim::{ClaimError, KeyClaim};
 use super::look_up::Found;
 use super::message::{Inbox, MESSAGES, Message};
 use super::served::Served;
@@ -111,7 +112,8 @@ fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> R
     signals::watch(move |received| drop(signal.send(Message::Signal(received))))?;
 
     let (text_hash, is_file) = (hash(&source.text), source.is_file);
-    let Prepared { in_file, config, overrides, metrics, found } = prepare(args, source, &cancel)?;
+    let Prepared { in_file, config, overrides, metrics, found, claim: _claim } =
+        prepare(args, source, &cancel)?;
     for warning in namespace.set_up()? {
         output::warning(&warning);
     }
@@ -153,6 +155,8 @@ pub(super) struct Prepared {
     pub(super) overrides: Overrides,
     pub(super) metrics: Option<metrics::Listener>,
     pub(super) found: Found,
+    /// For as long as the tunnel runs.
+    pub(super) claim: Option<KeyClaim>,
 }
 
 /// Loads the configuration, takes what it needs of the system, and looks names up.
@@ -161,11 +165,11 @@ pub(super) fn prepare(args: &RootlessArgs, source: Source, cancel: &Cancel) -> R
     let overrides = Overrides { metrics: args.metrics.clone(), is_rootless: true, ..Overrides::default() };
     let mut config = in_file.clone();
     overrides.apply(&mut config);
-    refuse_key_in_use(&config, &args.target)?;
+    let claim = claim_key(&config, &args.target)?;
     let metrics = metrics::open(config.interface.host.metrics.address.as_ref()).map_err(UpError::from)?;
     weft_host::wait_for_release(&runtime_dir(), Held::Udp(config.interface.settings.listen_port));
     let found = Found::at_start(&config, Retries::from_environment(), cancel).map_err(UpError::from)?;
-    Ok(Prepared { in_file, config, overrides, metrics, found })
+    Ok(Prepared { in_file, config, overrides, metrics, found, claim })
 }
 
 pub(super) fn allowed_ips(config: &Config) -> Vec<ipnet::IpNet> {
@@ -199,25 +203,38 @@ fn load(args: &RootlessArgs, source: Source) -> Result<Config, Error> {
     Ok(parsed.config)
 }
 
-/// Two interfaces with the same key would take the session with the peers from each other. Interfaces of
-/// other users do not tell their key.
-fn refuse_key_in_use(config: &Config, target: &str) -> Result<(), Error> {
-    let Some(key) = config.interface.settings.private_key.as_ref() else { return Ok(()) };
-    let public = key.public_key().to_string();
+/// Claims the key of an interface. Interfaces that `weft up` runs have not claimed theirs, and those of other
+/// users do not tell it.
+fn claim_key(config: &Config, target: &str) -> Result<Option<KeyClaim>, Error> {
+    let Some(key) = config.interface.settings.private_key.as_ref() else { return Ok(None) };
+    let public = key.public_key();
+    let refused = |holder: String, advice: String| {
+        let message = format!(
+            "{holder} has the key of {target}: both would take the session with the peers from each other; {advice}, or \
+             use another key"
+        );
+        Err(Error::new(Code::Failure, message))
+    };
+    let refused_by = |process: u32, name: &InterfaceName| {
+        refused(format!("interface {name} (process {process})"), format!("end it (`weft down {name}`)"))
+    };
     for name in control_socket::running().unwrap_or_default() {
         let Ok(report) = Client::connect(&name).and_then(|mut client| client.status()) else { continue };
-        if report.public_key.as_deref() == Some(public.as_str()) {
-            return Err(Error::new(
-                Code::Failure,
-                format!(
-                    "interface {name} (process {}) has the key of {target}: both would take the session with the peers \
-                     from each other; end it (`weft down {name}`), or use another key",
-                    report.pid
-                ),
-            ));
+        if report.public_key == Some(public.to_string()) {
+            return refused_by(report.pid, &name);
         }
     }
-    Ok(())
+    // Without a directory of this user, the command that starts the tunnel has said so.
+    let Ok(directory) = user_dir() else { return Ok(None) };
+    match KeyClaim::new(&directory, &public, &config.interface.name) {
+        Ok(claim) => Ok(Some(claim)),
+        Err(ClaimError::Taken(Some((process, name)))) => refused_by(process, &name),
+        Err(ClaimError::Taken(None)) => refused("another interface".to_owned(), "end it".to_owned()),
+        Err(error) => {
+            tracing::warn!("other commands with the key of {target} are not refused: {error}");
+            Ok(None)
+        }
+    }
 }
 
 /// The servers that a command looks names up at.

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
+use nix::sys::signal::Signal;
 use weft_lab::refusal::{Argument, Refusal};
 use weft_lab::{Process, mounts, until};
 
@@ -221,6 +222,40 @@ fn a_tunnel_of_its_own_stack_is_asked_and_taken_down_as_any_other() {
     assert_eq!(world.weft_in_session(&["down", "office"]).code, Some(0));
     assert!(process.wait().success());
     until("nothing of the user is left", || world.processes().is_empty());
+}
+
+#[test]
+fn of_commands_with_one_key_that_start_in_the_same_moment_one_runs() {
+    let Some(mut world) = World::on("own") else { return };
+    let file = world.file("");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let others = ["home", "cafe"].map(|name| world.write(&format!("{name}.conf"), &text));
+    // With the kernel's stack, those of one file share a tunnel.
+    for (stack, files) in [("own", [&file, &file, &others[0]]), ("kernel", [&file, &others[0], &others[1]])] {
+        world.stack = stack;
+        let start = |(file, port): (&PathBuf, u16)| {
+            let command = world.proxy_command(file, &["--socks5", &port.to_string()]);
+            Process::start(&world.client, world.in_session(command)).unwrap()
+        };
+        let mut started: Vec<Process> = files.into_iter().zip(1080..).map(start).collect();
+        until("one is left", || started.iter().filter(|process| process.is_running()).count() == 1);
+        let mut winner = started.remove(started.iter().position(Process::is_running).unwrap());
+        winner.wait_for_line("serving");
+        let pid = if stack == "own" { winner.pid() } else { world.tunnel() };
+        for mut loser in started {
+            assert_eq!(loser.wait().code(), Some(1), "{}", loser.log());
+            let told = format!("(process {pid}) has the key of");
+            assert!(loser.log().contains(&told), "{pid}: {}", loser.log());
+        }
+        // Of a process that was killed nothing keeps the key.
+        winner.signal(Signal::SIGKILL);
+        winner.wait();
+        until("nothing of the user is left", || world.processes().is_empty());
+        let next = start((files[2], 1080));
+        next.wait_for_line("serving");
+        next.stop();
+        until("nothing of the user is left", || world.processes().is_empty());
+    }
 }
 
 #[test]
