@@ -153,6 +153,7 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     if Record::exists(directory, interface)? {
         let clean_up = || weft_host::clean_up(directory, interface, keep);
         let has_failed = ended.as_ref().is_some_and(|failures| !failures.is_empty());
+        let unsaved = ended.as_ref().and_then(|_| unsaved(directory, interface));
         let result = if has_failed { weft_host::once_more(clean_up) } else { clean_up() };
         return match (result, ended) {
             // Another daemon has started meanwhile. It has cleaned up, and the rest is its own.
@@ -167,7 +168,7 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
                         failures.extend(more);
                         Ok(Down::Ended(failures))
                     }
-                    _ => Ok(result.map(|()| Down::CleanedUp)?),
+                    _ => Ok(result.map(|()| unsaved.map_or(Down::CleanedUp, |lost| Down::Ended(vec![lost])))?),
                 }
             }
         };
@@ -182,6 +183,20 @@ pub(crate) fn down(directory: &Path, interface: &InterfaceName, keep: Keep) -> R
     let had_dns = weft_host::repair_dns().iter().any(|name| name == interface.as_str());
     let had_rest = keep == Keep::Nothing && weft_host::clean_up_unrecorded(directory, interface)?;
     Ok(if had_record || had_socket || had_dns || had_rest { Down::CleanedUp } else { Down::NotUp })
+}
+
+/// Says that the state of an interface, which its file wants to have at the end, may be lost: its daemon was
+/// killed while it ended.
+fn unsaved(directory: &Path, interface: &InterfaceName) -> Option<String> {
+    let file = Record::read(directory, interface).ok()??.file?;
+    let text = weft_config::read_regular_text(&file).ok()?;
+    let config = weft_config::parse_to_edit(&text, &file, interface.clone()).ok()?.config;
+    config.interface.host.save_config.then(|| {
+        format!(
+            "{}: the daemon of {interface} was killed while it ended, and may not have saved its state",
+            file.display()
+        )
+    })
 }
 
 /// Returns the process that serves the control socket of an interface.

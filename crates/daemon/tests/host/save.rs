@@ -84,3 +84,14 @@ fn what_does_not_fit_a_file_that_was_broken_meanwhile_is_kept() {
     assert!(ended.stdout.starts_with("down 1\n2\nmended 0\n2\n"), "{}", ended.stdout);
     assert!(ended.stdout.contains("Garbage") && ended.stdout.contains("is kept in "), "{}", ended.stdout);
 }
+
+#[test]
+fn that_a_daemon_was_killed_before_it_saved_is_told() {
+    let kill = "PreDown = [ -e \"$HERE/killed\" ] || { touch \"$HERE/killed\"; kill -KILL $PPID; }";
+    let script = format!(
+        "{BEGIN}down; echo \"down $?\"; ip -o link show weft0 2> /dev/null | wc -l; cat \"$HERE/said\""
+    );
+    let Some(ended) = weft(&format!("SaveConfig = true\n{kill}"), &script) else { return };
+    assert!(ended.stdout.starts_with("down 1\n0\n"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("may not have saved its state"), "{}", ended.stdout);
+}
