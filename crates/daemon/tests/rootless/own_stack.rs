@@ -225,33 +225,31 @@ fn a_tunnel_of_its_own_stack_is_asked_and_taken_down_as_any_other() {
 }
 
 #[test]
-fn of_commands_with_one_key_that_start_in_the_same_moment_one_runs() {
+fn the_key_of_a_command_that_cannot_be_asked_yet_is_refused_until_that_has_ended() {
     let Some(mut world) = World::on("own") else { return };
     let file = world.file("");
     let text = std::fs::read_to_string(&file).unwrap();
-    let others = ["home", "cafe"].map(|name| world.write(&format!("{name}.conf"), &text));
-    // With the kernel's stack, those of one file share a tunnel.
-    for (stack, files) in [("own", [&file, &file, &others[0]]), ("kernel", [&file, &others[0], &others[1]])] {
+    // It looks for the name all the time, and cannot be asked meanwhile.
+    let waiting = world.write("home.conf", &text.replace("192.0.2.2:", "no-such.invalid:"));
+    for stack in ["own", "kernel"] {
         world.stack = stack;
-        let start = |(file, port): (&PathBuf, u16)| {
-            let command = world.proxy_command(file, &["--socks5", &port.to_string()]);
-            Process::start(&world.client, world.in_session(command)).unwrap()
+        let start = |file: &PathBuf| {
+            let mut command = world.in_session(world.proxy_command(file, &["--socks5", "1080"]));
+            command.env("WG_ENDPOINT_RESOLUTION_RETRIES", "infinity");
+            Process::start(&world.client, command).unwrap()
         };
-        let mut started: Vec<Process> = files.into_iter().zip(1080..).map(start).collect();
-        until("one is left", || started.iter().filter(|process| process.is_running()).count() == 1);
-        let mut winner = started.remove(started.iter().position(Process::is_running).unwrap());
-        winner.wait_for_line("serving");
-        let pid = if stack == "own" { winner.pid() } else { world.tunnel() };
-        for mut loser in started {
-            assert_eq!(loser.wait().code(), Some(1), "{}", loser.log());
-            let told = format!("(process {pid}) has the key of");
-            assert!(loser.log().contains(&told), "{pid}: {}", loser.log());
-        }
+        let mut first = start(&waiting);
+        first.wait_for_line("trying again in");
+        let mut second = start(&file);
+        assert_eq!(second.wait().code(), Some(1), "{}", second.log());
+        let pid = if stack == "own" { first.pid() } else { world.tunnel() };
+        let told = format!("interface home (process {pid}) has the key of");
+        assert!(second.log().contains(&told), "{pid}: {}", second.log());
         // Of a process that was killed nothing keeps the key.
-        winner.signal(Signal::SIGKILL);
-        winner.wait();
+        first.signal(Signal::SIGKILL);
+        first.wait();
         until("nothing of the user is left", || world.processes().is_empty());
-        let next = start((files[2], 1080));
+        let next = start(&file);
         next.wait_for_line("serving");
         next.stop();
         until("nothing of the user is left", || world.processes().is_empty());
