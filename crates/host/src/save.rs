@@ -153,8 +153,13 @@ pub fn save_running(
 ) -> Result<PathBuf, exit::Error> {
     let not_up =
         || HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) };
-    let record = Record::read(directory, interface)?.ok_or_else(not_up)?;
-    let file = record.file.ok_or_else(not_up)?;
+    let record = Record::read(directory, interface)?;
+    let mark = record.as_ref().map_or(0, |record| record.mark);
+    let Some(file) = record.and_then(|record| record.file) else {
+        // What answers in its place, or why nothing does, says more.
+        state()?;
+        return Err(not_up().into());
+    };
     let netlink = Netlink::open().map_err(HostError::from)?;
     // SaveConfig stands in the file, and allows it; a command asks as every edit does.
     file_edit::refuse_read_only(&file)?;
@@ -164,7 +169,7 @@ pub fn save_running(
     // If the file has a mark, it is this one, and it stays in the file.
     // What cannot be written is still in the daemon, and need not be kept.
     let superseded = unsaved::is_kept_for(directory, interface, &file);
-    save_device(&netlink, None, interface, (&file, None, Some(held)), (&device, &comments), record.mark)?;
+    save_device(&netlink, None, interface, (&file, None, Some(held)), (&device, &comments), mark)?;
     if superseded {
         unsaved::forget(directory, interface);
     }
