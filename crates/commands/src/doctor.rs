@@ -105,7 +105,12 @@ fn target_of(target: Option<&str>) -> Result<(DoctorTarget, Vec<Finding>), Error
             // An interface that is configured through its socket only has no file.
             let is_there = |name: &InterfaceName| {
                 let has_device = cfg!(target_os = "linux") && weft_host::has_device(name.as_str());
-                has_device || weft_uapi::client::get(name).is_ok()
+                let directory = weft_ipc::runtime_dir::runtime_dir();
+                has_device
+                    || weft_uapi::client::get(name).is_ok()
+                    // What a daemon that was killed has left.
+                    || weft_host::Record::exists(&directory, name).unwrap_or(true)
+                    || weft_host::is_left_unrecorded(&directory, name)
             };
             let Some(name) = target.parse::<InterfaceName>().ok().filter(is_there) else {
                 return Err(LoadError::Read { file, error }.into());
