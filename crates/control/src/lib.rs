@@ -1,6 +1,6 @@
 //! A running interface, as all threads except the packet threads see it: its configuration, and which packet
-//! thread serves which peer. It sends [`weft_dataplane::Command`]s to the event loops, and has no thread and
-//! no I/O of its own.
+//! thread serves which peer. It sends [`weft_dataplane::Command`]s to the event loops, starts no thread and
+//! does no I/O.
 
 use weft_dataplane::DataplaneError;
 

@@ -177,8 +177,7 @@ pub fn save_running(
 }
 
 /// Writes the state of an interface into its file, which had `text` when it was last read, and may be `held`
-/// by the caller. In `place`, the
-/// runtime directory, the state is kept if that fails.
+/// by the caller. In `place`, the runtime directory, the state is kept if that fails.
 pub(super) fn save_device(
     netlink: &Netlink,
     place: Option<&Path>,
