@@ -335,9 +335,15 @@ fn standard_input_and_output_are_a_connection_for_ssh(stack: &'static str) {
 fn a_connection_of_standard_input_and_output_that_is_cut_short_fails(stack: &'static str) {
     let Some(world) = World::on(stack) else { return };
     let listener = world.gateway.run(|| TcpListener::bind(SERVER)).unwrap();
-    let accept = || {
+    // A byte crosses it: a reset that comes before weft sees the connection is one that cannot be made.
+    let accept = |mut input: &ChildStdin| {
+        input.write_all(b"x").unwrap();
         let listener = listener.try_clone().unwrap();
-        within("the connection arrives", move || listener.accept()).unwrap().0
+        within("the connection arrives", move || {
+            let mut server = listener.accept().unwrap().0;
+            server.read_exact(&mut [0]).unwrap();
+            server
+        })
     };
     let reset = |server: TcpStream| {
         SockRef::from(&server).set_linger(Some(Duration::ZERO)).unwrap();
@@ -346,14 +352,14 @@ fn a_connection_of_standard_input_and_output_that_is_cut_short_fails(stack: &'st
     let failed = format!("error: the connection to {SERVER} has failed: ");
 
     let (child, input) = start_stdio(&world);
-    reset(accept());
+    reset(accept(&input));
     let ended = end_of(child);
     assert!(ended.code == Some(1) && ended.stderr.contains(&failed), "{ended:?}");
     drop(input);
 
     // It has sent everything, and takes nothing.
     let (mut child, input) = start_stdio(&world);
-    let server = accept();
+    let server = accept(&input);
     server.shutdown(Shutdown::Write).unwrap();
     let mut output = child.stdout.take().unwrap();
     within("standard output ends", move || output.read(&mut [0])).unwrap();
@@ -369,7 +375,7 @@ fn a_connection_of_standard_input_and_output_that_is_cut_short_fails(stack: &'st
         (Signal::SIGHUP, 0, ""),
     ] {
         let (child, input) = start_stdio(&world);
-        let mut server = accept();
+        let mut server = accept(&input);
         kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
         let ended = end_of(child);
         assert!(ended.code == Some(code) && ended.stderr.contains(told), "{signal}: {ended:?}");
