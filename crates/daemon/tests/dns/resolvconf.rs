@@ -11,11 +11,11 @@ use weft_host::dns::{Choice, Method, Seen};
 
 use crate::support::{BEFORE, Machine, Resolvconf, link, settings};
 
-/// One that is called as Debian's, or says that it is openresolv.
+/// One that is called as Debian's, or says that it is openresolv. It has no entries.
 fn recording(machine: &Machine, version: &str) {
     let log = machine.path("log");
     let script = format!(
-        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo '{version}'; exit; fi\n\
+        "#!/bin/sh\ncase $1 in --version) echo '{version}'; exit;; -l) exit;; esac\n\
          {{ echo \"resolvconf $*\"; cat; }} >> '{}'\n",
         log.display()
     );

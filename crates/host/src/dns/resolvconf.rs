@@ -57,7 +57,7 @@ fn is_linked(places: &Places) -> bool {
 pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<(), DnsError> {
     let program = find(places)?;
     let entry = entry(places, interface);
-    let is_known = is_stored(places, &entry, settings);
+    let is_known = has_entry(places, &entry, settings);
     let mut arguments = vec!["-a".to_owned(), entry];
     arguments.extend(["-m", "0"].map(str::to_owned));
     if settings.is_split() {
@@ -76,7 +76,7 @@ pub(super) fn add(places: &Places, interface: &str, settings: &Dns) -> Result<()
     }
     let mut added = run(&program, &arguments, &lines(settings));
     // What it knows already makes it write nothing, also if another program has written the file since.
-    if added.is_ok() && is_known {
+    if added.is_ok() && is_known == Some(true) {
         added = run(&program, &["-u".to_owned()], "");
     }
     if added.is_err()
@@ -131,15 +131,11 @@ pub(super) fn others(places: &Places, interface: &str) -> Option<String> {
 }
 
 /// Looks at the entry of the interface, and at the file that resolvconf writes. A local resolver that it
-/// feeds is at a loopback address there. It is asked itself only if its directory does not show the entry.
+/// feeds is at a loopback address there.
 pub(super) fn look(places: &Places, interface: &str, settings: &Dns) -> Seen {
     let entry = entry(places, interface);
-    let mut listed = None;
-    if !is_stored(places, &entry, settings) {
-        listed = all(places);
-        if listed.as_deref().is_some_and(|listed| !has_all(&of(listed, &entry), settings)) {
-            return Seen::Replaced(format!("no entry {entry} with them in resolvconf"));
-        }
+    if has_entry(places, &entry, settings) == Some(false) {
+        return Seen::Replaced(format!("no entry {entry} with them in resolvconf"));
     }
     if !settings.is_full() {
         return Seen::InForce;
@@ -165,7 +161,7 @@ pub(super) fn look(places: &Places, interface: &str, settings: &Dns) -> Seen {
         }
         // Debian's sorts the entries, and makes none exclusive.
         if let Some(first) = first.filter(|_| !is_fed && !places.resolvconf.join(EXCLUSIVE).exists()) {
-            let listed = listed.or_else(|| all(places)).unwrap_or_default();
+            let listed = all(places).unwrap_or_default();
             let is_of = |name: &&str| *name != entry && servers(&of(&listed, name)).any(|one| one == first);
             if let Some(other) = listed.lines().filter_map(|line| line.strip_prefix(HEADER)).find(is_of) {
                 return overruled(format!("resolvconf puts {first} of {other} first"));
@@ -190,12 +186,15 @@ fn exclusive(places: &Places) -> Option<String> {
     first.split_once(' ').map(|(_, entry)| entry.to_owned())
 }
 
-/// Reports whether resolvconf has an entry with these settings, as far as its directory shows that: each kind
-/// and version has the entries in another directory below it.
-fn is_stored(places: &Places, entry: &str, settings: &Dns) -> bool {
-    let Ok(directories) = fs::read_dir(&places.resolvconf) else { return false };
+/// Reports whether resolvconf has an entry with these settings: each kind and version has the entries in another
+/// directory below its own. It is asked itself only if that does not show the entry; `None`: it cannot be asked.
+fn has_entry(places: &Places, entry: &str, settings: &Dns) -> Option<bool> {
     let has = |path: &Path| system_file::read_text(path).is_ok_and(|text| has_all(&text, settings));
-    directories.flatten().any(|directory| has(&directory.path().join(entry)))
+    let mut directories = fs::read_dir(&places.resolvconf).into_iter().flatten().flatten();
+    if directories.any(|directory| has(&directory.path().join(entry))) {
+        return Some(true);
+    }
+    all(places).map(|listed| has_all(&of(&listed, entry), settings))
 }
 
 /// Reports whether an entry has all servers, or the domains if there are no servers.
