@@ -20,6 +20,7 @@ use weft_report::finding::Level;
 use weft_tunnel::{PeerLimits, Rate};
 
 use crate::args::CheckArgs;
+use crate::misrouted::before_start;
 use crate::{doctor, output, own_file};
 
 /// Checks the file. Prints warnings to standard error, and the meaning of the file to standard output.
@@ -44,10 +45,10 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
         output::note(&"the name of the file is not that of an interface: `weft up` needs --name NAME for it");
     }
     let dns = loaded.as_ref().ok().and_then(|parsed| weft_host::misrouted::dns_predicted(&parsed.config));
-    let is_refused =
-        loaded.as_ref().is_ok_and(|parsed| dns.as_ref().is_some_and(|dns| refuses(&parsed.config, dns)));
-    let (refused, dns) = if is_refused { (dns, None) } else { (None, dns) };
-    let elsewhere = loaded.as_ref().map(|parsed| misrouted(&file, &parsed.config, dns)).unwrap_or_default();
+    let is_wrong = matches!(dns, Some(Misrouted::NoDns { is_wrong: true, .. }));
+    let misrouted = loaded.as_ref().map(|parsed| misrouted(&file, &parsed.config, dns)).unwrap_or_default();
+    let (astray, elsewhere): (Vec<_>, Vec<_>) =
+        misrouted.into_iter().partition(|(level, _)| *level == Level::Problem);
     for (level, finding) in &elsewhere {
         if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
     }
@@ -57,12 +58,10 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
         output::warning(finding);
     }
     // As the start ends.
-    let code = match refused {
-        Some(Misrouted::NoDns { is_wrong: true, .. }) => Code::Configuration,
-        _ => code,
-    };
-    let refused = refused.map(|found| here(&file, &found));
-    let problems: Vec<Finding> = refused.into_iter().chain(obstacles).collect();
+    let is_refused = is_wrong && astray.iter().any(|(_, finding)| finding.key.as_deref() == Some("DNS"));
+    let code = if is_refused { Code::Configuration } else { code };
+    let astray = astray.into_iter().map(|(_, finding)| finding);
+    let problems: Vec<Finding> = astray.chain(obstacles).collect();
     let told: Vec<String> = problems.iter().map(Finding::to_string).collect();
     if args.json {
         let mut report = Report::new(&args.target, &loaded);
@@ -76,12 +75,6 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
         output::print(summary(&parsed.config, output::columns()).as_bytes())?;
     }
     if told.is_empty() { Ok(()) } else { Err(Error::new(code, told.join("\n"))) }
-}
-
-/// Reports whether a start fails because name servers cannot be set. A command of PreUp may change that.
-fn refuses(config: &Config, dns: &Misrouted) -> bool {
-    let has_pre_up = config.interface.host.hooks_of(HookPhase::PreUp).next().is_some();
-    matches!(dns, Misrouted::NoDns { .. }) && !has_pre_up
 }
 
 /// Returns the finding about a key of the file.
@@ -129,8 +122,7 @@ fn misrouted(file: &Path, config: &Config, dns: Option<Misrouted>) -> Vec<(Level
     let endpoints: Vec<SocketAddr> = config.endpoint_addresses().into_iter().flatten().collect();
     let found = weft_host::misrouted::predicted(config, &endpoints).into_iter();
     let found = found.chain(dns).chain(weft_host::misrouted::not_forwarded_of_file(config));
-    let finding =
-        |misrouted: Misrouted| (crate::misrouted::finding(&misrouted).level, here(file, &misrouted));
+    let finding = |misrouted: Misrouted| (before_start(&misrouted, config).level, here(file, &misrouted));
     found.map(finding).chain(no_address(file, config)).collect()
 }
 

@@ -71,8 +71,8 @@ pub(crate) trait Routes {
     /// Returns where packets to an address go. `is_own`: the tunnel's own packets, which have its mark.
     fn hop(&self, destination: IpAddr, is_own: bool) -> Hop;
 
-    /// Returns where another tunnel sends the packets that it makes of these, if it has taken these over: a
-    /// rule leads all packets into it but those with its mark.
+    /// Returns where another tunnel sends the packets that it makes of these, if it takes these over: a rule
+    /// leads all packets into it but those with its mark.
     fn hop_of_outer(&self, destination: IpAddr, is_own: bool) -> Option<Hop>;
 
     /// Returns the networks of the devices that are up, by their addresses.
@@ -207,6 +207,8 @@ pub enum Misrouted {
 pub enum LoopCause {
     /// By routes or rules.
     Routes,
+    /// Another tunnel takes them over, and its packets go into this one.
+    Circle { other: String },
     /// They have another mark than that of the rules: wg(8) changes the former alone.
     Mark { now: u32, of_rules: u32, interface: InterfaceName },
     /// A packet came from there, and the configuration has another endpoint.
@@ -574,12 +576,10 @@ impl<R: Routes> Meant<'_, R> {
         };
         let endpoints = self.endpoints.iter().filter(may_be_inside).take(ENDPOINTS).filter(is_inside);
         let interface = &self.config.interface.name;
-        let cause = |endpoint| {
-            if self.is_of_configuration(endpoint) {
-                LoopCause::Routes
-            } else {
-                LoopCause::Roamed { interface: interface.clone() }
-            }
+        let cause = |endpoint: &SocketAddr| match self.routes.hop(endpoint.ip(), true) {
+            _ if !self.is_of_configuration(endpoint) => LoopCause::Roamed { interface: interface.clone() },
+            Hop::Through(other) if other != self.own => LoopCause::Circle { other },
+            _ => LoopCause::Routes,
         };
         endpoints.map(move |endpoint| Misrouted::Loop { endpoint: *endpoint, cause: cause(endpoint) })
     }

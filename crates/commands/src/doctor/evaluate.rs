@@ -13,6 +13,7 @@ use weft_report::rules;
 
 use super::machine::{LinkKind, MachineState, Module, Nft, Resolver, TunDevice, UdpFacts, Way, Why};
 use super::target::DoctorTarget;
+use crate::misrouted::{before_start, finding};
 use crate::running;
 
 /// Returns the findings about a machine for this target: at most one for each check, in the order in which a
@@ -43,7 +44,10 @@ pub fn evaluate(facts: &MachineState, target: &DoctorTarget) -> Vec<Finding> {
     let mut findings: Vec<Finding> = checks.iter().filter_map(|check| check(facts, target)).collect();
     findings.extend(facts.obstacles.iter().map(obstacle));
     findings.extend(facts.ways.iter().map(|way| route(way, target)));
-    findings.extend(facts.misrouted.iter().map(crate::misrouted::finding));
+    findings.extend(facts.misrouted.iter().map(|misrouted| match &target.config {
+        Some(config) if !facts.is_running => before_start(misrouted, config),
+        _ => finding(misrouted),
+    }));
     findings
 }
 

@@ -70,13 +70,20 @@ impl Machine {
     fn tells(&self, file: &Path) -> [(&'static str, String); 4] {
         let path = file.to_str().unwrap();
         let check = self.said(&["check", path]);
-        assert_eq!(check.code, Some(0), "{check:?}");
         let before = self.said(&["doctor", path]).stdout;
         let daemon = self.up(file);
         // It answers once it has looked for the first time.
         let status = until_some(|| Some(self.said(&["status", NAME])).filter(|ended| ended.code == Some(0)));
         let doctor = self.said(&["doctor", path]).stdout;
         daemon.stop();
+        // A tunnel that cannot work is a problem to each of them.
+        let goes_round = |line: &str| line.contains("goes round in circles");
+        let is_error = check.stderr.lines().any(|line| line.starts_with("error: ") && goes_round(line));
+        assert_eq!(check.code, Some(is_error.into()), "{check:?}");
+        for told in [&before, &status.stdout, &doctor] {
+            let is_problem = |line: &str| line.starts_with("problem") && goes_round(line);
+            assert_eq!(told.lines().any(is_problem), is_error, "{check:?} {told}");
+        }
         [("check", check.stderr), ("doctor before", before), ("status", status.stdout), ("doctor", doctor)]
     }
 }
@@ -337,13 +344,27 @@ fn a_tunnel_within_another_is_no_leak_and_a_circle_of_two_is_told() {
     let peer_lines = format!("Endpoint = 198.51.100.1:51820\nAllowedIPs = {ALL}");
     let text = End::new(3).interface("") + &peer(End::new(2).public(), &peer_lines);
     let text = text.replace("10.77.0.3/24, fd77::3/64", "10.78.0.3/24, fd78::3/64");
-    let inner = machine.up(&machine.network.file("weft1.conf", &text));
+    let inner_file = machine.network.file("weft1.conf", &text);
+    let check = |file: &Path| machine.said(&["check", file.to_str().unwrap()]);
+    let circle = "198.51.100.1:51820 is reached through weft0, whose packets go through this tunnel";
+    let before = check(&inner_file);
+    assert!(before.code == Some(1) && before.stderr.contains(&format!("Endpoint: {circle}")), "{before:?}");
+    let way = "ip route add 203.0.113.1 via 192.0.2.2";
+    let mended = text.replace("[Interface]\n", &format!("[Interface]\nPostUp = {way}\n"));
+    let mended = check(&machine.network.file("weft2.conf", &mended));
+    assert!(mended.code == Some(0) && mended.stderr.contains("warning: "), "{mended:?}");
+    assert!(mended.stderr.contains(circle), "{mended:?}");
+    machine.run(way);
+    let nested = check(&inner_file);
+    assert!(nested.code == Some(0) && !nested.stderr.contains("goes round"), "{nested:?}");
+    machine.run("ip route del 203.0.113.1 via 192.0.2.2");
+    let inner = machine.up(&inner_file);
     let told = |command: &str| machine.said(&[command, NAME]).stdout;
     let goes_round = |name| machine.said(&["status", name]).stdout.contains("goes round in circles");
     // The rules of the inner tunnel come first, also for the packets of the outer one.
-    outer.wait_for_line("203.0.113.1:51820 is reached through the tunnel itself");
-    machine.run("ip route add 203.0.113.1 via 192.0.2.2");
-    outer.wait_for_line("no longer: 203.0.113.1:51820 is reached through the tunnel itself");
+    outer.wait_for_line("203.0.113.1:51820 is reached through weft1, whose packets go through this tunnel");
+    machine.run(way);
+    outer.wait_for_line("no longer: 203.0.113.1:51820 is reached through weft1");
     // What goes to the peer of the inner tunnel leaves the outer one by that route.
     until("the inner tunnel works", || !goes_round("weft1"));
     for command in ["status", "doctor"] {

@@ -129,6 +129,10 @@ impl Misrouted {
             Self::Loop { cause: LoopCause::Roamed { interface }, .. } => format!(
                 "the peer was last heard from there: `weft reload {interface}` sets the endpoint of the file again"
             ),
+            Self::Loop { endpoint, cause: LoopCause::Circle { .. } } => format!(
+                "take one of the two down, or add a route past both (ip route add {} via GATEWAY)",
+                IpNet::from(endpoint.ip())
+            ),
             Self::Loop { endpoint, .. } => format!(
                 "list AllowedIPs without {}, or add a route to it past the tunnel (ip route add {} via GATEWAY)",
                 endpoint.ip(),
@@ -243,6 +247,11 @@ impl fmt::Display for Misrouted {
                     false => write!(f, "{other}, not through the tunnel"),
                 }
             }
+            Self::Loop { endpoint, cause: LoopCause::Circle { other } } => write!(
+                f,
+                "{endpoint} is reached through {other}, whose packets go through this tunnel: what is sent goes round \
+                 in circles in the two"
+            ),
             Self::Loop { endpoint, .. } => {
                 write!(
                     f,

@@ -182,6 +182,30 @@ fn blocking(route: Option<MainRoute>) -> Option<Blocking> {
     Some(Blocking { word: blocks?, prefix, metric })
 }
 
+/// Returns to which address and with which mark another tunnel sends packets that have `mark`, if it takes
+/// them over: a rule leads all packets into it but those with its mark, which is not `own`.
+fn outer_of(
+    netlink: &Netlink,
+    rules: &[FoundRule],
+    destination: IpAddr,
+    mark: u32,
+    own: u32,
+) -> Option<(IpAddr, u32)> {
+    let RouteAnswer { device, table, .. } = netlink.route_to(SocketAddr::new(destination, 0), mark).ok()?;
+    let family = Family::of(destination.into());
+    let is_its = |rule: &&FoundRule| rule.family == family && rule.is_inverted && rule.table == table;
+    let mark = rules.iter().find(is_its)?.mark.filter(|mark| *mark != own)?;
+    // Such a rule may also lead to the uplink.
+    let device = device.filter(|device| netlink.is_tunnel(device))?;
+    let record = |name: InterfaceName| Record::read(&runtime_dir(), &name).ok().flatten();
+    let peer = match device.parse().ok().and_then(record) {
+        Some(record) => record.outer.get(&family)?.ip(),
+        // The peer of another program's tunnel is taken to be where all other addresses are.
+        None => destination,
+    };
+    Some((peer, mark))
+}
+
 /// The routing table while the tunnel is up.
 struct InForce<'a> {
     netlink: &'a Netlink,
@@ -203,20 +227,7 @@ impl InForce<'_> {
     /// Returns where the packets go which the tunnel that takes these over makes of them. `nested` is the
     /// number of tunnels that they are followed through.
     fn hop_after(&self, destination: IpAddr, mark: u32, nested: u8) -> Option<Hop> {
-        let to = SocketAddr::new(destination, 0);
-        let RouteAnswer { device, table, .. } = self.netlink.route_to(to, mark).ok()?;
-        let family = Family::of(destination.into());
-        let is_its = |rule: &&FoundRule| rule.family == family && rule.is_inverted && rule.table == table;
-        let mark = self.rules().iter().find(is_its)?.mark.filter(|mark| *mark != self.mark)?;
-        // Such a rule may also lead to the uplink.
-        let device = device.filter(|device| self.netlink.is_tunnel(device))?;
-        let record = |name: InterfaceName| Record::read(&runtime_dir(), &name).ok().flatten();
-        let record = device.parse().ok().and_then(record);
-        let peer = match record {
-            Some(record) => record.outer.get(&family)?.ip(),
-            // The peer of another program's tunnel is taken to be where all other addresses are.
-            None => destination,
-        };
+        let (peer, mark) = outer_of(self.netlink, self.rules(), destination, mark, self.mark)?;
         let after = (nested > 1).then(|| self.hop_after(peer, mark, nested - 1)).flatten();
         after.or_else(|| Some(self.hop_with(peer, mark)))
     }
@@ -311,33 +322,14 @@ impl Predicted<'_> {
         };
         place(table) < place(MAIN_TABLE)
     }
-}
 
-impl Routes for Predicted<'_> {
-    /// The rules of the tunnel will come before those of others.
-    fn hop_of_outer(&self, _: IpAddr, _: bool) -> Option<Hop> {
-        None
-    }
-
-    fn networks(&self) -> Vec<(IpNet, String)> {
-        networks()
-    }
-
-    fn blocked_by(&self, destination: IpAddr) -> Option<Blocking> {
-        blocking(self.best_of_main(destination))
-    }
-
-    fn by_gateway(&self, family: Family) -> Vec<(IpNet, String, bool)> {
-        by_gateway(self.netlink, family)
-    }
-
-    fn hop(&self, destination: IpAddr, is_own: bool) -> Hop {
+    /// Returns where packets with a mark go. `is_by_mark`: the rules of the tunnel are for them.
+    fn hop_with(&self, destination: IpAddr, mark: u32, is_by_mark: bool) -> Hop {
         let own = || Hop::Through(self.own().to_string());
         let steps = &self.plan.steps;
         if steps.iter().any(|step| matches!(step, Step::Address(own) if own.addr() == destination)) {
             return Hop::Here;
         }
-        let mark = if is_own { self.plan.mark } else { 0 };
         let now = self.netlink.route_to(SocketAddr::new(destination, 0), mark).ok();
         let now = now.filter(|now| now.device.as_deref() != Some(self.own().as_str()));
         if now.as_ref().is_some_and(|now| now.is_local) {
@@ -349,7 +341,6 @@ impl Routes for Predicted<'_> {
         }
         let family = Family::of(IpNet::from(destination));
         // The rules of a full tunnel come before all others, and send on what has no specific route.
-        let is_by_mark = !is_own && self.plan.routes_by_mark(family);
         let by_another_rule = now.filter(|now| now.table != MAIN_TABLE);
         if !is_by_mark
             && let Some(RouteAnswer { table, device: Some(device), .. }) = &by_another_rule
@@ -368,5 +359,37 @@ impl Routes for Predicted<'_> {
                 other.or_else(|| best?.device).map_or(Hop::Nowhere, Hop::Through)
             }
         }
+    }
+}
+
+impl Routes for Predicted<'_> {
+    fn hop_of_outer(&self, destination: IpAddr, is_own: bool) -> Option<Hop> {
+        // The rules of the tunnel will come before those of others.
+        if self.hop(destination, is_own) == Hop::Through(self.own().to_string()) {
+            return None;
+        }
+        let mark = if is_own { self.plan.mark } else { 0 };
+        let (peer, mark) = outer_of(self.netlink, &self.rules, destination, mark, self.plan.mark)?;
+        Some(self.hop_with(peer, mark, self.plan.routes_by_mark(Family::of(peer.into()))))
+    }
+
+    fn networks(&self) -> Vec<(IpNet, String)> {
+        networks()
+    }
+
+    fn blocked_by(&self, destination: IpAddr) -> Option<Blocking> {
+        blocking(self.best_of_main(destination))
+    }
+
+    fn by_gateway(&self, family: Family) -> Vec<(IpNet, String, bool)> {
+        by_gateway(self.netlink, family)
+    }
+
+    fn hop(&self, destination: IpAddr, is_own: bool) -> Hop {
+        let (mark, is_by_mark) = match is_own {
+            true => (self.plan.mark, false),
+            false => (0, self.plan.routes_by_mark(Family::of(destination.into()))),
+        };
+        self.hop_with(destination, mark, is_by_mark)
     }
 }

@@ -182,7 +182,7 @@ fn traffic_that_goes_past_a_tunnel_is_told() {
         ("", ALL, [&tunnel, &tunnel], &[("208.67.222.222", vpn.clone())], "traffic of IPv4, such as that to 208.67.222.222"),
         ("", ALL, [&vpn, &tunnel], &[("outer", tunnel.clone())], "traffic of IPv4, such as that to 1.1.1.1, goes through tun9, which is within this"),
         ("", ALL, [&vpn, &tunnel], &[("outer", wan.clone())], "traffic of IPv4, such as that to 1.1.1.1, goes through tun9, not"),
-        ("FwMark = 7", "203.0.113.0/24", [&tunnel, &wan], &[("own 203.0.113.9", vpn.clone()), ("outer", tunnel.clone())], "203.0.113.9:1 is reached through the tunnel itself"),
+        ("FwMark = 7", "203.0.113.0/24", [&tunnel, &wan], &[("own 203.0.113.9", vpn.clone()), ("outer", tunnel.clone())], "203.0.113.9:1 is reached through tun9, whose packets go through this tunnel"),
         ("", "10.8.0.0/16", [&vpn, &vpn], &[("outer", tunnel.clone()), ("own 203.0.113.9", wan.clone())], ""),
         ("", ALL, [&tunnel, &vpn], &[], "traffic of IPv6, such as that to 2001:4860::1, goes through tun9"),
         ("", "10.8.0.0/16, 10.9.0.0/16", [&vpn, &vpn], &[], "traffic to 10.8.0.0/16 and 1 more of AllowedIPs go through tun9"),

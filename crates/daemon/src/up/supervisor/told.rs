@@ -19,7 +19,8 @@ impl Told {
             let advice = new.advice.as_deref().unwrap_or_default();
             match new.level {
                 Level::Ok | Level::Note => tracing::info!("{}; {advice}", new.says),
-                Level::Warning | Level::Problem => tracing::warn!("{}; {advice}", new.says),
+                Level::Warning => tracing::warn!("{}; {advice}", new.says),
+                Level::Problem => tracing::error!("{}; {advice}", new.says),
             }
         }
         for gone in self.0.iter().filter(|gone| !found.contains(gone)) {
