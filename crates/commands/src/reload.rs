@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use weft_config::exit::{Code, Error};
-use weft_config::{self as config, LoadError};
+use weft_config::{self as config, InterfaceName, LoadError};
 use weft_report::control_socket::{Client, Reload, ReloadReport};
 
 use crate::args::ReloadArgs;
@@ -63,10 +63,19 @@ pub(crate) fn send(
     text: &str,
     dry_run: bool,
 ) -> Result<ReloadReport, Error> {
-    let text = config::with_keys_in_place(text, file);
-    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    let within_command = weft_host::is_within_command(client.name());
-    Ok(client.reload(&Reload { text, file, dry_run, within_command })?)
+    let reload = Reload { dry_run, ..request(client.name(), file, text) };
+    Ok(client.reload(&reload)?)
+}
+
+/// Returns what asks a daemon to apply the text of a file.
+pub(crate) fn request(interface: &InterfaceName, file: &Path, text: &str) -> Reload {
+    Reload {
+        text: config::with_keys_in_place(text, file),
+        file: std::path::absolute(file).unwrap_or_else(|_| file.to_owned()),
+        dry_run: false,
+        within_command: weft_host::is_within_command(interface),
+        is_saved: false,
+    }
 }
 
 fn told(report: &ReloadReport) -> String {

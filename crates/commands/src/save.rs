@@ -6,7 +6,7 @@ use weft_config::PeerComments;
 use weft_config::exit::{Code, Error};
 use weft_host as host;
 use weft_ipc::runtime_dir::runtime_dir;
-use weft_report::control_socket::Client;
+use weft_report::control_socket::{Client, Reload};
 use weft_report::{LimitReport, PeerReport};
 use weft_tunnel::{PeerLimits, Rate};
 use weft_uapi::client;
@@ -31,8 +31,9 @@ pub fn run(args: &SaveArgs) -> Result<(), Error> {
             return Err(Error::new(Code::Failure, reason));
         }
         let status = client.as_mut().and_then(|client| client.status().ok());
-        let peers = status.map(|status| status.peers).unwrap_or_default();
-        Ok((reported.state, peers.iter().filter_map(comments).collect()))
+        let status = status.unwrap_or_default();
+        let known = status.file_hash.and_then(|hash| u64::from_str_radix(&hash, 16).ok());
+        Ok((reported.state, status.peers.iter().filter_map(comments).collect(), known))
     };
     let file = host::save_running(&runtime_dir(), &interface, state)?;
     tracing::info!(%interface, file = %file.display(), "the state of the interface is saved");
@@ -56,8 +57,9 @@ fn comments(peer: &PeerReport) -> Option<PeerComments> {
 /// later is no difference. An edit of the file that was not loaded yet stays for `weft reload`.
 fn settle(client: &mut Client, file: &Path) -> Result<(), Error> {
     let text = weft_config::read_regular_text(file)?;
-    if reload::send(client, file, &text, true)?.steps.is_empty() {
-        reload::send(client, file, &text, false)?;
+    let saved = Reload { dry_run: true, is_saved: true, ..reload::request(client.name(), file, &text) };
+    if client.reload(&saved)?.steps.is_empty() {
+        client.reload(&Reload { dry_run: false, ..saved })?;
     }
     Ok(())
 }

@@ -36,6 +36,8 @@ pub struct Running {
     pub interface: String,
     /// The absolute path of the file that the interface was brought up from.
     pub source: Option<PathBuf>,
+    /// The hash of the text of the file that was loaded last.
+    pub source_hash: Option<u64>,
     /// Where the kernel counts the device's packets (proc_pid_net(5)).
     pub proc_net: PathBuf,
     /// What the device is: `tun`, or in its place `veth`, or `own` for a TCP/IP stack of this process.
@@ -132,6 +134,7 @@ impl Running {
         Self {
             interface: interface.to_owned(),
             source: None,
+            source_hash: None,
             // /proc/self shows the namespace of the process's first thread instead.
             proc_net: PathBuf::from("/proc/thread-self/net"),
             backing: "tun",
@@ -203,6 +206,7 @@ impl Running {
             weft_version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             file: self.source.as_ref().map(|file| file.to_string_lossy().into_owned()),
+            file_hash: self.source_hash.map(|hash| format!("{hash:016x}")),
             cipher: weft_aead::chosen().name().to_owned(),
             members: self.members.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             public_key: settings.private_key.as_ref().map(|key| key.public_key().to_string()),

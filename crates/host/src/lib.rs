@@ -110,7 +110,7 @@ pub use record::{Owner, Record, record_path, refuse_elsewhere};
 pub use restore::{DnsPast, Undone};
 pub use save::{SaveError, save, save_running};
 pub use step::{Firewall, FullTunnel, Step};
-pub use unsaved::{Unsaved, settle as settle_unsaved};
+pub use unsaved::{Unsaved, settle as settle_unsaved, text_hash};
 
 use adopt::Continued;
 use kernel::Kernel;
@@ -545,6 +545,7 @@ impl Host {
             place,
             &self.plan.interface,
             (file, text, None),
+            text.map(unsaved::text_hash),
             (device, &comments),
             chosen_mark,
         )

@@ -79,12 +79,12 @@ impl From<SaveError> for exit::Error {
 }
 
 /// Updates the file to what `saved` says, whole or not at all: writes a new file beside it, which then
-/// replaces it, with its owner, group and mode. If it no longer has the text that was `known`, what it has is
-/// kept beside it. `held`: the file, if the caller keeps other edits from it already. Returns whether the
-/// file was changed.
+/// replaces it, with its owner, group and mode. If it no longer has the text with the hash `known`, what it
+/// has is kept beside it. `held`: the file, if the caller keeps other edits from it already. Returns whether
+/// the file was changed.
 pub fn save(
     file: &Path,
-    known: Option<&str>,
+    known: Option<u64>,
     held: Option<FileEdit>,
     interface: &InterfaceName,
     saved: &Saved<'_>,
@@ -106,7 +106,12 @@ pub fn save(
     };
     let text = current.text();
     let Some(edited) = edit(text, file, interface, saved)? else { return Ok(false) };
-    if known.is_some_and(|known| known != text) {
+    // What was loaded may have had the keys in place of key files.
+    let is_known = |known| {
+        known == unsaved::text_hash(text)
+            || known == unsaved::text_hash(&config::with_keys_in_place(text, file))
+    };
+    if !known.is_none_or(is_known) {
         let mut copy = current.path().as_os_str().to_owned();
         copy.push(".before-save");
         platform::put_private(Path::new(&copy), text.as_bytes())
@@ -141,7 +146,8 @@ pub(super) fn edit(
     Ok(Some(edited))
 }
 
-/// Writes the state of an interface that another process runs into its configuration file.
+/// Writes the state of an interface that another process runs into its configuration file. `state` also
+/// returns the hash of the text of the file as it was loaded last, if it is known.
 ///
 /// # Errors
 /// There is no record of the interface with a configuration file, its state is not known, or the file cannot
@@ -149,7 +155,7 @@ pub(super) fn edit(
 pub fn save_running(
     directory: &Path,
     interface: &InterfaceName,
-    state: impl FnOnce() -> Result<(DeviceState, Vec<PeerComments>), exit::Error>,
+    state: impl FnOnce() -> Result<(DeviceState, Vec<PeerComments>, Option<u64>), exit::Error>,
 ) -> Result<PathBuf, exit::Error> {
     let not_up =
         || HostError::NotUp { interface: interface.to_string(), file: record_path(directory, interface) };
@@ -165,24 +171,25 @@ pub fn save_running(
     file_edit::refuse_read_only(&file)?;
     // A state from before another edit would take that back.
     let held = FileEdit::begin(&file)?;
-    let (device, comments) = state()?;
+    let (device, comments, known) = state()?;
     // If the file has a mark, it is this one, and it stays in the file.
     // What cannot be written is still in the daemon, and need not be kept.
     let superseded = unsaved::is_kept_for(directory, interface, &file);
-    save_device(&netlink, None, interface, (&file, None, Some(held)), (&device, &comments), mark)?;
+    save_device(&netlink, None, interface, (&file, None, Some(held)), known, (&device, &comments), mark)?;
     if superseded {
         unsaved::forget(directory, interface);
     }
     Ok(file)
 }
 
-/// Writes the state of an interface into its file, which had `text` when it was last read, and may be `held`
-/// by the caller. In `place`, the runtime directory, the state is kept if that fails.
+/// Writes the state of an interface into its file, which had `text`, with the hash `known`, when it was last
+/// read, and may be `held` by the caller. In `place`, the runtime directory, the state is kept if that fails.
 pub(super) fn save_device(
     netlink: &Netlink,
     place: Option<&Path>,
     interface: &InterfaceName,
     (file, text, held): (&Path, Option<&str>, Option<FileEdit>),
+    known: Option<u64>,
     (device, comments): (&DeviceState, &[PeerComments]),
     chosen_mark: u32,
 ) -> Result<bool, SaveError> {
@@ -201,7 +208,7 @@ pub(super) fn save_device(
     };
     let superseded = place.is_some_and(|place| unsaved::is_kept_for(place, interface, file));
     // The interface began with what is kept, and the file is as it was before.
-    let known = text.filter(|_| !superseded);
+    let known = known.filter(|_| !superseded);
     let mut result = save(file, known, held, interface, &saved);
     if let Err(error) = &mut result
         && let Some(place) = place
@@ -277,10 +284,10 @@ mod tests {
         let by_hand = format!("{text}ListenPort = 51820\nMTU = 1400\nFwMark = 7\n");
         std::fs::write(&file, &by_hand).unwrap();
         let copy = directory.path().join("real.conf.before-save");
-        assert!(save(&link, Some(&by_hand), None, &wg0, &saved(&device)).unwrap());
+        assert!(save(&link, Some(unsaved::text_hash(&by_hand)), None, &wg0, &saved(&device)).unwrap());
         assert!(!copy.exists(), "it was loaded");
         std::fs::write(&file, &by_hand).unwrap();
-        assert!(save(&link, Some(&loaded), None, &wg0, &saved(&device)).unwrap());
+        assert!(save(&link, Some(unsaved::text_hash(&loaded)), None, &wg0, &saved(&device)).unwrap());
         assert_eq!(std::fs::read_to_string(&copy).unwrap(), by_hand);
         assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
 

@@ -48,7 +48,7 @@ pub(super) fn keep(
     text: &str,
 ) -> io::Result<PathBuf> {
     runtime_dir::make(&runtime_dir::instance(directory, interface))?;
-    let note = Note { file: file.to_owned(), before: hash(before) };
+    let note = Note { file: file.to_owned(), before: text_hash(before) };
     let (kept, noted) = paths(directory, interface);
     let written = platform::write_private(&kept, text.as_bytes())
         .and_then(|_| platform::write_private(&noted, &serde_json::to_vec(&note)?));
@@ -75,7 +75,7 @@ pub fn settle(
     let here = weft_config::read_regular_text(&file).ok();
     let now = now.or(here.as_ref().map(|text| text.as_str()));
     let kept = paths(directory, interface).0;
-    if now.is_some_and(|now| now != *text && hash(now) != before) {
+    if now.is_some_and(|now| now != *text && text_hash(now) != before) {
         return Unsaved::Edited { file, kept };
     }
     if now != Some(text.as_str()) {
@@ -96,7 +96,7 @@ pub fn settle(
 pub(super) fn is_kept_for(directory: &Path, interface: &InterfaceName, file: &Path) -> bool {
     let Some((note, _)) = read(directory, interface) else { return false };
     let now = weft_config::read_regular_text(file);
-    note.file == file && now.is_ok_and(|now| hash(&now) == note.before)
+    note.file == file && now.is_ok_and(|now| text_hash(&now) == note.before)
 }
 
 /// Returns where a text for this file is kept.
@@ -137,7 +137,8 @@ fn read(directory: &Path, interface: &InterfaceName) -> Option<(Note, Zeroizing<
     Some((note, Zeroizing::new(text)))
 }
 
-fn hash(text: &str) -> u64 {
+/// Returns a number that differs between texts of a file. Another version of weft may have another one.
+pub fn text_hash(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()

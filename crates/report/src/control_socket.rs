@@ -62,6 +62,8 @@ pub struct Reload {
     pub dry_run: bool,
     /// Whether a command of the interface's configuration wants this.
     pub within_command: bool,
+    /// Whether a command has just written the text into the file: it counts as loaded, also in a dry run.
+    pub is_saved: bool,
 }
 
 /// Which packets to capture.

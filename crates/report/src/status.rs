@@ -20,6 +20,9 @@ pub struct StatusReport {
     pub pid: u32,
     /// The absolute path of the file that the interface was brought up from; none if it has no file.
     pub file: Option<String>,
+    /// A number in hexadecimal that changes with the text of the file that was loaded last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_hash: Option<String>,
     /// What computes ChaCha20-Poly1305: `avx512ifma`, `aws-lc` or `portable`.
     pub cipher: String,
     /// The process ids of the commands that use an interface without root (`weft exec`, `weft proxy`), the

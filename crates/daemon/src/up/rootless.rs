@@ -3,7 +3,6 @@
 //! A process without a terminal runs it, which the first command that uses it has forked ([`join`]). Its main
 //! thread is the control thread of the interface. It ends with the last command that uses it.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +47,7 @@ pub fn join(args: &RootlessArgs) -> Result<(Member, Inside), Error> {
     if source.is_file {
         file = std::fs::canonicalize(&file).or_else(|_| std::path::absolute(&file)).unwrap_or(file);
     }
-    let (is_file, text_hash) = (source.is_file, hash(&source.text));
+    let (is_file, text_hash) = (source.is_file, weft_host::text_hash(&source.text));
     let place = file.clone();
     let run = move |members: &Members| run(args, source, &place, members);
     let directory = user_dir().inspect_err(|error| {
@@ -91,12 +90,6 @@ fn compare(member: &Member, args: &RootlessArgs, file: Option<&Path>, text_hash:
     Ok(())
 }
 
-fn hash(text: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
-}
-
 /// Brings the tunnel up, and runs it until its last member has left or it is stopped.
 fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> Result<(), Error> {
     let namespace = Namespace::make()?;
@@ -111,7 +104,7 @@ fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> R
     let signal = inbox.clone();
     signals::watch(move |received| drop(signal.send(Message::Signal(received))))?;
 
-    let (text_hash, is_file) = (hash(&source.text), source.is_file);
+    let (text_hash, is_file) = (weft_host::text_hash(&source.text), source.is_file);
     let Prepared { in_file, config, overrides, metrics, found, claim: _claim } =
         prepare(args, source, &cancel)?;
     for warning in namespace.set_up()? {
@@ -136,7 +129,7 @@ fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> R
     let change = members.changes();
     supervisor.on_loaded = Some(Box::new(move |config, text| {
         let told = change(&|state| {
-            state.text_hash = hash(text);
+            state.text_hash = weft_host::text_hash(text);
             state.allowed_ips = allowed_ips(config);
         });
         let error = told.err()?;

@@ -66,6 +66,7 @@ impl Served {
                 file: reload.file.clone(),
                 dry_run: reload.dry_run,
                 within_command: reload.within_command,
+                is_saved: reload.is_saved,
             };
             let (answer, answered) = mpsc::sync_channel(1);
             to_load.send(Message::Reload(reload, answer)).map_err(|_| ManageError::Ended)?;

@@ -140,6 +140,7 @@ fn start(
         )?;
         served.managed.running().mtu = mtu;
         served.managed.running().source = Some(file.to_owned());
+        served.managed.running().source_hash = Some(weft_host::text_hash(&text));
         served.serve_uapi(name, interface.controller(), &inbox, &is_configured);
         Ok(served)
     };

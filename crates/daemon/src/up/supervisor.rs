@@ -517,6 +517,10 @@ impl Supervisor {
         self.look_after_expiry();
         let Self { daemon, config, controller, overrides, .. } = self;
         let (mut outcome, in_vain) = reload::reload(daemon, config, overrides, controller, reload)?;
+        if !reload.dry_run || reload.is_saved {
+            self.managed.running().source_hash = Some(weft_host::text_hash(&reload.text));
+            self.text = self.config.interface.host.save_config.then(|| reload.text.clone());
+        }
         if !reload.dry_run {
             if let Err(error) = self.move_metrics() {
                 outcome.warnings.push(error.to_string());
@@ -527,7 +531,6 @@ impl Supervisor {
             self.daemon.keep_in_step(&self.config).map_err(reload::control_failed)?;
             self.remember();
             self.show();
-            self.text = self.config.interface.host.save_config.then(|| reload.text.clone());
             if let Some(on_loaded) = &self.on_loaded {
                 outcome.warnings.extend(on_loaded(&self.config, &reload.text));
             }

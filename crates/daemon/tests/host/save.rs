@@ -95,3 +95,16 @@ fn that_a_daemon_was_killed_before_it_saved_is_told() {
     assert!(ended.stdout.starts_with("down 1\n0\n"), "{}", ended.stdout);
     assert!(ended.stdout.contains("may not have saved its state"), "{}", ended.stdout);
 }
+
+#[test]
+fn an_edit_that_was_not_loaded_is_kept_beside_a_file_that_is_saved() {
+    let script = r#"
+up; add() { wg set weft0 peer $(wg genkey | wg pubkey) allowed-ips $1; weft save weft0 2> "$HERE/told"; echo "$?"; }
+add 10.89.0.0/16; add 10.90.0.0/16; ls "$HERE" | grep -c before-save
+echo '# mine' >> "$FILE"; cp "$FILE" "$HERE/edited"; add 10.91.0.0/16
+cmp "$FILE.before-save" "$HERE/edited" && grep -c 'not as weft0 has loaded it' "$HERE/told"
+grep -c AllowedIPs "$FILE"
+"#;
+    let Some(ended) = weft("", script) else { return };
+    assert_eq!(ended.stdout, "0\n0\n0\n0\n1\n4\n", "{ended:?}");
+}

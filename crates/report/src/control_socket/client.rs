@@ -176,6 +176,7 @@ impl Client {
             config_base64: Some(&base64),
             dry_run: reload.dry_run,
             within_command: reload.within_command,
+            is_saved: reload.is_saved,
             ..Request::of(Kind::Reload)
         };
         let line = self.ask(&request, room_around(&base64), PATIENCE)?;

@@ -46,6 +46,9 @@ pub struct Request<'a> {
     /// Whether a command of the interface's configuration makes the request.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub within_command: bool,
+    /// Whether the text is what a command has just written into the file.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub is_saved: bool,
 }
 
 impl Request<'_> {
@@ -60,6 +63,7 @@ impl Request<'_> {
             stage: None,
             snap_bytes: None,
             within_command: false,
+            is_saved: false,
         }
     }
 }

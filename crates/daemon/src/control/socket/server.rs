@@ -221,6 +221,7 @@ fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageE
                 file: request.file.clone().unwrap_or_default().into(),
                 dry_run: request.dry_run,
                 within_command: request.within_command,
+                is_saved: request.is_saved,
             };
             Ok(ok(&manage.reload(&reload)?))
         }

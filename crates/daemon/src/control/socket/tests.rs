@@ -153,6 +153,7 @@ fn several_requests_of_one_client_are_answered_in_order() {
         file: "/etc/x.conf".into(),
         dry_run: true,
         within_command: false,
+        is_saved: false,
     };
     assert_eq!(client.reload(&reload).unwrap().steps, [format!("{} bytes", text.len())]);
     assert_eq!(*manage.reloaded.lock().unwrap(), [(text, PathBuf::from("/etc/x.conf"), true)]);

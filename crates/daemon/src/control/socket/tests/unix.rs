@@ -64,6 +64,7 @@ fn another_user_that_listens_gets_nothing_unless_the_interface_is_that_users() {
     }
     let reload = || Reload {
         within_command: false,
+        is_saved: false,
         text: Zeroizing::new("PrivateKey = secret".to_owned()),
         file: "/etc/wireguard/wg0.conf".into(),
         dry_run: false,
