@@ -35,6 +35,9 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
 }
 
 fn write(text: &[u8], mut stdout: impl io::Write) -> Result<(), Error> {
+    if let Some(error) = stdout::closed() {
+        return Err(failed(&error));
+    }
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| failed(&error)),

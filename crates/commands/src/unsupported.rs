@@ -26,6 +26,12 @@ pub(crate) fn is_lost() -> bool {
     false
 }
 
+/// Returns `None`: a write to a closed one fails.
+#[cfg(not(unix))]
+pub(crate) fn closed() -> Option<std::io::Error> {
+    None
+}
+
 /// Has nothing to do: a write that succeeded is enough.
 #[cfg(not(unix))]
 pub(crate) fn settle() -> std::io::Result<()> {

@@ -4,8 +4,31 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::hang_up::is_hung_up;
+
+/// Whether standard output was closed when this process began.
+static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Called before `main`: there the standard library has put the null device in the place of what was closed.
+#[cfg(target_os = "linux")]
+#[used]
+// SAFETY: the section holds pointers to functions, which are called with three arguments at most.
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = {
+    extern "C" fn look() {
+        // SAFETY: the call takes no pointer.
+        let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+        WAS_CLOSED.store(flags == -1, Ordering::Relaxed);
+    }
+    look
+};
+
+/// Returns the error of a write if standard output was closed when this process began.
+pub(super) fn closed() -> Option<io::Error> {
+    WAS_CLOSED.load(Ordering::Relaxed).then(|| io::Error::from_raw_os_error(libc::EBADF))
+}
 
 fn file() -> io::Result<File> {
     Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))

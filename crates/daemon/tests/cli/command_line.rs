@@ -1,11 +1,15 @@
 //! The command line, its help, and a standard output that cannot be written.
 
+#[cfg(target_os = "linux")]
+use std::process::Command;
 #[cfg(unix)]
 use std::process::Stdio;
 
 use crate::support::run;
 #[cfg(unix)]
 use crate::support::weft;
+#[cfg(target_os = "linux")]
+use crate::support::{Ended, KEY, file};
 
 #[test]
 fn a_wrong_command_line_ends_with_2_and_help_with_0() {
@@ -56,9 +60,19 @@ fn a_reader_that_went_away_is_no_failure() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_full_disk_is_a_failure() {
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let ended = weft(&["genkey"]).stdout(full).output().unwrap();
-    assert_eq!(ended.status.code(), Some(1));
-    assert!(String::from_utf8(ended.stderr).unwrap().starts_with("error: cannot write to standard output"));
+fn a_result_that_cannot_be_written_is_an_error() {
+    let text = format!("[Interface]\nPrivateKey = {KEY}\n");
+    let (directory, _) = file("wg0.conf", text.as_bytes());
+    for command in
+        ["genkey", "pubkey < key", "check ./wg0.conf", "check ./wg0.conf --json", "completions bash"]
+    {
+        for (to, code) in [(">&-", 1), ("> /dev/full", 1), ("> /dev/null", 0), ("1<> /dev/null", 0)] {
+            let script = format!("echo {KEY} > key; exec {} {command} {to}", env!("CARGO_BIN_EXE_weft"));
+            let mut shell = Command::new("sh");
+            let ended = Ended::from(shell.args(["-c", &script]).current_dir(&directory).output().unwrap());
+            assert_eq!(ended.code, code, "{command} {to}: {}", ended.stderr);
+            let told = ended.stderr.contains("error: cannot write to standard output: ");
+            assert_eq!(told, code == 1, "{command} {to}: {}", ended.stderr);
+        }
+    }
 }
