@@ -5,8 +5,8 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Paragraph, Sparkline};
-use weft_report::finding::{Finding, Level};
+use ratatui::widgets::{Block, Paragraph, Sparkline, Wrap};
+use weft_report::finding::{Finding, Level, wrapped};
 use weft_report::{StatusReport, age, bucket_label, bytes, rate};
 
 use super::app::{App, View};
@@ -25,7 +25,12 @@ const CHART_HEIGHT: u16 = 6;
 /// The maximum number of findings that are shown.
 const FINDINGS: usize = 3;
 
-const KEYS: &str = "q end  ? keys  / find  Enter peer  jk choose  nhrtRT sort";
+const KEYS: [&str; 6] = ["q end", "? keys", "/ find", "Enter peer", "jk choose", "nhrtRT sort"];
+/// The indent of the numbers.
+const LABEL: usize = 9;
+/// Where the second column of the keys begins, and the width of both.
+const SECOND_KEYS: usize = 37;
+const KEYS_WIDTH: u16 = 65;
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let area = frame.area();
@@ -37,7 +42,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
         _ => 0,
     };
     let is_of_interface = app.view == View::Interface;
-    let numbers = if height >= NUMBERS_FROM && is_of_interface { 3 } else { 0 };
+    let numbers = app.report.as_ref().filter(|_| height >= NUMBERS_FROM && is_of_interface);
+    let number_lines = numbers.map_or_else(Vec::new, |report| numbers_of(report, app, area.width.into()));
+    let numbers = number_lines.len() as u16;
     let said = if height >= NUMBERS_FROM { findings.len() as u16 } else { findings.len().min(1) as u16 };
     let said = if height >= KEYS_FROM { said } else { 0 };
     let keys = u16::from(height >= KEYS_FROM);
@@ -70,17 +77,17 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
         Constraint::Length(keys),
     ])
     .areas(area);
-    frame.render_widget(title(app), title_area);
+    frame.render_widget(title(app, area.width.into()), title_area);
     draw_rates(frame, app, rates_area);
     match (&app.view, &app.report) {
-        (View::Help, _) => frame.render_widget(Paragraph::new(TOP_KEYS), peers_area),
+        (View::Help, _) => frame.render_widget(Paragraph::new(help(area.width)), peers_area),
         (View::Peer, Some(report)) => {
             let text =
                 app.peer().map_or_else(|| "this peer is gone".to_owned(), |peer| peer_lines(peer, report));
-            frame.render_widget(Paragraph::new(text), peers_area);
+            frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), peers_area);
         }
-        (View::Interface, Some(report)) => {
-            frame.render_widget(Paragraph::new(numbers_of(report, app)), numbers_area);
+        (View::Interface, Some(_)) => {
+            frame.render_widget(Paragraph::new(number_lines), numbers_area);
             share_tables::draw_threads(frame, app, threads_area);
             share_tables::draw_queues(frame, app, queues_area);
             peer_table::draw(frame, app, peers_area);
@@ -91,28 +98,51 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let keys = match &app.view {
         View::Interface if app.is_typing => format!("/{}▏  Enter keep  Esc all peers", app.filter),
         View::Interface if !app.filter.is_empty() => format!("/{}  Esc all peers  / another", app.filter),
-        View::Interface => KEYS.to_owned(),
+        View::Interface => fitting(KEYS, area.width.into()),
         View::Peer | View::Help => "Esc back  q end".to_owned(),
     };
     frame.render_widget(Line::from(keys).style(Style::new().add_modifier(Modifier::DIM)), keys_area);
 }
 
-fn title(app: &App) -> Line<'static> {
+/// Joins the first of these parts that fit a line of `width` columns.
+fn fitting<'a>(parts: impl IntoIterator<Item = &'a str>, width: usize) -> String {
     let mut text = String::new();
+    for part in parts {
+        let gap = if text.is_empty() { "" } else { "  " };
+        if text.chars().count() + gap.len() + part.chars().count() > width {
+            break;
+        }
+        text = text + gap + part;
+    }
+    text
+}
+
+/// Returns what the keys do, in two columns where there is room.
+fn help(width: u16) -> String {
+    if width >= KEYS_WIDTH {
+        return TOP_KEYS.to_owned();
+    }
+    let columns = TOP_KEYS.lines().map(|line| line.split_at(SECOND_KEYS));
+    let (first, second): (Vec<_>, Vec<_>) =
+        columns.map(|(first, second)| (first.trim_end().to_owned(), format!("  {second}"))).unzip();
+    [first, second].concat().join("\n")
+}
+
+fn title(app: &App, width: usize) -> Line<'static> {
+    let mut parts = Vec::new();
     if let Some(report) = &app.report {
         let peers = match (app.order.len(), report.peers.len()) {
             (shown, count) if shown < count => format!("{shown} of {count} peers"),
             (_, 1) => "1 peer".to_owned(),
             (_, count) => format!("{count} peers"),
         };
-        text = format!(
-            "  up {}  port {}  MTU {}  {peers}  by {}{}",
-            age(report.uptime_ms),
-            report.listen_port,
-            report.mtu,
-            app.sort.label(),
-            if app.is_reversed { ", reversed" } else { "" },
-        );
+        parts = vec![
+            format!("up {}", age(report.uptime_ms)),
+            peers,
+            format!("by {}{}", app.sort.label(), if app.is_reversed { ", reversed" } else { "" }),
+            format!("port {}", report.listen_port),
+            format!("MTU {}", report.mtu),
+        ];
     }
     let name = Span::from(app.name.clone()).style(Style::new().add_modifier(Modifier::BOLD));
     let mut spans = vec![name];
@@ -120,7 +150,9 @@ fn title(app: &App) -> Line<'static> {
     if app.is_paused {
         spans.push(Span::from("  paused").style(app.coloured(Color::Yellow)));
     }
-    spans.push(Span::from(text));
+    let used: usize = spans.iter().map(Span::width).sum();
+    let text = fitting(parts.iter().map(String::as_str), width.saturating_sub(used + 2));
+    spans.push(Span::from(format!("  {text}")));
     Line::from(spans)
 }
 
@@ -142,6 +174,8 @@ fn draw_rates(frame: &mut Frame<'_>, app: &App, area: Rect) {
     for ((name, history, colour), &column) in directions.into_iter().zip(columns.iter()) {
         let width = usize::from(column.width.saturating_sub(2));
         let title = format!(" {name} {}, peak {} ", rate(history.last()), rate(history.peak(width)));
+        let is_short = title.chars().count() > width;
+        let title = if is_short { format!(" {name} {} ", rate(history.last())) } else { title };
         let data = history.padded(width);
         let chart = Sparkline::default()
             .block(Block::bordered().title(title))
@@ -159,8 +193,8 @@ fn rate_line(app: &App, name: &str, history: &History, colour: Color, width: u16
     Line::from(vec![Span::from(text), Span::from(line).style(app.coloured(colour))])
 }
 
-/// Formats the lines about batches, queues and drops.
-fn numbers_of(report: &StatusReport, app: &App) -> Vec<Line<'static>> {
+/// Formats what is known of batches, queues and drops, in lines of at most `width` columns.
+fn numbers_of(report: &StatusReport, app: &App, width: usize) -> Vec<Line<'static>> {
     let queues = &report.queues;
     let recent = report.recent.clone().unwrap_or_default();
     let sends: u64 = recent.batch_segments.iter().sum();
@@ -172,7 +206,7 @@ fn numbers_of(report: &StatusReport, app: &App) -> Vec<Line<'static>> {
         batches += " nothing is sent";
     }
     let waiting = format!(
-        "waiting  {} for sessions, {} to be encrypted, {} batches and {} handshakes for the socket",
+        "waiting  {} for sessions, {} to encrypt, {} batches and {} handshakes to send",
         bytes(queues.staged_bytes),
         bytes(queues.read_ahead_bytes as u64),
         queues.transmit_waiting,
@@ -182,9 +216,15 @@ fn numbers_of(report: &StatusReport, app: &App) -> Vec<Line<'static>> {
     for drop in &recent.drops {
         drops += &format!("  {} +{}", drop.reason, drop.packets);
     }
-    let drops = Line::from(drops);
-    let drops = if recent.drops.is_empty() { drops } else { drops.style(app.coloured(Color::Yellow)) };
-    vec![Line::from(batches), Line::from(waiting), drops]
+    let plain = Style::new();
+    let of_drops = if recent.drops.is_empty() { plain } else { app.coloured(Color::Yellow) };
+    let mut lines = Vec::new();
+    for (text, style) in [(batches, plain), (waiting, plain), (drops, of_drops)] {
+        let (label, rest) = text.split_at(LABEL);
+        let text = format!("{label}{}", wrapped(rest, LABEL, Some(width)));
+        lines.extend(text.lines().map(|line| Line::from(line.to_owned()).style(style)));
+    }
+    lines
 }
 
 /// Formats the findings, each in a line of at most `width` columns.

@@ -43,15 +43,14 @@ fn busy() -> App {
 fn a_large_screen_shows_everything() {
     let screen = screen(&mut busy(), 130, 26);
     let text = screen.join("\n");
-    assert_eq!(screen[0], "wg0  up 9 s  port 51820  MTU 1420  2 peers  by rate in", "{text}");
+    assert_eq!(screen[0], "wg0  up 9 s  2 peers  by rate in  port 51820  MTU 1420", "{text}");
     assert!(screen[1].starts_with("┌ in 17.0 Mbit/s, peak 17.0 Mbit/s ─"), "{text}");
     assert!(screen[1].contains("┌ out 1.7 Mbit/s, peak 1.7 Mbit/s ─"), "{text}");
     // The newest value is at the right, at full height.
     assert!(screen[5].contains("█│") && screen[2].contains("█│"), "{text}");
     assert_eq!(screen[10], "batches  1: 25 % 33–64: 75 %", "{text}");
     assert_eq!(
-        screen[11],
-        "waiting  0 B for sessions, 0 B to be encrypted, 0 batches and 2 handshakes for the socket",
+        screen[11], "waiting  0 B for sessions, 0 B to encrypt, 0 batches and 2 handshakes to send",
         "{text}"
     );
     assert_eq!(screen[12], "drops    45, 5/s now  no_peer +5", "{text}");
@@ -67,7 +66,7 @@ fn a_large_screen_shows_everything() {
             rest = &rest[at + word.len()..];
         }
     }
-    assert_eq!(screen[25], KEYS, "{text}");
+    assert_eq!(screen[25], KEYS.join("  "), "{text}");
 }
 
 #[test]
@@ -113,7 +112,7 @@ fn the_queues_stand_below_the_peers_where_there_are_several() {
             screen[header - 6].starts_with("peer ") && screen[header - 5].starts_with("office"),
             "{text}"
         );
-        assert_eq!(screen.last().unwrap(), KEYS, "{text}");
+        assert_eq!(*screen.last().unwrap(), KEYS.join("  "), "{text}");
     }
     for queues in [0, 1] {
         let text = screen(&mut with_queues(queues), 80, 24).join("\n");
@@ -170,7 +169,7 @@ fn the_packet_threads_stand_above_the_queues_where_there_are_several() {
             "{text}"
         );
         assert!(screen[header - 6].starts_with("peer ") && screen[header - 4].starts_with("phone"), "{text}");
-        assert_eq!(screen.last().unwrap(), KEYS, "{text}");
+        assert_eq!(*screen.last().unwrap(), KEYS.join("  "), "{text}");
     }
     for threads in [0, 1] {
         let text = screen(&mut with_threads(threads), 160, 50).join("\n");
@@ -272,8 +271,38 @@ fn no_size_of_the_screen_is_too_small() {
             assert_eq!(lines.len(), usize::from(height));
         }
     }
-    assert_eq!(screen(&mut app, 10, 1), ["wg0  up 9"]);
+    assert_eq!(screen(&mut app, 10, 1), ["wg0"]);
+    assert_eq!(screen(&mut app, 12, 1), ["wg0  up 9 s"]);
     assert_eq!(screen(&mut app, 30, 3)[1], "office            17.0 Mbit/s");
+}
+
+#[test]
+fn narrow_screens_cut_no_line() {
+    let mut app = busy();
+    let queues = &mut app.report.as_mut().unwrap().queues;
+    (queues.staged_bytes, queues.read_ahead_bytes) = (12_345_678, 123_456);
+    let waiting = "waiting 11.8 MiB for sessions, 120.6 KiB to encrypt, 0 batches and 2 handshakes to send";
+    for (width, in_title) in [(40, "2 peers"), (60, "by rate in")] {
+        let lines = screen(&mut app, width, 26);
+        let text = lines.join("\n");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert!(words.join(" ").contains(waiting), "{text}");
+        assert!(lines[0].ends_with(in_title) || lines[0].contains(&format!("{in_title}  ")), "{text}");
+        assert!(lines[1].contains(" in 17.0 Mbit/s ─") && lines[1].contains(" out 1.7 Mbit/s "), "{text}");
+        assert!(KEYS.iter().any(|key| lines[25].ends_with(key)), "{text}");
+    }
+    press(&mut app, "?");
+    let text = screen(&mut app, 40, 26).join("\n");
+    let has = |key: &str| text.lines().any(|line| line.trim() == key);
+    assert!(
+        has("/          find peers") && has("j k, arrows  choose a peer") && has("p            pause"),
+        "{text}"
+    );
+    press(&mut app, "⎋⏎");
+    let endpoint = "[2001:db8:1111:2222:3333:4444:5555:6666]:51820";
+    app.report.as_mut().unwrap().peers[0].endpoint = Some(endpoint.to_owned());
+    let lines = screen(&mut app, 40, 26);
+    assert!(lines.iter().map(|line| line.trim()).collect::<String>().contains(endpoint), "{lines:#?}");
 }
 
 #[test]
@@ -310,7 +339,9 @@ fn the_chosen_peer_is_always_in_sight() {
 
 #[test]
 fn peers_come_before_queues_by_name_and_those_out_of_sight_are_counted() {
-    for (peers, shown, below) in [(11, 11, "queues   8, "), (12, 12, KEYS), (13, 11, "and 2 more peers: ")] {
+    for (peers, shown, below) in
+        [(11, 11, "queues   8, "), (12, 12, "q end  ? keys"), (13, 11, "and 2 more peers: ")]
+    {
         let names: Vec<String> = (0..peers).map(|number| format!("peer-{number:02}")).collect();
         let peers: Vec<(&str, u64, u64)> = names.iter().rev().map(|name| (name.as_str(), 0, 0)).collect();
         let mut report = report(1000, &peers);
@@ -341,7 +372,7 @@ fn colours_are_left_out_where_they_are_not_wanted() {
 fn before_the_first_report_there_is_a_name_and_the_keys() {
     let mut app = App::new("wg0", false);
     let screen = screen(&mut app, 60, 26);
-    assert_eq!((screen[0].as_str(), screen[25].as_str()), ("wg0", KEYS));
+    assert_eq!((screen[0].as_str(), screen[25].as_str()), ("wg0", &*KEYS.join("  ")));
 }
 
 #[test]
