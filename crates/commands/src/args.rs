@@ -43,7 +43,7 @@ Examples:
 
 Exit codes:
   0   the file is right
-  1   the file is right, and something on this machine prevents its start now
+  1   the file is right, and on this machine it would not start now, or not work
   2   the command line is wrong
   77  the file may not be read
   78  the configuration is wrong, or the interface is up already (up, run)"))]
