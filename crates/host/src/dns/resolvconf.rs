@@ -187,8 +187,8 @@ fn exclusive(places: &Places) -> Option<String> {
 }
 
 /// Reports whether resolvconf has an entry with these settings: each kind and version has the entries in
-/// another directory below its own. It is asked itself only if that does not show the entry; `None`: it cannot
-/// be asked.
+/// another directory below its own. It is asked itself only if that does not show the entry; `None`: it
+/// cannot be asked.
 fn has_entry(places: &Places, entry: &str, settings: &Dns) -> Option<bool> {
     let has = |path: &Path| system_file::read_text(path).is_ok_and(|text| has_all(&text, settings));
     let mut directories = fs::read_dir(&places.resolvconf).into_iter().flatten().flatten();
