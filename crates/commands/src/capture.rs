@@ -16,6 +16,7 @@ use weft_ipc::OutputFile;
 use weft_report::control_socket::{CaptureRequest, Client, PacketStream, Received, Stopper};
 
 use crate::args::CaptureArgs;
+use crate::signals::Signal;
 use crate::{output, running, signals};
 
 pub mod pcapng;
@@ -81,8 +82,8 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
     let out = out.map_err(|source| CaptureError::Write { path: args.write.clone(), source })?;
     let signals = Arc::new(AtomicU32::new(0));
     let (on_signal, stopper) = (Arc::clone(&signals), packets.stopper().map_err(CaptureError::Signals)?);
-    let watched = signals::watch(move |_| {
-        on_signal.fetch_add(1, Ordering::Relaxed);
+    let watched = signals::watch(move |signal| {
+        count(&on_signal, signal);
         stopper.stop();
     });
     watched.map_err(CaptureError::Signals)?;
@@ -95,6 +96,7 @@ pub fn run(args: &CaptureArgs) -> Result<(), Error> {
         End::Asked => "",
         End::Daemon => "; the interface went down",
         End::Silent => "; the daemon does not answer any more",
+        End::Cut => "; the last ones were not waited for",
         End::Unread => "; the reader stopped, and did not receive all of them",
     };
     let slow = if dropped > 0 { " (they were read too slowly)" } else { "" };
@@ -181,10 +183,21 @@ enum End {
     Asked,
     /// The daemon ended the capture.
     Daemon,
-    /// The daemon was asked to end the capture and did not in time, or a second signal ended the wait.
+    /// The daemon was asked to end the capture and did not in time.
     Silent,
+    /// A second signal ended the wait for the daemon.
+    Cut,
     /// The reader of the output did not read all of it.
     Unread,
+}
+
+/// Counts a signal. Only a second Ctrl-C is one of somebody who does not want to wait: timeout(1) sends its
+/// signal to the command, and then to the command's group.
+fn count(signals: &AtomicU32, signal: Signal) {
+    match signal {
+        Signal::Interrupt => signals.fetch_add(1, Ordering::Relaxed),
+        Signal::Terminate | Signal::HangUp => signals.fetch_max(1, Ordering::Relaxed),
+    };
 }
 
 /// The conditions that end the capture.
@@ -306,7 +319,10 @@ fn copy(mut packets: PacketStream, writer: &mut Writer<'_>, end: &EndCondition<'
             packets.stop();
             given_up_at = Some(now + PATIENCE);
         }
-        if end.signals() > 1 || given_up_at.is_some_and(|at| at <= now) {
+        if end.signals() > 1 {
+            return Ok(End::Cut);
+        }
+        if given_up_at.is_some_and(|at| at <= now) {
             return Ok(End::Silent);
         }
         let wait = end.until.filter(|_| given_up_at.is_none()).map_or(TURN, |until| TURN.min(until - now));
@@ -317,5 +333,23 @@ fn copy(mut packets: PacketStream, writer: &mut Writer<'_>, end: &EndCondition<'
             Received::Nothing => {}
             Received::End => has_ended = true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ctrl_c_hurries() {
+        let after = |signals: &[Signal]| {
+            let number = AtomicU32::new(0);
+            signals.iter().for_each(|signal| count(&number, *signal));
+            number.into_inner()
+        };
+        assert_eq!(after(&[Signal::Terminate, Signal::Terminate, Signal::HangUp]), 1);
+        assert_eq!(after(&[Signal::Interrupt]), 1);
+        assert!(after(&[Signal::Interrupt, Signal::Interrupt]) > 1);
+        assert!(after(&[Signal::Terminate, Signal::Interrupt]) > 1);
     }
 }

@@ -162,7 +162,7 @@ fn a_runtime_directory_that_others_may_change_decides_nothing() {
         fs::set_permissions(directory.path(), Permissions::from_mode(open)).unwrap();
         let error = refused(&path);
         assert!(matches!(error, UntrustedError::Directory { .. }), "{error}");
-        assert!(error.to_string().contains("others may write to it; take all interfaces down"), "{error}");
+        assert!(error.to_string().contains("others may write to it; let only root"), "{error}");
     }
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     assert!(open_untrusted(&path, Access::Read, MOST).unwrap().is_some());
@@ -172,6 +172,6 @@ fn a_runtime_directory_that_others_may_change_decides_nothing() {
     adopt(&directory.path().join("wg1")).unwrap_err();
     if may_chown(directory.path()) {
         let error = refused(&path);
-        assert!(error.to_string().contains("the runtime directory belongs to user 65534; "), "{error}");
+        assert!(error.to_string().contains("this directory belongs to user 65534; "), "{error}");
     }
 }

@@ -86,15 +86,14 @@ pub enum UntrustedError {
         /// The users that it may belong to.
         expected: Users,
     },
-    /// The runtime directory is not trusted: another user can change it, or a file is in the place of an
-    /// interface's directory.
+    /// The runtime directory, or that of the state, is not trusted: another user can change it, or a file is
+    /// in the place of an interface's directory.
     #[error(
-        "{}: the runtime directory {reason}; take all interfaces down and remove it, or name another one in \
-         WEFT_RUNTIME_DIR that only root and this user may change",
+        "{}: this directory {reason}; let only root and this user change it, or take all interfaces down and remove it",
         path.display()
     )]
     Directory {
-        /// The path of the runtime directory.
+        /// The path of the directory.
         path: PathBuf,
         /// Why it is not trusted, as the predicate of the message.
         reason: String,
