@@ -10,6 +10,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
+use weft_ipc::Source;
 use weft_network::{Connection, LookUpError, Network};
 
 use crate::destination::{Destination, Host};
@@ -90,6 +91,17 @@ impl Reach {
     /// Reaches the addresses in `allowed` by the tunnel from now on, also for clones of this.
     pub fn allow(&self, allowed: Vec<IpNet>) {
         *self.allowed.write().unwrap_or_else(PoisonError::into_inner) = allowed;
+    }
+
+    /// Returns the source of a client that is in the tunnel, of the longest prefix that has its address.
+    pub(crate) fn source(&self, address: IpAddr) -> Source {
+        let address = address.to_canonical();
+        let allowed = self.allowed.read().unwrap_or_else(PoisonError::into_inner);
+        let of = allowed.iter().filter(|prefix| prefix.contains(&address));
+        of.max_by_key(|prefix| prefix.prefix_len()).map_or(address.into(), |prefix| Source::Tunnel {
+            network: (prefix.network(), prefix.prefix_len()),
+            address,
+        })
     }
 
     /// Returns the tunnel.

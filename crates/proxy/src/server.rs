@@ -342,8 +342,11 @@ impl Server {
             tasks.push(Box::pin(async move {
                 let next = async || {
                     let client = listener.accept().await?;
-                    let source = client.peer_addr().map_or(Source::Unknown, |peer| peer.ip().into());
-                    Ok((client, source))
+                    let source = client.peer_addr().map(|peer| match &*kind {
+                        Kind::Reverse(..) => proxy.reach.source(peer.ip()),
+                        _ => peer.ip().into(),
+                    });
+                    Ok((client, source.unwrap_or(Source::Unknown)))
                 };
                 let serve =
                     |client, place| serve_client(client, place, Arc::clone(&kind), Arc::clone(&proxy));

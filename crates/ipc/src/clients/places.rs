@@ -32,8 +32,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// When all are taken and another client connects, one client gives way: the client that the server has
 /// waited for longest, among those of the source with the most places, of the owner with the most. A client
 /// keeps its place while its request is served, unless it has ended its connection, or its half of it, or
-/// nothing has moved for a while. Where clients have to be admitted, as by a password, those that are not
-/// give way before those that are, and what they send wins them no time.
+/// nothing has moved for a while; one in a tunnel gives way also while something moves, since a peer that
+/// lets a little move on each of its connections would keep all others out. Where clients have to be
+/// admitted, as by a password, those that are not give way before those that are, and what they send wins
+/// them no time.
 #[derive(Debug)]
 pub struct Places {
     count: usize,
@@ -228,6 +230,7 @@ impl Taken {
             let (since, is_asked_from) = match client.turn {
                 Turn::Client { since, grace } => (since, since + grace),
                 Turn::Server => match client.shared.still(begin) {
+                    Some((since, _)) if matches!(*client.source, Source::Tunnel { .. }) => (since, since),
                     Some((since, from)) if from <= now => (since, from),
                     Some((since, from)) => (since, from.min(now + LOOK_AGAIN)),
                     None => continue,

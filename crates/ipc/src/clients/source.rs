@@ -16,6 +16,13 @@ pub enum Source {
         /// The process id, if the system reports it.
         id: Option<i32>,
     },
+    /// An address in a tunnel.
+    Tunnel {
+        /// The network of the tunnel's peer that has the address, and the length of its prefix.
+        network: (IpAddr, u8),
+        /// The address.
+        address: IpAddr,
+    },
     /// The system reports no credentials.
     Unknown,
 }
@@ -34,11 +41,13 @@ impl From<IpAddr> for Source {
 }
 
 impl Source {
-    /// Returns what has this source and others like it: a user has as many processes as it starts.
+    /// Returns what has this source and others like it: a user has as many processes as it starts, and a peer
+    /// all addresses of its networks.
     #[must_use]
     pub fn owner(self) -> Self {
         match self {
             Self::Process { user, .. } => Self::Process { user, id: None },
+            Self::Tunnel { network, .. } => Self::Tunnel { network, address: network.0 },
             address => address,
         }
     }

@@ -3,9 +3,10 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt as _;
-use tokio::net::{TcpStream, UdpSocket, UnixListener, UnixStream};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket, UnixListener, UnixStream};
 use tokio::time::timeout;
+use weft_lab::link::{self, LinkOptions};
 use weft_lab::traffic::{Amount, TcpReceiver, TcpSenders};
 use weft_proxy::{Forward, LocalAddress, Options, Reverse};
 
@@ -151,6 +152,30 @@ fn reverse_forwards_lead_from_the_tunnel_to_the_host() {
         });
     });
     assert_eq!(running.tunnel.stats().accepted, 3);
+}
+
+#[test]
+fn a_peer_with_many_connections_that_move_a_little_shuts_no_other_peer_out() {
+    let Some(lab) = Lab::new() else { return };
+    link::add_address(&lab.far, &LinkOptions::default().name_b, "10.9.0.9/24".parse().unwrap()).unwrap();
+    let _running = lab.proxy(Options { clients: 4, ..reverses(&["10.9.0.2:9000=127.0.0.1:7"]) });
+    let connect = async |from: &str| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(from.parse().unwrap()).unwrap();
+        socket.connect("10.9.0.2:9000".parse().unwrap()).await.unwrap()
+    };
+    lab.far.run(|| {
+        runtime().block_on(async {
+            let mut greedy = Vec::new();
+            for _ in 0..6 {
+                let mut stream = connect("10.9.0.9:0").await;
+                stream.write_all(b"x").await.unwrap();
+                stream.read_exact(&mut [0]).await.unwrap();
+                greedy.push(stream);
+            }
+            check_echo(connect("10.9.0.1:0").await, 1, 10_000).await;
+        });
+    });
 }
 
 #[test]

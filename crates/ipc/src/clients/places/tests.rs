@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use tokio::time::{advance, timeout};
 
 use super::*;
@@ -44,6 +46,29 @@ async fn the_longest_awaited_client_of_the_largest_source_gives_way() {
     assert_eq!(asked(&places, &mut held).await, Some(2));
     // Every source has one place, and the server has waited for client 0 longest.
     assert_eq!(asked(&places, &mut held).await, Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_of_a_tunnel_keeps_no_other_out_by_moving_a_little() {
+    let of = |network: u8, host: u8| {
+        let address = |last| IpAddr::from([10, network, 0, last]);
+        Source::Tunnel { network: (address(0), 24), address: address(host) }
+    };
+    let places = Places::new(3);
+    let mut held = Vec::new();
+    for source in [of(2, 1), of(1, 1), of(1, 2)] {
+        let place = places.take(source).await;
+        place.begin_serving();
+        advance(Duration::from_millis(1)).await;
+        place.moved();
+        held.push(place);
+    }
+    // The first of the peer with the most, whatever the new one is of.
+    let mut next = std::pin::pin!(places.take(of(1, 3)));
+    assert!(timeout(Duration::ZERO, &mut next).await.is_err());
+    timeout(Duration::ZERO, held[1].wanted()).await.unwrap();
+    drop(held.remove(1));
+    next.await;
 }
 
 #[tokio::test(start_paused = true)]
