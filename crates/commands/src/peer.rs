@@ -17,7 +17,6 @@ use crate::status::left;
 
 mod add;
 mod gateway;
-mod private_file;
 mod qr;
 
 use gateway::Gateway;

@@ -103,7 +103,7 @@ pub use netns::has_device;
 pub use obstacles::{Obstacle, obstacles};
 pub use outside::{repair_dns, without_rules};
 pub use plan::{FIRST_TABLE, Plan, SRC_VALID_MARK, SystemState, told_backwards};
-pub use platform::Process;
+pub use platform::{Process, put_new_private};
 pub use predecessor::{wait_for_predecessor, wait_for_release};
 pub use programs::{hung_programs, once_more};
 pub use record::{Owner, Record, record_path, refuse_elsewhere};

@@ -60,6 +60,29 @@ pub(super) fn put_private(path: &Path, content: &[u8]) -> io::Result<()> {
     put(path, content, |_| Ok(()))
 }
 
+/// Puts a new file that only its owner may read at this path, whole or not at all, where there is nothing,
+/// and waits for the disk.
+///
+/// # Errors
+/// Those of the system; [`io::ErrorKind::AlreadyExists`] if there is something.
+pub fn put_new_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = unfinished_at_random(path);
+    let put = write_private(&temporary, content).and_then(|_| match std::fs::hard_link(&temporary, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            // A file has one name there, as on FAT.
+            File::create_new(path)?;
+            std::fs::rename(&temporary, path).inspect_err(|_| drop(std::fs::remove_file(path)))
+        }
+        linked => linked,
+    });
+    let _ = std::fs::remove_file(&temporary);
+    put?;
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    // A failure is ignored: not every file system can.
+    let _ = sync_directory(directory.unwrap_or(Path::new(".")));
+    Ok(())
+}
+
 /// Puts a new file at this path, whole or not at all, when `prepare` has succeeded with it.
 fn put(path: &Path, content: &[u8], prepare: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
     let (temporary, file) = write_beside(path, content)?;

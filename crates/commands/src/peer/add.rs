@@ -1,23 +1,23 @@
 //! `weft peer add`: a section in the gateway's file, and a file for the peer.
 
+use std::io;
 use std::path::Path;
 
 use ipnet::IpNet;
 use weft_config::exit::{Code, Error};
 use weft_config::peers::{self, NewPeer};
 use weft_config::{self as config, ClientSettings, Endpoint, PoolError};
-use weft_host::misrouted;
+use weft_host::{misrouted, put_new_private};
 use weft_tunnel::{PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
-use super::gateway::Gateway;
-use super::private_file::PrivateFile;
+use super::gateway::{Gateway, hold_signals};
 use super::{check_name, qr};
 use crate::args::PeerAddArgs;
 use crate::{keys, output};
 
-/// Prints the file of the peer, and then adds the peer to that of the gateway: the key of the peer is nowhere
-/// else. If the first is interrupted or fails, nothing has changed.
+/// Prints the file of the peer or writes it, and then adds the peer to that of the gateway: the key of the
+/// peer is nowhere else. If the first is interrupted or fails, nothing has changed.
 pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     check_name(&args.name, &args.gateway)?;
     let mut gateway = Gateway::open(&args.gateway)?;
@@ -86,10 +86,15 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     }
     let is_standard_output = |out: &&Path| *out == Path::new("-");
     let out = args.out.as_deref().filter(|out| !is_standard_output(out));
-    let written = out.map(|out| PrivateFile::write(out, &text)).transpose()?;
+    let not_added = |error: Error, more: &str| {
+        Error::new(error.code(), format!("{error}; {} was not added{more}", args.name))
+    };
+    if let Some(out) = out.filter(|out| out.symlink_metadata().is_ok()) {
+        return Err(not_added(not_written(out, &io::ErrorKind::AlreadyExists.into()), ""));
+    }
     let is_text_printed = args.out.as_deref().map_or(code.is_none(), |out| is_standard_output(&out));
     let is_printed = code.is_some() || is_text_printed;
-    if private_key.is_some() && written.is_none() && output::is_lost() {
+    if private_key.is_some() && out.is_none() && output::is_lost() {
         let reason = format!(
             "standard output is closed or /dev/null, and the private key of {0} would be lost; --out FILE writes it into a \
              file; {0} was not added",
@@ -107,15 +112,39 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
         output::print_once(&text)
     };
     let printed = code.as_ref().map_or(Ok(()), |code| output::print_once(code)).and_then(|()| print_text());
-    printed.and_then(|()| gateway.apply(new)).map_err(|error| {
+    let apply = |()| {
+        hold_signals();
+        out.map_or(Ok(()), |out| {
+            put_new_private(out, text.as_bytes()).map_err(|error| not_written(out, &error))
+        })?;
+        let applied = gateway.apply(new);
+        // Where the gateway's file could not be put back, the key is still of use.
+        let is_in = peers::peers(gateway.text()).iter().any(|peer| peer.public_key == Some(public_key));
+        if let Some(out) = out.filter(|_| !is_in) {
+            let _ = std::fs::remove_file(out);
+        }
+        applied
+    };
+    printed.and_then(apply).map_err(|error| {
         let of_no_use = if is_printed { "; the file that was printed is not valid" } else { "" };
-        Error::new(error.code(), format!("{error}; {} was not added{of_no_use}", args.name))
+        not_added(error, of_no_use)
     })?;
-    if let Some(written) = written {
-        output::note(&format!("{} has the file of {}", written.path().display(), args.name));
-        written.keep();
+    if let Some(out) = out {
+        output::note(&format!("{} has the file of {}", out.display(), args.name));
     }
     Ok(())
+}
+
+fn not_written(out: &Path, error: &io::Error) -> Error {
+    let code = Error::from(io::Error::from(error.kind())).code();
+    let reason = match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            let advice = "remove it, or give --out another name";
+            format!("there is a file already, perhaps with the key of another peer: {advice}")
+        }
+        _ => format!("cannot write it: {error}"),
+    };
+    Error::new(code, format!("{}: {reason}", out.display()))
 }
 
 fn no_endpoint(gateway: &Gateway) -> Error {

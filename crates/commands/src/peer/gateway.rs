@@ -150,7 +150,7 @@ impl Gateway {
 }
 
 /// From here on the command runs to its end: ended between the two, the file and the interface would differ.
-fn hold_signals() {
+pub(super) fn hold_signals() {
     static HELD: Once = Once::new();
     HELD.call_once(|| {
         let held = signals::watch(|signal| output::note(&format!("{signal}: the change is completed first")));

@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -236,11 +237,19 @@ fn what_cannot_be_written_leaves_no_peer_that_has_no_key() {
     let out = directory.path().join("mine");
     std::fs::write(&out, "mine").unwrap();
     let ended = peer(&path, &["add", "a", "--out", out.to_str().unwrap()]);
-    assert!(ended.code == 1 && ended.stderr.contains("no peer was added"), "{}", ended.stderr);
+    assert!(ended.code == 1 && ended.stderr.contains("a was not added"), "{}", ended.stderr);
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "mine");
+    // Killed while it writes the file, as a file larger than the limit has it.
+    let other = directory.path().join("other");
+    let add = ["peer", "add", "a", "--to", target, "--out", other.to_str().unwrap()];
+    let mut killed = Command::new("sh");
+    killed.args(["-c", "ulimit -c 0; ulimit -f 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_weft")]).args(add);
+    let ended = killed.output().unwrap();
+    assert_eq!(ended.status.signal(), Some(libc::SIGXFSZ), "{ended:?}");
+    assert!(!other.exists());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
     // The gateway's file is read-only, also for root.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
-    let other = directory.path().join("other");
     let ended = peer(&path, &["add", "a", "--out", other.to_str().unwrap()]);
     assert!(ended.code == 1 && ended.stderr.contains("read-only"), "{}", ended.stderr);
     assert!(!other.exists());
