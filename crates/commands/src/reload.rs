@@ -6,7 +6,7 @@ use std::path::Path;
 
 use weft_config::exit::{Code, Error};
 use weft_config::{self as config, InterfaceName, LoadError};
-use weft_report::control_socket::{Client, Reload, ReloadReport};
+use weft_report::control_socket::{Client, ClientError, Reload, ReloadReport};
 
 use crate::args::ReloadArgs;
 use crate::{output, own_file};
@@ -14,8 +14,8 @@ use crate::{output, own_file};
 /// Checks the file, and asks the daemon to apply it.
 ///
 /// # Errors
-/// Errors in the file, and errors of the daemon, after which nothing has changed. [`Code::Permission`] if the
-/// daemon refused some of the changes.
+/// Errors in the file, and errors of the daemon, after which nothing has changed, unless its answer was lost.
+/// [`Code::Permission`] if the daemon refused some of the changes.
 pub fn run(args: &ReloadArgs) -> Result<(), Error> {
     // Read once: it may be a pipe, or change meanwhile.
     let source = config::Source::read(&own_file::file_of(&args.target)?)?;
@@ -32,7 +32,11 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
     let own = client.status()?.file;
     let absolute = std::path::absolute(&source.file).unwrap_or_else(|_| source.file.clone());
     let another = own.and_then(|own| own_file::warning_of_another(&name, own.as_ref(), &absolute));
-    let mut report = send(&mut client, &absolute, &source.text, args.dry_run)?;
+    let sent = send(&mut client, &absolute, &source.text, args.dry_run);
+    let mut report = sent.map_err(|error| match error.is_answer() || args.dry_run {
+        true => error.into(),
+        false => Error::new(error.exit_code(), format!("{error}; {}", unknown(&name, &absolute))),
+    })?;
     report.warnings.splice(..0, another);
     if args.json {
         output::print_json(&report)?;
@@ -62,9 +66,9 @@ pub(crate) fn send(
     file: &Path,
     text: &str,
     dry_run: bool,
-) -> Result<ReloadReport, Error> {
+) -> Result<ReloadReport, ClientError> {
     let reload = Reload { dry_run, ..request(client.name(), file, text) };
-    Ok(client.reload(&reload)?)
+    client.reload(&reload)
 }
 
 /// Returns what asks a daemon to apply the text of a file.
@@ -76,6 +80,14 @@ pub(crate) fn request(interface: &InterfaceName, file: &Path, text: &str) -> Rel
         within_command: weft_host::is_within_command(interface),
         is_saved: false,
     }
+}
+
+/// Says of a daemon whose answer was lost that it may have applied the file, and how to see it.
+pub(crate) fn unknown(name: &InterfaceName, file: &Path) -> String {
+    format!(
+        "whether {name} has applied the change is not known: `weft reload --dry-run {}` says what still differs",
+        file.display()
+    )
 }
 
 fn told(report: &ReloadReport) -> String {

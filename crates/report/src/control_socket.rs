@@ -200,6 +200,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Reports whether the daemon has answered, or was not asked. Without an answer, what it did is not
+    /// known.
+    pub fn is_answer(&self) -> bool {
+        !matches!(self, Self::Io { .. } | Self::Timeout { .. } | Self::Garbled { .. })
+    }
+
     /// Returns the exit code of a command that fails with this error.
     pub fn exit_code(&self) -> exit::Code {
         match self {

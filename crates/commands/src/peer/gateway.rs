@@ -116,7 +116,8 @@ impl Gateway {
     /// Replaces the text of the file, and makes the running interfaces match it.
     ///
     /// # Errors
-    /// Either is not possible. The file is as it was then.
+    /// Either is not possible. The file is as it was then, and so are the interfaces, unless the error says
+    /// that this is not known.
     pub(super) fn apply(&mut self, text: Zeroizing<String>) -> Result<(), Error> {
         config::parse_to_edit(&text, &self.file, self.name.clone())?;
         let before = Zeroizing::new(self.text().to_owned());
@@ -124,11 +125,8 @@ impl Gateway {
         self.edit.replace(text)?;
         self.reload().map_err(|error| match self.edit.replace(before) {
             Ok(()) => {
-                for client in &mut self.running {
-                    // One that has taken the change over gives it back; the others have nothing to change.
-                    let _as_it_was = reload::send(client, &self.file, self.edit.text(), false);
-                }
-                let reason = format!("{error}\n{}: the file is as it was", self.file.display());
+                let unknown = give_back(&mut self.running, &self.file, self.edit.text());
+                let reason = format!("{error}\n{}: the file is as it was{unknown}", self.file.display());
                 Error::new(error.code(), reason)
             }
             Err(kept) => Error::new(error.code(), format!("{error}\n{kept}: the file has the new text")),
@@ -147,6 +145,20 @@ impl Gateway {
         }
         Ok(())
     }
+}
+
+/// Sends interfaces the earlier text again. One that has taken the change over gives it back; the others have
+/// nothing to change. Returns what to say of those that do not answer.
+fn give_back(running: &mut [Client], file: &Path, text: &str) -> String {
+    let mut unknown = String::new();
+    for client in running {
+        let given = client.reconnect().and_then(|()| reload::send(client, file, text, false));
+        if given.is_err_and(|error| !error.is_answer()) {
+            unknown.push('\n');
+            unknown.push_str(&reload::unknown(client.name(), file));
+        }
+    }
+    unknown
 }
 
 /// From here on the command runs to its end: ended between the two, the file and the interface would differ.
@@ -297,5 +309,46 @@ fn file(args: &GatewayArgs) -> Result<PathBuf, Error> {
             let reason = format!("there are several files: {}", names.join(", "));
             Err(Error::new(Code::Usage, format!("{reason}; say which one with --interface NAME|FILE")))
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn an_interface_whose_answer_is_lost_is_told_the_earlier_text_again_or_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let name: InterfaceName = "wg0".parse().unwrap();
+        let path = weft_ipc::runtime_dir::control_socket(directory.path(), &name);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut clients = [Client::connect_to(&name, path).unwrap()];
+        let daemon = std::thread::spawn(move || {
+            // Each connection has one request, which is not answered on the first and on the last.
+            let answer =
+                "{\"version\":1,\"ok\":{\"steps\":[],\"refused\":[],\"warnings\":[],\"tunnel_steps\":0}}\n";
+            [None, Some(answer), None].map(|answer| {
+                let (stream, _) = listener.accept().unwrap();
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                (&stream).write_all(answer.unwrap_or_default().as_bytes()).unwrap();
+                line
+            })
+        });
+        let file = Path::new("/etc/wireguard/wg0.conf");
+        let lost = reload::send(&mut clients[0], file, "# new", false).unwrap_err();
+        assert!(!lost.is_answer(), "{lost}");
+        assert_eq!(give_back(&mut clients, file, "# old"), "");
+        let unknown = give_back(&mut clients, file, "# old");
+        assert!(unknown.contains("whether wg0 has applied the change is not known"), "{unknown}");
+        let [new, old, again] = daemon.join().unwrap();
+        assert!(new != old && old == again, "{new} {old} {again}");
+        // One that has ended has nothing to give back.
+        assert_eq!(give_back(&mut clients, file, "# old"), "");
     }
 }

@@ -120,6 +120,15 @@ impl Client {
         }
     }
 
+    /// Connects again: an answer that was not received may still come over the old connection.
+    ///
+    /// # Errors
+    /// Those of [`Self::connect`].
+    pub fn reconnect(&mut self) -> Result<(), ClientError> {
+        *self = Self::connect_to(&self.name, self.path.clone())?;
+        Ok(())
+    }
+
     /// Reports whether the interface is one of the runtime directory: not one that this user runs without
     /// root.
     pub fn is_of_runtime_directory(&self) -> bool {
@@ -159,7 +168,7 @@ impl Client {
             // The daemon may have closed the connection since the last answer, to free its place for another
             // client.
             Err(ClientError::Io { .. }) if self.is_used => {
-                *self = Self::connect_to(&self.name, self.path.clone())?;
+                self.reconnect()?;
                 self.ask(&request, 0, SHORT_PATIENCE)?
             }
             asked => asked?,
