@@ -15,9 +15,8 @@ use weft_host::{Host, memory};
 
 use super::Options;
 use super::daemon::known;
-use super::key_claim::KeyClaim;
 use super::message::{Inbox, MESSAGES, Message};
-use super::rootless::{Prepared, allowed_ips, bring_up_on, options, prepare, with_one_queue};
+use super::rootless::{Claimed, Prepared, allowed_ips, bring_up_on, options, prepare, with_one_queue};
 use super::supervisor::Supervisor;
 use crate::cli::RootlessArgs;
 use crate::interface::Inherited;
@@ -46,7 +45,7 @@ pub struct Tunnel {
     pub allowed_ips: Vec<IpNet>,
     /// Address and MTU of the file, which the stack keeps.
     kept: Kept,
-    _claim: Option<KeyClaim>,
+    claim: Claimed,
 }
 
 /// Brings the tunnel of a file up in this process. Call it before the first thread is started.
@@ -96,7 +95,7 @@ pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
     supervisor.ready();
     let kept = kept(&in_file);
     let dns = in_file.interface.host.dns;
-    Ok(Tunnel { supervisor, inbox, messages, signal, file, stack, dns, allowed_ips, kept, _claim: claim })
+    Ok(Tunnel { supervisor, inbox, messages, signal, file, stack, dns, allowed_ips, kept, claim })
 }
 
 fn kept(config: &Config) -> Kept {
@@ -120,13 +119,15 @@ impl Tunnel {
     /// # Errors
     /// Packets have stopped.
     pub fn work(self, changed: impl Fn(Vec<IpNet>) + 'static) -> Result<(), Error> {
-        let Self { mut supervisor, messages, file, stack, kept: at_start, .. } = self;
+        let Self { mut supervisor, messages, file, stack, kept: at_start, claim, .. } = self;
         supervisor.on_loaded = Some(Box::new(move |config, _| {
+            let taken = claim.follow(config);
             let allowed_ips = allowed_ips(config);
             stack.set_routes(allowed_ips.clone());
             changed(allowed_ips);
             let message = "Address and MTU are those of the start until the tunnel starts again";
-            (kept(config) != at_start).then(|| message.to_owned())
+            let stays = (kept(config) != at_start).then(|| message.to_owned());
+            taken.into_iter().chain(stays).collect()
         }));
         Ok(supervisor.work(messages, &file)?)
     }

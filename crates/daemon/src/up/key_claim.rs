@@ -31,7 +31,7 @@ pub(super) struct KeyClaim {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClaimError {
     /// Another process has the key: this one, for the interface of this name, unless it has only begun.
-    #[error("another process has the key")]
+    #[error("{} has the key", holder(.0.as_ref()))]
     Taken(Option<(u32, InterfaceName)>),
     #[error(transparent)]
     Untrusted(#[from] UntrustedError),
@@ -71,6 +71,13 @@ impl KeyClaim {
         let vanishes = || failed(io::Error::other("other processes make and remove it again and again"));
         Err(holder.map_or_else(vanishes, ClaimError::Taken))
     }
+}
+
+fn holder(signature: Option<&(u32, InterfaceName)>) -> String {
+    signature.map_or_else(
+        || "another interface".to_owned(),
+        |(process, name)| format!("interface {name} (process {process})"),
+    )
 }
 
 fn signature_of(lock: &mut File) -> Option<(u32, InterfaceName)> {

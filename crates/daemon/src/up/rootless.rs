@@ -3,6 +3,7 @@
 //! A process without a terminal runs it, which the first command that uses it has forked ([`join`]). Its main
 //! thread is the control thread of the interface. It ends with the last command that uses it.
 
+use std::cell::RefCell;
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::{self, runtime_dir, user_dir};
 use weft_report::control_socket::{self, Client};
 use weft_rootless::{Backing, Inside, Member, Members, Names, Namespace, TunnelState};
+use weft_tunnel::PublicKey;
 use weft_udp::PathMtu;
 
 use super::daemon::{Beginning, Daemon, known};
@@ -105,8 +107,7 @@ fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> R
     signals::watch(move |received| drop(signal.send(Message::Signal(received))))?;
 
     let (text_hash, is_file) = (weft_host::text_hash(&source.text), source.is_file);
-    let Prepared { in_file, config, overrides, metrics, found, claim: _claim } =
-        prepare(args, source, &cancel)?;
+    let Prepared { in_file, config, overrides, metrics, found, claim } = prepare(args, source, &cancel)?;
     for warning in namespace.set_up()? {
         output::warning(&warning);
     }
@@ -128,12 +129,15 @@ fn run(args: &RootlessArgs, source: Source, file: &Path, members: &Members) -> R
     supervisor.is_used_by(members.processes());
     let change = members.changes();
     supervisor.on_loaded = Some(Box::new(move |config, text| {
+        let taken = claim.follow(config);
         let told = change(&|state| {
             state.text_hash = weft_host::text_hash(text);
             state.allowed_ips = allowed_ips(config);
         });
-        let error = told.err()?;
-        Some(format!("cannot tell the commands that use the tunnel of the change: {error}"))
+        let untold = told.err();
+        let untold = untold
+            .map(|error| format!("cannot tell the commands that use the tunnel of the change: {error}"));
+        taken.into_iter().chain(untold).collect()
     }));
     supervisor.on_ending = Some(Box::new(members.ending()));
     Ok(supervisor.work(messages, file)?)
@@ -149,7 +153,31 @@ pub(super) struct Prepared {
     pub(super) metrics: Option<metrics::Listener>,
     pub(super) found: Found,
     /// For as long as the tunnel runs.
-    pub(super) claim: Option<KeyClaim>,
+    pub(super) claim: Claimed,
+}
+
+/// The claim of the key that a tunnel has.
+pub(super) struct Claimed(RefCell<Option<(PublicKey, KeyClaim)>>);
+
+impl Claimed {
+    /// Claims the key of a configuration that was loaded in place of the one before. Returns a warning if
+    /// another interface has it.
+    pub(super) fn follow(&self, config: &Config) -> Option<String> {
+        let (mut claimed, key) = (self.0.borrow_mut(), config.interface.settings.private_key.as_ref()?);
+        let public = key.public_key();
+        if claimed.as_ref().is_some_and(|(key, _)| *key == public) {
+            return None;
+        }
+        *claimed = None;
+        let interface = &config.interface.name;
+        match KeyClaim::new(&user_dir().ok()?, &public, interface) {
+            Ok(claim) => {
+                *claimed = Some((public, claim));
+                None
+            }
+            Err(error) => Some(format!("the new key of {interface} is not claimed: {error}")),
+        }
+    }
 }
 
 /// Loads the configuration, takes what it needs of the system, and looks names up.
@@ -158,7 +186,7 @@ pub(super) fn prepare(args: &RootlessArgs, source: Source, cancel: &Cancel) -> R
     let overrides = Overrides { metrics: args.metrics.clone(), is_rootless: true, ..Overrides::default() };
     let mut config = in_file.clone();
     overrides.apply(&mut config);
-    let claim = claim_key(&config, &args.target)?;
+    let claim = Claimed(RefCell::new(claim_key(&config, &args.target)?));
     let metrics = metrics::open(config.interface.host.metrics.address.as_ref()).map_err(UpError::from)?;
     weft_host::wait_for_release(&runtime_dir(), Held::Udp(config.interface.settings.listen_port));
     let found = Found::at_start(&config, Retries::from_environment(), cancel).map_err(UpError::from)?;
@@ -198,7 +226,7 @@ fn load(args: &RootlessArgs, source: Source) -> Result<Config, Error> {
 
 /// Claims the key of an interface. Interfaces that `weft up` runs have not claimed theirs, and those of other
 /// users do not tell it.
-fn claim_key(config: &Config, target: &str) -> Result<Option<KeyClaim>, Error> {
+fn claim_key(config: &Config, target: &str) -> Result<Option<(PublicKey, KeyClaim)>, Error> {
     let Some(key) = config.interface.settings.private_key.as_ref() else { return Ok(None) };
     let public = key.public_key();
     let refused = |holder: String, advice: String| {
@@ -220,7 +248,7 @@ fn claim_key(config: &Config, target: &str) -> Result<Option<KeyClaim>, Error> {
     // Without a directory of this user, the command that starts the tunnel has said so.
     let Ok(directory) = user_dir() else { return Ok(None) };
     match KeyClaim::new(&directory, &public, &config.interface.name) {
-        Ok(claim) => Ok(Some(claim)),
+        Ok(claim) => Ok(Some((public, claim))),
         Err(ClaimError::Taken(Some((process, name)))) => refused_by(process, &name),
         Err(ClaimError::Taken(None)) => refused("another interface".to_owned(), "end it".to_owned()),
         Err(error) => {

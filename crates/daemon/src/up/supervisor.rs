@@ -100,13 +100,13 @@ pub(super) struct Supervisor {
     memory_due: Option<Instant>,
     /// The text of the file as it was loaded last, if the state is saved into it.
     pub(super) text: Option<Zeroizing<String>>,
-    /// Called with a configuration that was loaded, and its text. Returns a warning for the user.
+    /// Called with a configuration that was loaded, and its text. Returns warnings for the user.
     pub(super) on_loaded: Option<Box<OnLoaded>>,
     /// Called as soon as the interface ends.
     pub(super) on_ending: Option<Box<dyn FnOnce()>>,
 }
 
-type OnLoaded = dyn Fn(&Config, &str) -> Option<String>;
+type OnLoaded = dyn Fn(&Config, &str) -> Vec<String>;
 
 impl Supervisor {
     /// Starts everything around the interface that is not there yet. Failures of optional parts are only

@@ -11,6 +11,7 @@ use aws_lc_rs::digest;
 use nix::sys::signal::Signal;
 use weft_lab::refusal::{Argument, Refusal};
 use weft_lab::{Process, mounts, until};
+use weft_tunnel::PrivateKey;
 
 use crate::names;
 use crate::support::{BEHIND, Ended, Gateway, World};
@@ -252,6 +253,42 @@ fn the_key_of_a_command_that_cannot_be_asked_yet_is_refused_until_that_has_ended
         let next = start(&file);
         next.wait_for_line("serving");
         next.stop();
+        until("nothing of the user is left", || world.processes().is_empty());
+    }
+}
+
+#[test]
+fn a_reload_with_another_key_claims_that_and_gives_the_earlier_one_back() {
+    let Some(mut world) = World::on("own") else { return };
+    for stack in ["own", "kernel"] {
+        world.stack = stack;
+        let file = world.file("");
+        let start = |file: &PathBuf, port: &str| {
+            let command = world.in_session(world.proxy_command(file, &["--socks5", port]));
+            Process::start(&world.client, command).unwrap()
+        };
+        let first = start(&file, "1080");
+        first.wait_for_line("serving");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let earlier = world.write("home.conf", &text);
+        let key = PrivateKey::generate().unwrap();
+        let line = |line: &str| match line.strip_prefix("PrivateKey") {
+            Some(_) => format!("PrivateKey = {}\n", *key.to_base64()),
+            None => format!("{line}\n"),
+        };
+        world.write("office.conf", &text.lines().map(line).collect::<String>());
+        let reloaded = world.weft_in_session(&["reload", file.to_str().unwrap()]);
+        assert_eq!(reloaded.code, Some(0), "{reloaded:?}");
+        let public = key.public_key();
+        let claim: String = public.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let claims = world.directory.path().join("session/weft/keys-of-interfaces");
+        let claims = std::fs::read_dir(claims).unwrap();
+        let claimed: Vec<_> = claims.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(claimed, [claim]);
+        let second = start(&earlier, "1081");
+        second.wait_for_line("serving");
+        first.stop();
+        second.stop();
         until("nothing of the user is left", || world.processes().is_empty());
     }
 }
