@@ -5,7 +5,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use weft_endpoint::StreamState;
@@ -111,6 +112,23 @@ impl Stack {
         };
         while !is_drained() {
             tokio::time::sleep(TICK).await;
+        }
+    }
+
+    /// Resets all connections and fails what applications wait for, before the packet thread ends. Waits
+    /// until that thread has taken the resets, for a quarter of a second at most.
+    pub fn end(&self) {
+        const PATIENCE: Duration = Duration::from_millis(250);
+        const TICK: Duration = Duration::from_millis(1);
+        let begin = Instant::now();
+        let mut woken = Vec::new();
+        self.shared.call(|state| {
+            state.endpoint.reset_all(begin);
+            state.end(&mut woken);
+        });
+        woken.into_iter().for_each(Waker::wake);
+        while self.shared.lock().endpoint.has_output() && begin.elapsed() < PATIENCE {
+            std::thread::sleep(TICK);
         }
     }
 

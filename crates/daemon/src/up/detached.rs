@@ -120,6 +120,8 @@ impl Tunnel {
     /// Packets have stopped.
     pub fn work(self, changed: impl Fn(Vec<IpNet>) + 'static) -> Result<(), Error> {
         let Self { mut supervisor, messages, file, stack, kept: at_start, claim, .. } = self;
+        let ending = stack.clone();
+        supervisor.on_ending = Some(Box::new(move || ending.end()));
         supervisor.on_loaded = Some(Box::new(move |config, _| {
             let taken = claim.follow(config);
             let allowed_ips = allowed_ips(config);

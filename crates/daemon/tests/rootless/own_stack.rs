@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::digest;
 use nix::sys::signal::Signal;
 use weft_lab::refusal::{Argument, Refusal};
-use weft_lab::{Process, mounts, until};
+use weft_lab::{Process, mounts, until, within};
 use weft_tunnel::PrivateKey;
 
 use crate::names;
@@ -291,6 +291,21 @@ fn a_reload_with_another_key_claims_that_and_gives_the_earlier_one_back() {
         second.stop();
         until("nothing of the user is left", || world.processes().is_empty());
     }
+}
+
+#[test]
+fn the_end_of_a_proxy_resets_its_connections_in_the_tunnel() {
+    let Some(world) = World::on("own") else { return };
+    let at: SocketAddr = SocketAddr::new(BEHIND[0].parse().unwrap(), 7000);
+    let listener = world.gateway.run(|| TcpListener::bind(at)).unwrap();
+    let process = world.proxy(&world.file(""), &["--forward", &format!("8081={at}")]);
+    let mut client = world.client.run(|| TcpStream::connect("127.0.0.1:8081")).unwrap();
+    let (mut server, _) = within("the connection arrives", move || listener.accept()).unwrap();
+    client.write_all(b"x").unwrap();
+    server.read_exact(&mut [0]).unwrap();
+    process.stop();
+    let ended = within("the connection ends", move || server.read(&mut [0]));
+    assert_eq!(ended.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
 }
 
 #[test]

@@ -210,6 +210,17 @@ impl Endpoint {
         self.with_stream(id, reset).unwrap_or_default();
     }
 
+    /// Tells the peers of all connections that they are no more.
+    pub fn reset_all(&mut self, now: Instant) {
+        self.tick(now);
+        for index in self.streams.indices() {
+            if let Some(stream) = self.streams.get_mut(index) {
+                stream.reset(&mut self.common);
+                self.settle(index);
+            }
+        }
+    }
+
     /// The application is gone, and `id` is invalid from then on. As close(2): what was put is sent, then
     /// FIN; if something was not taken, the peer gets a reset.
     pub fn release(&mut self, id: StreamId, now: Instant) {
