@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::num::NonZeroU16;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use weft_config::device::{DeviceState, PeerState};
@@ -15,7 +16,7 @@ use crate::values::hex;
 /// The answer to `get=1`. It is written in pieces: with many peers it is long, and the client may read
 /// slowly.
 pub struct Answer {
-    state: DeviceState,
+    state: Arc<DeviceState>,
     next: Piece,
 }
 
@@ -37,8 +38,8 @@ impl Answer {
     pub const MAX_PIECE: usize = 8 * 1024;
 
     /// Creates the answer that reports this state.
-    pub fn new(state: DeviceState) -> Self {
-        Self { state, next: Piece::Interface }
+    pub fn new(state: impl Into<Arc<DeviceState>>) -> Self {
+        Self { state: state.into(), next: Piece::Interface }
     }
 
     /// Writes the next piece, which may contain keys. Returns false if there was none left.

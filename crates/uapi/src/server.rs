@@ -12,11 +12,13 @@ use weft_ipc::{ServerThread, serve_each};
 
 use crate::Control;
 
+mod calls;
 mod client;
 #[cfg_attr(unix, path = "server/socket.rs")]
 #[cfg_attr(windows, path = "server/pipe.rs")]
 mod platform;
 
+use calls::Reads;
 use client::Client;
 use platform::Acceptor;
 pub use platform::{Descriptor, Listener, SocketError, path_of, remove_dead};
@@ -114,13 +116,16 @@ async fn tell_when_gone(acceptor: &Acceptor, on_gone: impl FnOnce()) {
 
 /// Serves clients. Never returns.
 async fn serve(acceptor: &Acceptor, control: &Arc<dyn Control>, limits: Limits) {
-    let large = Arc::new(Semaphore::new(1));
-    serve_each(
-        limits.clients,
-        async || acceptor.next().await,
-        |stream, place| Client::new(Arc::clone(control), place, Arc::clone(&large), limits).serve(stream),
-    )
-    .await;
+    let (large, reads) = (Arc::new(Semaphore::new(1)), Arc::<Reads>::default());
+    let client = |place| Client {
+        control: Arc::clone(control),
+        place,
+        large: Arc::clone(&large),
+        reads: Arc::clone(&reads),
+        limits,
+    };
+    let next = async || acceptor.next().await;
+    serve_each(limits.clients, next, |stream, place| client(place).serve(stream)).await;
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use weft_ipc::{Place, Stream};
 use zeroize::Zeroizing;
 
 use super::Limits;
+use super::calls::{Reads, call};
 use super::platform::scope_of;
 use crate::lines::{Line, LineBuffer};
-use crate::{Answer, Errno, Problem, Request, RequestParser, Step, write_errno};
-use crate::{Control, ControlError};
+use crate::{Answer, Control, Errno, Problem, Request, RequestParser, Step, write_errno};
 
 /// The bytes of an answer that are collected before they are written.
 const CHUNK: usize = 64 * 1024;
@@ -24,11 +24,12 @@ const LINGER: usize = 1 << 20;
 
 /// Serves one connection.
 pub(super) struct Client {
-    control: Arc<dyn Control>,
-    place: Arc<Place>,
+    pub(super) control: Arc<dyn Control>,
+    pub(super) place: Arc<Place>,
     /// Held while a large request is read: one at a time.
-    large: Arc<Semaphore>,
-    limits: Limits,
+    pub(super) large: Arc<Semaphore>,
+    pub(super) reads: Arc<Reads>,
+    pub(super) limits: Limits,
 }
 
 /// Why a connection ends.
@@ -55,15 +56,6 @@ struct Reading {
 }
 
 impl Client {
-    pub(super) fn new(
-        control: Arc<dyn Control>,
-        place: Arc<Place>,
-        large: Arc<Semaphore>,
-        limits: Limits,
-    ) -> Self {
-        Self { control, place, large, limits }
-    }
-
     pub(super) async fn serve(self, mut stream: impl Stream) {
         match self.converse(&mut stream).await {
             End::Close => {}
@@ -159,11 +151,11 @@ impl Client {
 
     async fn answer(&self, request: Request, stream: &mut impl Stream) -> Result<(), End> {
         let outcome = match request {
-            Request::Get => match self.call(|control| control.get()).await {
+            Request::Get => match self.reads.get(&self.control).await {
                 Ok(state) => return self.write_state(Answer::new(state), stream).await,
                 Err(error) => Err(error),
             },
-            Request::Set(change) => self.call(|control| control.set(change)).await,
+            Request::Set(change) => call(&self.control, |control| control.set(change)).await,
         };
         let errno = match outcome {
             Ok(()) => Errno::Success,
@@ -180,20 +172,6 @@ impl Client {
         self.write_outcome(problem.into(), stream).await?;
         // It is not known where the next request begins.
         if *problem == Problem::Trailing { Err(End::Linger) } else { Ok(()) }
-    }
-
-    async fn call<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(&dyn Control) -> Result<T, ControlError> + Send + 'static,
-    ) -> Result<T, ControlError> {
-        let control = Arc::clone(&self.control);
-        match tokio::task::spawn_blocking(move || call(control.as_ref())).await {
-            Ok(result) => result,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_cancelled) => Err(ControlError::Ended),
-            },
-        }
     }
 
     async fn write_outcome(&self, errno: Errno, stream: &mut impl Stream) -> Result<(), End> {

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
@@ -28,6 +29,7 @@ struct Fake {
     changes: Mutex<Vec<DeviceChange>>,
     peers: Mutex<Vec<PeerState>>,
     errors: Mutex<VecDeque<ControlError>>,
+    reads: AtomicUsize,
     /// Whether changes block, and how many are blocked.
     held: Mutex<(bool, usize)>,
     moved: Condvar,
@@ -52,6 +54,7 @@ impl Fake {
 
 impl Control for Fake {
     fn get(&self) -> Result<DeviceState, ControlError> {
+        self.reads.fetch_add(1, Relaxed);
         let peers = self.peers.lock().unwrap().clone();
         Ok(DeviceState { settings: InterfaceSettings { listen_port: 51820, ..Default::default() }, peers })
     }
@@ -153,10 +156,6 @@ impl Connection {
 const GET: &str = "get=1\n\n";
 const GOT: &str = "listen_port=51820\nerrno=0";
 
-fn short(limit: Duration) -> Limits {
-    Limits { read: limit, request: limit, write: limit, ..Limits::default() }
-}
-
 fn peer_number(number: u32) -> PublicKey {
     let mut bytes = [7; 32];
     bytes[..4].copy_from_slice(&number.to_be_bytes());
@@ -237,7 +236,7 @@ fn another_protocol_is_hung_up_on() {
 
 #[test]
 fn a_client_that_stops_in_the_middle_is_hung_up_on() {
-    let served = Served::with(short(Duration::from_millis(50)));
+    let served = Served::with(Limits { read: Duration::from_millis(50), ..Limits::default() });
     for text in ["g", "get=1\n", "set=1\nlisten_port=7\n", "set=1\nlisten_po"] {
         let mut connection = served.connect();
         connection.send(text);
@@ -251,6 +250,44 @@ fn a_client_that_stops_in_the_middle_is_hung_up_on() {
     assert!(slow.is_closed());
     assert_eq!(idle.ask(GET), GOT);
     assert!(served.fake.changes().is_empty());
+}
+
+#[test]
+fn a_client_that_goes_on_in_pieces_is_hung_up_on() {
+    let served = Served::with(Limits { request: Duration::from_millis(50), ..Limits::default() });
+    let mut slow = served.connect();
+    slow.send("set=1\n");
+    let goes_on = |slow: &mut Connection| slow.0.get_mut().write_all(b"listen_port=7\n");
+    wait_until("the slow client is hung up on", || goes_on(&mut slow).is_err().then_some(()));
+    assert!(served.fake.changes().is_empty());
+}
+
+#[test]
+fn clients_that_ask_at_once_share_a_read_and_hold_up_no_change() {
+    const CLIENTS: usize = 20;
+    let served = Served::new();
+    let read = || served.fake.reads.load(Relaxed);
+    let held = served.fake.peers.lock().unwrap();
+    let mut asking: Vec<Connection> = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut connection = served.connect();
+        connection.send(GET);
+        asking.push(connection);
+        wait_until("the first one is being served", || (read() > 0).then_some(()));
+    }
+    assert_eq!(served.connect().ask("set=1\n\n"), "errno=0");
+    drop(held);
+    for connection in &mut asking {
+        assert_eq!(connection.answer(), GOT);
+    }
+    assert!(read() < CLIENTS / 2, "{} reads", read());
+    // Another client that has an older state, and does not read it, gives it to none that asks later.
+    *served.fake.peers.lock().unwrap() = (0..20_000).map(state_of).collect();
+    let (mut deaf, before) = (served.connect(), read());
+    deaf.send(GET);
+    wait_until("it is being served", || (read() > before).then_some(()));
+    *served.fake.peers.lock().unwrap() = vec![state_of(1)];
+    assert_eq!(served.connect().ask(GET).matches("public_key=").count(), 1);
 }
 
 #[test]
