@@ -26,7 +26,7 @@ use crate::{MAX_STREAMS, PORT};
 
 /// Maximum number of connections: those of a test, and some that are refused meanwhile.
 const CONNECTIONS: usize = MAX_STREAMS as usize + 16;
-/// How long a test whose connections have not arrived keeps out another one.
+/// How long a test whose connections have not arrived, or that was broken off, keeps out another one.
 const HELD: Duration = Duration::from_secs(1);
 const BACKLOG: i32 = 64;
 
@@ -143,7 +143,7 @@ impl Site {
         let token = format!("{:032x}", rand::random::<u128>());
         let ends = now + Duration::from_millis(request.milliseconds) + SETTLE + 2 * PATIENCE;
         *running = Some(Running { token: token.clone(), claimed: now, has_begun: false, ends, streams });
-        Ok(Claim { site: Arc::clone(self), token, ends, streams: received })
+        Ok(Claim { site: Arc::clone(self), token, ends, streams: received, is_over: false })
     }
 
     /// Gives a connection to the test that it belongs to, else closes it.
@@ -166,6 +166,8 @@ struct Claim {
     token: String,
     ends: Instant,
     streams: mpsc::Receiver<TcpStream>,
+    /// The test was not broken off.
+    is_over: bool,
 }
 
 impl Claim {
@@ -178,10 +180,14 @@ impl Claim {
 }
 
 impl Drop for Claim {
+    /// One that is broken off keeps out others until [`HELD`] has passed: it has cost a report of the daemon.
     fn drop(&mut self) {
         let mut running = self.site.lock();
-        if running.as_ref().is_some_and(|running| running.token == self.token) {
-            *running = None;
+        if let Some(own) = running.as_mut().filter(|running| running.token == self.token) {
+            (own.has_begun, own.ends) = (false, own.claimed);
+            if self.is_over {
+                *running = None;
+            }
         }
     }
 }
@@ -220,10 +226,10 @@ async fn test(
     let duration = Duration::from_millis(request.milliseconds);
     let mut claim = site.claim(request)?;
     let failed = |reason: &str| Refusal::Failed(reason.to_owned());
+    let asked = Instant::now();
     let report = site.status().await.ok_or_else(|| failed("the interface is being taken down"))?;
     let peer = peer_of(&report, remote).filter(|_| has_address(&report, local)).ok_or(Refusal::NotAPeer)?;
-    let watch = Watch::new(Arc::clone(&site.status), &peer.public_key);
-    watch.now().await;
+    let watch = Watch::after(Arc::clone(&site.status), &peer.public_key, &report, asked);
     let gone = |_| failed("the client is gone");
     let sends = request.direction == Direction::Down;
     // Before the client begins to send.
@@ -262,7 +268,9 @@ async fn test(
     tokio::select! {
         _ = lines.read_u8() => {}
         () = sleep_until(claim.ends) => {}
-        _ = async { tokio::join!(observe(sampler, &watch, send), write_all(replies, answers)) } => {}
+        _ = async { tokio::join!(observe(sampler, &watch, send), write_all(replies, answers)) } => {
+            claim.is_over = true;
+        }
     }
     Ok(())
 }
@@ -310,5 +318,48 @@ async fn write_all(mut replies: mpsc::UnboundedReceiver<Reply>, answers: &mut Ow
         if protocol::write(answers, &reply).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_test_that_is_broken_off_is_followed_by_another_a_second_after_its_begin() {
+        let site = Arc::new(Site {
+            status: Arc::new(|| None),
+            interface: String::new(),
+            running: Mutex::default(),
+            refusals: Refusals::default(),
+            begun: Refusals::default(),
+        });
+        let request = Request {
+            direction: Direction::Down,
+            milliseconds: 60_000,
+            streams: 1,
+            congestion: None,
+            udp: None,
+        };
+        for is_over in [true, false] {
+            let mut claim = site.claim(&request).unwrap();
+            claim.begin().unwrap();
+            claim.is_over = is_over;
+            drop(claim);
+        }
+        let Err(Refusal::Busy { seconds: 1 }) = site.claim(&request).map(|_| ()) else {
+            panic!("it is not kept")
+        };
+        if let Some(running) = &mut *site.lock() {
+            running.claimed -= HELD;
+        }
+        site.claim(&request).unwrap();
+    }
+
+    #[test]
+    fn the_first_report_of_a_test_is_its_first_sample() {
+        let probe: Status = Arc::new(|| panic!("another report is asked for"));
+        let watch = Watch::after(probe, "peer", &StatusReport::default(), Instant::now());
+        assert!(watch.look().is_some());
     }
 }

@@ -43,6 +43,13 @@ impl Watch {
         Self { probe, peer: peer.to_owned(), shared: Arc::new(Mutex::new(shared)) }
     }
 
+    /// Begins with this report, for which was asked then.
+    pub(crate) fn after(probe: Probe, peer: &str, report: &StatusReport, asked: Instant) -> Self {
+        let watch = Self::new(probe, peer);
+        watch.lock().take(Some(report), peer, asked);
+        watch
+    }
+
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,7 +64,7 @@ impl Watch {
     }
 
     /// Returns the newest counters, and asks for newer ones when it is time.
-    fn look(&self) -> Option<Counters> {
+    pub(crate) fn look(&self) -> Option<Counters> {
         let mut shared = self.lock();
         if shared.next.is_some_and(|next| next <= Instant::now()) {
             shared.next = None;
@@ -70,13 +77,7 @@ impl Watch {
     fn read(&self) {
         let asked = Instant::now();
         let report = (self.probe)();
-        let took = asked.elapsed();
-        let mut shared = self.lock();
-        if let Some(report) = report {
-            let at_us = micros(asked.saturating_duration_since(shared.began) + took / 2);
-            shared.latest = Some(Counters::of(&report, &self.peer, at_us));
-        }
-        shared.next = Some(asked + (took * SHARE_OF_REPORTS).max(SAMPLE_EVERY / 2));
+        self.lock().take(report.as_ref(), &self.peer, asked);
     }
 
     /// Returns counters that are read now.
@@ -92,6 +93,18 @@ impl Watch {
         // Fails only if the probe panics, which ends the process.
         let _ = spawn_blocking(move || watch.read()).await;
         self.lock().latest.clone()
+    }
+}
+
+impl Shared {
+    /// Takes the counters of a report that has come.
+    fn take(&mut self, report: Option<&StatusReport>, peer: &str, asked: Instant) {
+        let took = asked.elapsed();
+        if let Some(report) = report {
+            let at_us = micros(asked.saturating_duration_since(self.began) + took / 2);
+            self.latest = Some(Counters::of(report, peer, at_us));
+        }
+        self.next = Some(asked + (took * SHARE_OF_REPORTS).max(SAMPLE_EVERY / 2));
     }
 }
 
