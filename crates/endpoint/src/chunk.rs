@@ -81,18 +81,21 @@ pub(crate) struct Pool {
     small: Vec<Box<[u8]>>,
     large: Vec<Box<[u8]>>,
     keep: usize,
+    /// Only small buffers are given out.
+    pub(crate) is_scarce: bool,
 }
 
 impl Pool {
     /// Returns an empty pool that keeps at most `bytes` of unused buffers of each size.
     pub(crate) fn new(bytes: usize) -> Self {
-        Self { small: Vec::new(), large: Vec::new(), keep: bytes }
+        Self { small: Vec::new(), large: Vec::new(), keep: bytes, is_scarce: false }
     }
 
-    /// Returns a buffer of 4 KiB if that holds `bytes`, otherwise one of 64 KiB. What is in it is not
-    /// defined.
+    /// Returns a buffer of 4 KiB if that holds `bytes` or memory is scarce, otherwise one of 64 KiB. What is
+    /// in it is not defined.
     pub(crate) fn buffer(&mut self, bytes: usize) -> Box<[u8]> {
-        let (list, size) = if bytes <= SMALL { (&mut self.small, SMALL) } else { (&mut self.large, LARGE) };
+        let is_small = bytes <= SMALL || self.is_scarce;
+        let (list, size) = if is_small { (&mut self.small, SMALL) } else { (&mut self.large, LARGE) };
         list.pop().unwrap_or_else(|| vec![0; size].into_boxed_slice())
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use weft_tunnel::Offload;
 
-use crate::chunk::Pool;
+use crate::chunk::{Pool, SMALL};
 use crate::packet::{header_len, set_markable, write_checksum, write_header};
 use crate::secret::{Secret, Tuple};
 use crate::segment::{self, Header};
@@ -41,10 +41,8 @@ pub(crate) struct Common {
     pub(crate) mtu: u16,
     /// Bytes that connections may hold, without those of the pool.
     pub(crate) memory: u64,
-    /// Bytes that connections have advertised and queued.
+    /// Bytes that connections have advertised or hold, whichever is more, and have queued to send.
     pub(crate) reserved: u64,
-    /// Bytes of the buffers that connections hold, of each as much as it may always have.
-    pub(crate) held: u64,
     replies: VecDeque<Reply>,
     paths: VecDeque<(std::net::IpAddr, u16, u64)>,
 }
@@ -62,10 +60,26 @@ impl Common {
             mtu,
             memory: memory - 2 * keep,
             reserved: 0,
-            held: 0,
             replies: VecDeque::new(),
             paths: VecDeque::new(),
         }
+    }
+
+    /// Replaces what a connection has reserved.
+    pub(crate) fn reserve(&mut self, before: u64, now: u64) {
+        self.reserved = self.reserved + now - before;
+        self.pool.is_scarce = self.reserved > self.memory / 2;
+    }
+
+    /// Returns the most that one connection may have of a limit.
+    pub(crate) fn largest(&self, limit: u32) -> u64 {
+        u64::from(limit).min(self.memory / 4)
+    }
+
+    /// Returns the window of a new connection. New ones leave most of the memory to those that are read.
+    pub(crate) fn first_window(&self) -> u16 {
+        let share = (self.memory / 4).saturating_sub(self.reserved) / 64;
+        share.max(SMALL as u64).min(self.limits.receive_window.into()).min(65_535) as u16
     }
 
     /// Returns milliseconds, for timestamps.

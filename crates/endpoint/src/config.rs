@@ -24,9 +24,9 @@ pub struct Config {
 /// Bounds of single things, and how connections behave.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes of the receive window of a connection.
+    /// Bytes of the receive window of a connection, at most: no more than a quarter of the memory either.
     pub receive_window: u32,
-    /// Bytes that a connection may have queued to send, at most.
+    /// The same of what it has queued to send.
     pub send_buffer: u32,
     /// Connections, at most.
     pub streams: u32,
@@ -51,8 +51,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            receive_window: 2 << 20,
-            send_buffer: 4 << 20,
+            receive_window: 32 << 20,
+            send_buffer: 32 << 20,
             streams: 65_536,
             orphans: 4096,
             half_open: 4096,

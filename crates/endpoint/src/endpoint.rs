@@ -11,18 +11,21 @@ use std::time::{Duration, Instant};
 
 use weft_tunnel::Offload;
 
+use crate::chunk::SMALL;
 use crate::common::{Common, Reply};
 use crate::half_open::{Due, HalfOpens};
 use crate::reassembly::Reassembly;
 use crate::secret::{Secret, Tuple};
 use crate::slots::Slots;
-use crate::tcp::connection::LEAST_HELD;
 use crate::tcp::{Connection, Transmitted};
 use crate::time_wait::{TimeWait, TimeWaits};
 use crate::{Config, Event, ListenerId, Stats, StreamId, StreamState, udp};
 
 /// The least MTU: below it IPv4 hosts need not send (RFC 791).
 const MIN_MTU: u16 = 576;
+/// What a connection may have beyond the memory: a window of 4 KiB in two buffers, the one that its
+/// application has taken, and one to send.
+const MINIMUM: u64 = 4 * SMALL as u64;
 /// Bytes that a connection sends before the next one has its turn.
 const QUANTUM: u64 = 64 << 10;
 
@@ -288,7 +291,6 @@ impl Endpoint {
             half_open: self.half_open.len() as u64,
             time_wait: self.time_wait.len() as u64,
             reserved_bytes: self.common.reserved,
-            held_bytes: self.common.held,
             ..self.common.stats
         }
     }
@@ -319,11 +321,9 @@ impl Endpoint {
         stream.account(&mut self.common);
         if matches!(stream.state, StreamState::Closed | StreamState::TimeWait) {
             if !std::mem::replace(&mut stream.is_detached, true) {
-                let (tuple, is_time_wait) = (stream.tuple, stream.state == StreamState::TimeWait);
-                let (next, receive_next, timestamps) = stream.last_numbers();
-                self.flows.remove(&tuple);
-                if is_time_wait {
-                    let record = TimeWait { tuple, next, receive_next, timestamps, until: 0 };
+                self.flows.remove(&stream.tuple);
+                if stream.state == StreamState::TimeWait {
+                    let record = stream.time_wait();
                     self.enter_time_wait(record);
                 }
             }
@@ -354,11 +354,11 @@ impl Endpoint {
         }
     }
 
-    /// Reports whether there is room for one more connection. Released ones give way.
-    fn has_room(&mut self) -> bool {
+    /// Reports whether there is room for one more connection with this window. Released ones give way.
+    fn has_room(&mut self, window: u16) -> bool {
         let most = self.common.memory / 8 * 7;
-        while self.common.held + LEAST_HELD > most {
-            if !self.reset_orphan(|stream| stream.held() > 0) {
+        while self.common.reserved + u64::from(window) > most {
+            if !self.reset_orphan(|stream| stream.reserved() > 0) {
                 return false;
             }
         }
@@ -422,16 +422,17 @@ impl Endpoint {
     /// Panics if something is wrong: for tests.
     #[doc(hidden)]
     pub fn check(&self) {
-        let (mut reserved, mut held) = (0, 0);
+        let mut reserved = 0;
         for (index, stream) in self.streams.iter() {
             stream.check();
             reserved += stream.reserved();
-            held += stream.held();
             if !stream.is_detached {
                 assert_eq!(self.flows.get(&stream.tuple), Some(&Target::Stream(index)));
             }
         }
-        assert_eq!((reserved, held), (self.common.reserved, self.common.held), "memory");
+        assert_eq!(reserved, self.common.reserved, "memory");
+        let always = self.streams.len() as u64 * MINIMUM;
+        assert!(reserved <= self.common.memory + always, "{reserved} bytes of {}", self.common.memory);
         let attached = self.streams.iter().filter(|(_, stream)| !stream.is_detached).count();
         assert_eq!(self.flows.len(), attached + self.half_open.len() + self.time_wait.len());
     }

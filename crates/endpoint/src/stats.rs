@@ -34,10 +34,9 @@ pub struct Stats {
     pub half_open: u64,
     /// Connections in TIME-WAIT now.
     pub time_wait: u64,
-    /// Bytes that are reserved now: windows that were advertised and not read, and data queued to send.
+    /// Bytes that are reserved now: windows that were advertised and not read, or the buffers for them if
+    /// these are more, and buffers of what is queued to send.
     pub reserved_bytes: u64,
-    /// Bytes of the buffers that connections hold, and of those that every connection may always have.
-    pub held_bytes: u64,
 }
 
 /// State of a connection (RFC 9293, section 3.3.2).

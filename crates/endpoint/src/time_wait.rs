@@ -15,10 +15,11 @@ pub(crate) struct TimeWait {
     /// SND.NXT and RCV.NXT.
     pub(crate) next: u32,
     pub(crate) receive_next: u32,
-    /// Offset of this end's timestamps, and the latest one of the peer.
-    pub(crate) timestamps: Option<(u32, u32)>,
+    /// The latest timestamp of the peer.
+    pub(crate) timestamp: Option<u32>,
     pub(crate) until: u64,
 }
+const _: () = assert!(size_of::<TimeWait>() <= 64);
 
 /// The records.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use crate::half_open::HalfOpen;
 use crate::packet::{ICMP, ICMPV6, Packet};
 use crate::secret::Tuple;
 use crate::segment::{ACK, FIN, Header, Options, RST, SYN, Segment};
-use crate::tcp::handshake::initial_sequence;
+use crate::tcp::handshake::{initial_sequence, timestamp_offset};
 use crate::tcp::sequence::is_before;
 use crate::tcp::{Connection, Handshake};
 use crate::{Event, StreamId, icmp, udp};
@@ -115,7 +115,7 @@ impl Endpoint {
         let record = HalfOpen {
             tuple,
             listener,
-            handshake: Handshake::of(segment, initial),
+            handshake: Handshake::of(segment, initial, self.common.first_window()),
             sent_at: self.common.now,
             retries: 0,
         };
@@ -168,13 +168,13 @@ impl Endpoint {
             (Some(recent), Some((value, _))) => is_before(value, recent),
             (expected, _) => expected.is_some(),
         };
-        let is_outside = segment.seq.wrapping_sub(next) > self.common.limits.receive_window.min(65_535);
+        let is_outside = segment.seq.wrapping_sub(next) > handshake.own_window.into();
         if is_old || is_outside {
             return;
         }
         let listener = record.listener;
         let rtt = (record.retries == 0).then(|| self.common.now.saturating_sub(record.sent_at));
-        let has_room = self.has_room();
+        let has_room = self.has_room(handshake.own_window);
         let listener = self.listeners.get_mut(listener);
         let Some(listener) = listener.filter(|listener| has_room && listener.ready.len() < listener.backlog)
         else {
@@ -207,8 +207,8 @@ impl Endpoint {
             return;
         }
         if segment.has(SYN) && !segment.has(ACK) {
-            let is_newer = match (record.timestamps, segment.timestamp) {
-                (Some((_, recent)), Some((value, _))) => is_before(recent, value),
+            let is_newer = match (record.timestamp, segment.timestamp) {
+                (Some(recent), Some((value, _))) => is_before(recent, value),
                 _ => is_before(record.receive_next, segment.seq),
             };
             if is_newer {
@@ -229,8 +229,8 @@ impl Endpoint {
     /// Sends the acknowledgement of a connection in TIME-WAIT.
     pub(super) fn answer_in_time_wait(&mut self, index: u32) {
         let Some(record) = self.time_wait.get(index) else { return };
-        let now = self.common.milliseconds();
-        let times = record.timestamps.map(|(offset, recent)| (now.wrapping_add(offset), recent));
+        let offset = timestamp_offset(&record.tuple, &self.common);
+        let times = record.timestamp.map(|recent| (self.common.milliseconds().wrapping_add(offset), recent));
         let header = Header {
             seq: record.next,
             ack: record.receive_next,

@@ -29,7 +29,7 @@ impl Endpoint {
         if to.port() == 0 || !is_host(to.ip()) {
             return Err(ConnectError::InvalidDestination);
         }
-        if !self.has_room() {
+        if !self.has_room(self.common.first_window()) {
             return Err(ConnectError::TooMany);
         }
         let tuple = Tuple { local, peer: to.ip(), local_port: 0, peer_port: to.port() };

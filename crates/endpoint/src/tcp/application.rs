@@ -2,18 +2,22 @@
 
 use super::connection::{Connection, nanoseconds};
 use super::sequence::FIRST;
-use crate::chunk::{Chunk, LARGE, SMALL};
+use crate::chunk::{Chunk, LARGE};
 use crate::common::Common;
 use crate::{Event, StreamError, StreamState};
 
-/// The least that may be queued to send, whatever the congestion window is.
+/// The least that may be queued to send, whatever the congestion window is, where there is memory.
 const MIN_SEND_BUFFER: u64 = 256 << 10;
+/// The least time that counts as a round trip, since timestamps have milliseconds.
+const MIN_ROUND: u64 = 1_000_000;
 
 impl Connection {
     /// Takes what has arrived; an empty chunk is the end.
     pub(crate) fn take(&mut self, common: &mut Common) -> Result<Option<Chunk>, StreamError> {
         if let Some(chunk) = self.receive.take(&mut common.pool) {
-            if self.wants_window_update() && !self.fin_received && self.state != StreamState::Closed {
+            self.account(common);
+            self.measure(common);
+            if self.wants_window_update(common) && !self.fin_received && self.state != StreamState::Closed {
                 self.wants_ack = true;
             }
             return Ok(Some(chunk));
@@ -28,6 +32,29 @@ impl Connection {
         Ok(None)
     }
 
+    /// Fits the window to what the application takes in a round trip. In slow start twice that is in flight
+    /// one round trip later, and is twice as much again before this is seen; later the half is enough.
+    fn measure(&mut self, common: &Common) {
+        let (since, from) = self.taken_since;
+        let time = common.now - since;
+        let round = self.echo_age.or(self.rtt.smoothed()).unwrap_or(0).max(MIN_ROUND);
+        if time < round {
+            return;
+        }
+        let read = self.receive.read();
+        self.taken_since = (common.now, read);
+        let taken = (read - from).saturating_mul(round) / time;
+        let most = common.largest(common.limits.receive_window);
+        let most = if self.receive_scale == 0 { most.min(65_535) } else { most };
+        // The time may be that of an emptier path if no timestamps come back.
+        let is_measured = self.echo_age.take().is_some();
+        if 4 * taken > self.wanted && !common.pool.is_scarce {
+            self.wanted = self.wanted.max(most.min(4 * taken));
+        } else if is_measured {
+            self.wanted -= self.wanted.saturating_sub((LARGE as u64).max(2 * taken)) / 8;
+        }
+    }
+
     /// Returns an empty chunk if there is room for it.
     pub(crate) fn reserve(&mut self, common: &mut Common) -> Result<Option<Chunk>, StreamError> {
         self.may_send()?;
@@ -35,8 +62,7 @@ impl Connection {
             self.waits_to_write = true;
             return Ok(None);
         }
-        let size = if self.has_memory(common) { LARGE } else { SMALL };
-        Ok(Some(Chunk::new(common.pool.buffer(size), 0, 0)))
+        Ok(Some(Chunk::new(common.pool.buffer(LARGE), 0, 0)))
     }
 
     fn may_send(&self) -> Result<(), StreamError> {
@@ -49,14 +75,12 @@ impl Connection {
 
     /// Two windows may be queued: one in flight, and one that follows while the first is acknowledged.
     fn has_room(&self, common: &Common) -> bool {
-        let most = u64::from(common.limits.send_buffer);
-        let limit = (2 * self.congestion.window()).max(MIN_SEND_BUFFER).min(most);
+        let least = if common.pool.is_scarce { LARGE as u64 } else { MIN_SEND_BUFFER };
+        let most = common.largest(common.limits.send_buffer);
+        let limit = (2 * self.congestion.window()).max(least).min(most);
         let is_open = !matches!(self.state, StreamState::SynSent | StreamState::SynReceived);
-        is_open && self.send.len() < limit && (self.send.len() == 0 || self.has_memory(common))
-    }
-
-    fn has_memory(&self, common: &Common) -> bool {
-        common.held + (LARGE as u64) <= common.memory
+        let has_memory = common.reserved + LARGE as u64 <= common.memory;
+        is_open && self.send.len() < limit && (self.send.len() == 0 || has_memory)
     }
 
     pub(crate) fn put(&mut self, chunk: Chunk, common: &mut Common) -> Result<(), StreamError> {

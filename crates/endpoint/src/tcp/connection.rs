@@ -11,12 +11,12 @@ use super::rtt::Rtt;
 use super::scoreboard::Scoreboard;
 use super::send_queue::SendQueue;
 use super::sequence::{FIRST, SYN, Sequence};
-use crate::chunk::SMALL;
 use crate::common::{Common, Reply};
 use crate::congestion::Congestion;
 use crate::packet::header_len;
 use crate::secret::Tuple;
 use crate::segment::{self, Header};
+use crate::time_wait::TimeWait;
 use crate::{Event, StreamError, StreamId, StreamState, StreamStats};
 
 /// A deadline that is not set.
@@ -29,10 +29,6 @@ const DEFAULT_MSS: [u16; 2] = [536, 1220];
 /// Challenge acknowledgements of a connection in five seconds (RFC 5961, section 7).
 const CHALLENGES: u8 = 10;
 const CHALLENGE_PERIOD: u64 = 5_000_000_000;
-/// Bytes of buffers that a connection may hold for each direction, however much all others hold.
-const OWN: [u64; 2] = [2 * SMALL as u64, SMALL as u64];
-/// What a new connection has to find.
-pub(crate) const LEAST_HELD: u64 = OWN[0] + OWN[1];
 /// Segments at the start that are acknowledged at once, so that the peer's window grows.
 pub(crate) const QUICK_ACKS: u8 = 16;
 
@@ -127,7 +123,14 @@ pub(crate) struct Connection {
     pub(super) receive: ReceiveQueue,
     /// The right edge of the advertised window. It never moves back.
     pub(super) edge: u64,
-    pub(super) capacity: u64,
+    /// The same before it was rounded to what the window field can tell.
+    pub(super) granted: u64,
+    /// The window that it gets where there is memory.
+    pub(super) wanted: u64,
+    /// When and where a round trip began in which it is counted what the application takes.
+    pub(super) taken_since: (u64, u64),
+    /// The least age of a timestamp that came back in it.
+    pub(super) echo_age: Option<u64>,
     /// Where the peer's stream ends, as soon as that is known.
     pub(super) fin_at: Option<u64>,
     pub(super) fin_received: bool,
@@ -154,8 +157,6 @@ pub(crate) struct Connection {
     pub(super) challenges_since: u64,
     /// The part of `Common::reserved` that is of this connection.
     pub(super) reserved: u64,
-    /// The same of `Common::held`.
-    pub(super) held: u64,
 
     pub(super) bytes_acked: u64,
     pub(super) bytes_received: u64,
@@ -179,7 +180,7 @@ impl Connection {
         let initial = initial_sequence(&tuple, common);
         let path_mtu = common.path_mtu(tuple.peer);
         let peer_mss = DEFAULT_MSS[usize::from(tuple.peer.is_ipv6())];
-        let capacity = window(common, 0);
+        let wanted = u64::from(common.first_window());
         Self {
             id,
             tuple,
@@ -227,8 +228,11 @@ impl Connection {
             round_end: FIRST,
             incoming: Sequence::new(0),
             receive: ReceiveQueue::new(),
-            edge: FIRST,
-            capacity,
+            edge: FIRST + wanted,
+            granted: FIRST + wanted,
+            wanted,
+            taken_since: (common.now, FIRST),
+            echo_age: None,
             fin_at: None,
             fin_received: false,
             last_ack: FIRST,
@@ -246,7 +250,6 @@ impl Connection {
             challenges: 0,
             challenges_since: 0,
             reserved: 0,
-            held: 0,
             bytes_acked: 0,
             bytes_received: 0,
             bytes_retransmitted: 0,
@@ -273,7 +276,9 @@ impl Connection {
         let mut connection = Self::connect(id, tuple, common);
         connection.outgoing = Sequence::new(handshake.initial);
         (connection.una, connection.next) = (FIRST, FIRST);
-        connection.edge = FIRST + connection.capacity.min(65_535);
+        connection.wanted = u64::from(handshake.own_window);
+        connection.granted = FIRST + connection.wanted;
+        connection.edge = connection.granted;
         connection.agree(handshake, common);
         match rtt {
             Some(rtt) => connection.rtt.sample(rtt, common.now),
@@ -292,9 +297,6 @@ impl Connection {
         match handshake.peer_scale {
             Some(scale) => self.send_scale = scale,
             None => (self.send_scale, self.receive_scale, self.scaling) = (0, 0, false),
-        }
-        if self.receive_scale == 0 {
-            self.capacity = self.capacity.min(65_535);
         }
         self.sack &= handshake.sack;
         self.ecn = self.ecn.filter(|_| handshake.ecn);
@@ -443,36 +445,19 @@ impl Connection {
 
     /// Brings `common.reserved` up to date.
     pub(crate) fn account(&mut self, common: &mut Common) {
-        let is_closed = self.state == StreamState::Closed;
-        let takes_none = is_closed || self.is_released || self.fin_received;
+        let now = self.reservation();
+        common.reserve(std::mem::replace(&mut self.reserved, now), now);
+    }
+
+    /// Returns what the peer may send and the buffers of what is to be sent.
+    fn reservation(&self) -> u64 {
+        let takes_none = self.state == StreamState::Closed || self.is_released || self.fin_received;
         let window = if takes_none { 0 } else { self.edge - self.receive.read() };
-        let now = window.max(self.receive.ready()) + self.send.len();
-        common.reserved = common.reserved + now - self.reserved;
-        self.reserved = now;
-        let own = if is_closed || self.is_released { [0; 2] } else { OWN };
-        let held = self.receive.held().max(own[0]) + self.send.held().max(own[1]);
-        common.held = common.held + held - self.held;
-        self.held = held;
-    }
-
-    /// Returns the bytes of buffers that it may add for what arrives. Gaps alone do not use all memory up.
-    pub(super) fn receive_room(&self, is_behind_gap: bool, common: &Common) -> u64 {
-        let most = if is_behind_gap { common.memory / 4 * 3 } else { common.memory };
-        most.saturating_sub(common.held) + OWN[0].saturating_sub(self.receive.held())
-    }
-
-    /// Chooses the window anew.
-    pub(super) fn choose_window(&mut self, common: &Common) {
-        let most = if self.receive_scale == 0 { 65_535 } else { u64::MAX };
-        self.capacity = window(common, self.reserved).min(most);
+        window.max(self.receive.held()) + self.send.held()
     }
 
     pub(crate) fn reserved(&self) -> u64 {
         self.reserved
-    }
-
-    pub(crate) fn held(&self) -> u64 {
-        self.held
     }
 
     /// Reports whether no segment can change it any more.
@@ -484,14 +469,18 @@ impl Connection {
     pub(crate) fn dispose(&mut self, common: &mut Common) {
         self.send.clear(&mut common.pool);
         self.receive.clear(&mut common.pool);
-        common.reserved -= std::mem::take(&mut self.reserved);
-        common.held -= std::mem::take(&mut self.held);
+        common.reserve(std::mem::take(&mut self.reserved), 0);
     }
 
-    /// Returns SND.NXT and RCV.NXT, and the timestamps, for a record of TIME-WAIT.
-    pub(crate) fn last_numbers(&self) -> (u32, u32, Option<(u32, u32)>) {
-        let times = self.timestamps.then_some((self.timestamp_offset, self.recent_timestamp));
-        (self.outgoing.number(self.next), self.incoming.number(self.receive_next()), times)
+    /// Returns the record of TIME-WAIT.
+    pub(crate) fn time_wait(&self) -> TimeWait {
+        TimeWait {
+            tuple: self.tuple,
+            next: self.outgoing.number(self.next),
+            receive_next: self.incoming.number(self.receive_next()),
+            timestamp: self.timestamps.then_some(self.recent_timestamp),
+            until: 0,
+        }
     }
 
     pub(crate) fn stats(&self) -> StreamStats {
@@ -530,21 +519,8 @@ impl Connection {
             let is_armed = self.is_set(Deadline::Retransmit) || self.is_set(Deadline::TailProbe);
             assert!(self.board.is_empty() || is_armed, "bytes in flight and no timer: {self:?}");
         }
-        assert!(self.edge >= self.receive.next());
-    }
-}
-
-/// Returns the window of a connection that has reserved this much: one that the budget cannot give is not
-/// advertised.
-fn window(common: &Common, reserved: u64) -> u64 {
-    let most = u64::from(common.limits.receive_window);
-    let others = common.reserved - reserved;
-    if common.held > common.memory / 4 * 3 {
-        most.min(SMALL as u64)
-    } else if others + most <= common.memory / 2 {
-        most
-    } else {
-        most.min(65_535)
+        assert!(self.edge >= self.receive.next() && self.edge <= self.granted + (1 << self.receive_scale));
+        assert!(self.reserved == self.reservation() && self.send.len() <= self.send.held(), "{self:?}");
     }
 }
 

@@ -20,13 +20,15 @@ pub(crate) struct Handshake {
     /// The peer's timestamp.
     pub(crate) timestamp: Option<u32>,
     pub(crate) window: u16,
+    /// The window of this end's SYN.
+    pub(crate) own_window: u16,
     /// The peer wants or has agreed to ECN (RFC 3168, section 6.1.1).
     pub(crate) ecn: bool,
 }
 
 impl Handshake {
-    /// Reads the peer's SYN. `initial` is the number of this end's SYN.
-    pub(crate) fn of(syn: &Segment<'_>, initial: u32) -> Self {
+    /// Reads the peer's SYN. `initial` and `own_window` are those of this end's.
+    pub(crate) fn of(syn: &Segment<'_>, initial: u32, own_window: u16) -> Self {
         Self {
             initial,
             peer_initial: syn.seq,
@@ -35,6 +37,7 @@ impl Handshake {
             sack: syn.sack_permitted,
             timestamp: syn.timestamp.map(|(value, _)| value),
             window: syn.window,
+            own_window,
             ecn: syn.flags & (ECE | CWR) == if syn.has(segment::ACK) { ECE } else { ECE | CWR },
         }
     }
@@ -48,16 +51,18 @@ impl Handshake {
             seq: self.initial,
             ack: self.peer_initial.wrapping_add(1),
             flags: segment::SYN | segment::ACK | if self.ecn { ECE } else { 0 },
-            window: common.limits.receive_window.min(65_535) as u16,
+            window: self.own_window,
             options: Options::of_syn(own_mss(tuple, common), self.sack, times, scale),
             ..Header::default()
         }
     }
 }
 
-/// Returns the shift with which the whole receive window can be told.
+/// Returns the shift with which the largest receive window can be told.
 pub(super) fn own_scale(common: &Common) -> u8 {
-    let bits = (common.limits.receive_window / 65_535).checked_ilog2().map_or(0, |log| log as u8 + 1);
+    let bits = (common.largest(common.limits.receive_window) / 65_535)
+        .checked_ilog2()
+        .map_or(0, |log| log as u8 + 1);
     bits.min(MAX_SCALE)
 }
 
@@ -66,7 +71,7 @@ pub(super) fn own_mss(tuple: &Tuple, common: &Common) -> u16 {
     common.mtu.saturating_sub((header_len(tuple.local) + segment::HEADER) as u16)
 }
 
-pub(super) fn timestamp_offset(tuple: &Tuple, common: &Common) -> u32 {
+pub(crate) fn timestamp_offset(tuple: &Tuple, common: &Common) -> u32 {
     common.secret.number(Purpose::Timestamp, tuple) as u32
 }
 

@@ -56,8 +56,7 @@ impl Connection {
         if !segment.has(SYN) {
             return;
         }
-        let handshake = Handshake::of(segment, 0);
-        self.edge = FIRST + self.capacity.min(65_535);
+        let handshake = Handshake::of(segment, 0, 0);
         self.agree(&handshake, common);
         if acknowledges {
             let mut sent = None;
@@ -407,9 +406,11 @@ impl Connection {
         let edge = self.fin_at.unwrap_or(self.edge).min(self.edge);
         if !payload.is_empty() {
             self.receive_mss = self.receive_mss.max(payload.len() as u64);
-            let room = self.receive_room(seq > self.receive.next(), common);
-            let large_room = (common.memory / 2).saturating_sub(common.held);
-            let edge = self.receive.fitting(seq..end.min(edge), room, large_room);
+            if let Some((_, echo)) = segment.timestamp.filter(|_| self.timestamps) {
+                let sent = echo.wrapping_sub(self.timestamp_offset);
+                let age = u64::from(common.milliseconds().wrapping_sub(sent)) * 1_000_000;
+                self.echo_age = Some(self.echo_age.map_or(age, |least| least.min(age)));
+            }
             let inserted = self.receive.insert(seq, payload, edge, &mut common.pool);
             self.bytes_received += inserted.in_order;
             if let Some(duplicate) = inserted.duplicate {

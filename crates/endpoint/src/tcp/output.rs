@@ -9,6 +9,7 @@ use weft_tunnel::{Offload, TAILROOM};
 
 use super::connection::{Connection, Deadline, NEVER};
 use super::sequence::{self, FIRST};
+use crate::chunk::SMALL;
 use crate::common::{Common, write_segment};
 use crate::packet::header_len;
 use crate::segment::{self, Header, Options};
@@ -340,14 +341,13 @@ impl Connection {
             if self.ecn.is_some() {
                 header.flags |= if acknowledges { segment::ECE } else { segment::ECE | segment::CWR };
             }
-            header.window = self.capacity.min(65_535) as u16;
+            header.window = (self.edge - FIRST) as u16;
             let mss = common.mtu.saturating_sub((header_len(self.tuple.local) + segment::HEADER) as u16);
             let scale = self.scaling.then_some(self.receive_scale);
             header.options = Options::of_syn(mss, self.sack, times, scale);
             return header;
         }
-        self.choose_window(common);
-        header.window = self.advertise();
+        header.window = self.advertise(common);
         header.options = Options::of_segment(times);
         if self.sack && (self.duplicate.is_some() || self.receive.has_gap()) {
             let mut room = header.options.sack_room();
@@ -371,30 +371,40 @@ impl Connection {
         header
     }
 
+    /// Returns the window that there is memory for: what it has, and more while three quarters of all memory
+    /// are not reserved. One segment, or 4 KiB, it always gets.
+    fn capacity(&self, common: &Common) -> u64 {
+        let free = (common.memory / 4 * 3).saturating_sub(common.reserved);
+        let has = self.granted.saturating_sub(self.receive.read());
+        let least = (SMALL as u64).max(self.receive_mss + (1 << self.receive_scale));
+        self.wanted.min(has + free).max(least)
+    }
+
     /// Moves the right edge of the window, and returns the window field. The edge moves by a segment at
     /// least (RFC 9293, section 3.8.6.2.2) and never back (section 3.8.6).
-    fn advertise(&mut self) -> u16 {
+    fn advertise(&mut self, common: &Common) -> u16 {
         let next = self.receive.next();
-        let target = self.receive.read() + self.capacity;
-        let old = self.edge.max(next);
-        let edge = if target >= old + self.receive_mss.min(self.capacity / 2) { target } else { old };
-        let mut field = (edge - next) >> self.receive_scale;
+        let capacity = self.capacity(common);
+        let target = self.receive.read() + capacity;
+        if target >= self.granted.max(next) + self.receive_mss.min(capacity / 2) {
+            self.granted = target;
+        }
+        let mut field = self.granted.saturating_sub(next) >> self.receive_scale;
         // Rounded up, so that the edge does not seem to move back; but what the peer sends in small pieces
         // must not move it on for ever.
-        let unit = 1 << self.receive_scale;
-        if next + field * unit < self.edge && next + (field + 1) * unit <= target + unit {
-            field += 1;
-        }
+        let edge = next + (field << self.receive_scale);
+        field += u64::from(edge < self.edge && edge <= self.granted);
         let field = field.min(65_535);
         self.edge = self.edge.max(next + (field << self.receive_scale));
         field as u16
     }
 
     /// Reports whether the window should be told, because the application has taken much of it.
-    pub(super) fn wants_window_update(&self) -> bool {
+    pub(super) fn wants_window_update(&self, common: &Common) -> bool {
+        let capacity = self.capacity(common);
         let left = self.edge.saturating_sub(self.receive.next());
-        let gain = (self.receive.read() + self.capacity).saturating_sub(self.edge);
-        left < self.capacity / 2 && gain >= (self.capacity / 4).min(2 * self.receive_mss.max(left))
+        let gain = (self.receive.read() + capacity).saturating_sub(self.granted);
+        left < capacity / 2 && gain >= (capacity / 4).min(2 * self.receive_mss.max(left))
     }
 
     /// Every acknowledgement that was due is in a segment now.

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::send_queue::LITTLE;
 use super::sequence::FIRST;
-use crate::chunk::{Chunk, LARGE, Pool, SMALL};
+use crate::chunk::{Chunk, LARGE, Pool};
 
 /// Ranges behind gaps that are kept. A segment that would make one more is dropped.
 const MAX_RANGES: usize = 1024;
@@ -55,8 +56,6 @@ pub(crate) struct ReceiveQueue {
     unreported: usize,
     /// Whether the next buffer is a large one.
     is_bulk: bool,
-    /// Whether there is memory for large buffers.
-    may_be_large: bool,
     /// Bytes of `buffers`.
     held: u64,
     /// Bytes of the buffer that was taken last, which the application has.
@@ -73,7 +72,6 @@ impl ReceiveQueue {
             recent: VecDeque::new(),
             unreported: 0,
             is_bulk: false,
-            may_be_large: true,
             held: 0,
             lent: 0,
         }
@@ -101,40 +99,6 @@ impl ReceiveQueue {
     /// Returns the bytes of memory that it takes.
     pub(crate) fn held(&self) -> u64 {
         self.held + self.lent + (self.ranges.capacity() * size_of::<Range<u64>>()) as u64
-    }
-
-    /// Returns the offset before which `range` fits into `room` bytes of memory. Buffers are large where
-    /// these fit into `large_room`.
-    pub(crate) fn fitting(&mut self, range: Range<u64>, room: u64, large_room: u64) -> u64 {
-        self.may_be_large = self.reach(range.clone(), LARGE, large_room) == range.end;
-        if self.may_be_large { range.end } else { self.reach(range, SMALL, room) }
-    }
-
-    fn reach(&self, range: Range<u64>, size: usize, mut room: u64) -> u64 {
-        let mut at = range.start.max(self.next);
-        if at > self.next && self.ranges.len() == self.ranges.capacity() {
-            let growth = self.ranges.len().max(4) * size_of::<Range<u64>>();
-            match room.checked_sub(growth as u64) {
-                Some(rest) => room = rest,
-                None => return at,
-            }
-        }
-        let size = size as u64;
-        while at < range.end {
-            let index = self.buffers.partition_point(|buffer| buffer.first <= at);
-            let before = index.checked_sub(1).and_then(|before| self.buffers.get(before));
-            if let Some(end) = before.map(Buffer::end).filter(|end| at < *end) {
-                at = end;
-                continue;
-            }
-            match room.checked_sub(size) {
-                Some(rest) => room = rest,
-                None => return at,
-            }
-            let next = self.buffers.get(index).map_or(u64::MAX, |next| next.first);
-            at = (at - at % size + size).min(next);
-        }
-        range.end
     }
 
     /// Forgets what has arrived behind a gap: nothing comes into it any more.
@@ -170,7 +134,7 @@ impl ReceiveQueue {
             payload.get(range).unwrap_or_default()
         };
         if self.ranges.is_empty() && from == self.next {
-            self.write(from, bytes(from..to), pool);
+            self.write(from, bytes(from..to), edge, pool);
             self.next = to;
             result.in_order = to - from;
             return result;
@@ -186,7 +150,7 @@ impl ReceiveQueue {
         for index in first..last {
             let range = self.ranges[index].clone();
             if at < range.start {
-                self.write(at, bytes(at..range.start), pool);
+                self.write(at, bytes(at..range.start), edge, pool);
                 new += range.start - at;
             }
             let common = range.start.max(from)..range.end.min(to);
@@ -197,7 +161,7 @@ impl ReceiveQueue {
             merged = merged.start.min(range.start)..merged.end.max(range.end);
         }
         if at < to {
-            self.write(at, bytes(at..to), pool);
+            self.write(at, bytes(at..to), edge, pool);
             new += to - at;
         }
         if merged.start == self.next {
@@ -265,9 +229,9 @@ impl ReceiveQueue {
     }
 
     /// Copies bytes to their place.
-    fn write(&mut self, mut at: u64, mut bytes: &[u8], pool: &mut Pool) {
+    fn write(&mut self, mut at: u64, mut bytes: &[u8], edge: u64, pool: &mut Pool) {
         while !bytes.is_empty() {
-            let index = self.buffer_for(at, bytes.len(), pool);
+            let index = self.buffer_for(at, bytes.len(), edge, pool);
             let Some(buffer) = self.buffers.get_mut(index) else { return };
             let place = (at - buffer.first) as usize;
             let count = bytes.len().min(buffer.limit - place);
@@ -279,7 +243,7 @@ impl ReceiveQueue {
     }
 
     /// Returns the buffer that `at` belongs into, a new one if there is none. `at` is not before `read`.
-    fn buffer_for(&mut self, at: u64, bytes: usize, pool: &mut Pool) -> usize {
+    fn buffer_for(&mut self, at: u64, bytes: usize, edge: u64, pool: &mut Pool) -> usize {
         let index = match self.buffers.back() {
             Some(back) if back.first <= at => self.buffers.len(),
             _ => self.buffers.partition_point(|buffer| buffer.first <= at),
@@ -293,11 +257,12 @@ impl ReceiveQueue {
             // The one before was full before it was taken.
             self.is_bulk = true;
         }
-        // Behind a gap buffers begin at multiples, so that what comes into the gap finds whole ones.
-        let is_large = self.may_be_large && (self.is_bulk || at != start || bytes > LARGE / 16);
+        // Behind a gap there is room for whole buffers, so that what comes into the gap finds those.
+        let is_wide = edge - self.read > LARGE as u64 / 2;
+        let is_large = is_wide && (self.is_bulk || at != start || bytes > LARGE / 16);
         let buffer = pool.buffer(if is_large { LARGE } else { 1 });
         let size = buffer.len() as u64;
-        let first = start.max(at - at % size);
+        let first = at - (at - start) % size;
         let limit = self.buffers.get(index).map_or(size, |next| size.min(next.first - first)) as usize;
         self.held += size;
         self.buffers.insert(index, Buffer { first, limit, bytes: buffer });
@@ -311,13 +276,13 @@ impl ReceiveQueue {
             return None;
         }
         let front = self.buffers.front()?;
-        let end = front.end().min(self.next);
+        let mut end = front.end().min(self.next);
         let range = (self.read - front.first) as usize..(end - front.first) as usize;
         let has_more = self.ranges.first().is_some_and(|range| range.start < front.end());
         let chunk = if has_more && end < front.end() {
-            let mut buffer = pool.buffer(range.len());
-            buffer[..range.len()].copy_from_slice(&front.bytes[range.clone()]);
-            Chunk::new(buffer, 0, range.len())
+            let mut chunk = Chunk::new(pool.buffer(range.len()), 0, 0);
+            end = self.read + chunk.fill(&front.bytes[range]) as u64;
+            chunk
         } else {
             self.is_bulk = range.len() > front.bytes.len() / 2 && (self.is_bulk || self.buffers.len() > 1);
             let bytes = self.buffers.pop_front()?.bytes;
@@ -326,6 +291,9 @@ impl ReceiveQueue {
         };
         self.lent = chunk.capacity() as u64;
         self.read = end;
+        if self.buffers.is_empty() {
+            self.buffers.shrink_to(LITTLE);
+        }
         Some(chunk)
     }
 
@@ -401,12 +369,14 @@ mod tests {
                 let start = if next(3) == 0 { queue.next() - FIRST } else { next(total) };
                 let end = (start + 1 + next(9000)).min(total);
                 insert(&mut queue, FIRST + start..FIRST + end, &mut pool);
+                pool.is_scarce = next(3) == 0;
                 if next(4) == 0 {
                     taken += take_all(&mut queue, &mut pool);
                 }
             }
             taken += take_all(&mut queue, &mut pool);
             assert_eq!((taken, queue.has_gap(), queue.ready()), (total, false, 0));
+            assert!(queue.buffers.capacity() <= LITTLE);
         }
     }
 

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use super::send_queue::LITTLE;
+
 /// Records, at most. A selective acknowledgement that would make more is ignored.
 const MAX_RECORDS: usize = 8192;
 
@@ -112,7 +114,10 @@ impl Scoreboard {
                 self.records.pop_front();
             }
         }
-        self.has_retransmissions &= !self.records.is_empty();
+        if self.records.is_empty() {
+            self.has_retransmissions = false;
+            self.records.shrink_to(LITTLE);
+        }
     }
 
     /// Marks what the peer has in `start..end`. Each piece that was not marked yet is passed to `delivered`.

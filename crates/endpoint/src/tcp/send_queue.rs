@@ -8,6 +8,9 @@ use crate::chunk::{Chunk, Pool, SMALL};
 /// Puts up to this size are copied behind the last one, if there is room.
 const COPY: usize = 16 << 10;
 
+/// Places that an empty queue keeps.
+pub(super) const LITTLE: usize = 16;
+
 /// The send side of a stream.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
@@ -91,6 +94,9 @@ impl SendQueue {
             self.held -= chunk.capacity() as u64;
             pool.put(chunk.into_buffer());
         }
+        if self.chunks.is_empty() {
+            self.chunks.shrink_to(LITTLE);
+        }
     }
 
     /// Gives every buffer back.
@@ -126,7 +132,7 @@ mod tests {
             assert_eq!(out, all[at..at + out.len()]);
         }
         queue.clear(&mut pool);
-        assert_eq!((queue.len(), queue.chunks.len()), (0, 0));
+        assert!(queue.len() == 0 && queue.chunks.capacity() <= LITTLE, "{}", queue.chunks.capacity());
     }
 
     #[test]

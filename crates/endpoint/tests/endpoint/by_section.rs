@@ -40,7 +40,7 @@ fn rfc_9293_a_syn_has_the_options_of_linux() {
     let mut wire = Wire::new();
     let syn = wire.connect();
     assert_eq!(syn.options[..8], [2, 4, 5, 100, 4, 2, 8, 10]);
-    assert_eq!((&syn.options[12..], syn.window), (&[0, 0, 0, 0, 1, 3, 3, 6][..], 65_535));
+    assert_eq!((&syn.options[12..], syn.window), (&[0, 0, 0, 0, 1, 3, 3, 10][..], 65_535));
     wire.is_ipv4 = false;
     assert_eq!(wire.connect().options[..4], [2, 4, 5, 80]);
 }
@@ -53,7 +53,7 @@ fn rfc_9293_a_syn_ack_offers_what_the_syn_has() {
     assert_eq!(answer[0].options, [2, 4, 5, 100]);
     wire.ports.0 += 1;
     let answer = wire.send(&[Seg::new(SYN, 1, 0).options(&SACK)]);
-    assert_eq!(answer[0].options, [2, 4, 5, 100, 1, 1, 4, 2, 1, 3, 3, 6]);
+    assert_eq!(answer[0].options, [2, 4, 5, 100, 1, 1, 4, 2, 1, 3, 3, 10]);
     wire.ports.0 += 1;
     let answer = wire.send(&[Seg::new(SYN, 1, 0).options(&times(7, 0))]);
     assert_eq!(

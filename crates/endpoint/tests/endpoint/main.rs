@@ -5,6 +5,7 @@
 mod by_section;
 mod congestion;
 mod hostile;
+mod memory;
 mod simulation;
 mod wire;
 mod world;

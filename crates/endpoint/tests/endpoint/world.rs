@@ -1,5 +1,6 @@
 //! Two endpoints and a link between them, in virtual time.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -95,6 +96,8 @@ pub(crate) struct World {
     pub(crate) mark: Option<Duration>,
     /// Nothing passes any more.
     pub(crate) is_cut: bool,
+    /// The right edge of each window that was seen so far.
+    edges: HashMap<(SocketAddr, SocketAddr), u64>,
 }
 
 pub(crate) fn address(end: usize, is_ipv4: bool) -> IpAddr {
@@ -138,6 +141,7 @@ impl World {
             events: [Vec::new(), Vec::new()],
             mark: None,
             is_cut: false,
+            edges: HashMap::new(),
         }
     }
 
@@ -202,6 +206,11 @@ impl World {
             self.ends[end].check();
             while let Some(event) = self.ends[end].poll_event() {
                 self.events[end].push(event);
+            }
+            for stream in self.ends[end].streams() {
+                let edge = stream.bytes_received + stream.receive_window;
+                let before = self.edges.insert((stream.local, stream.peer), edge);
+                assert!(before <= Some(edge), "a window has shrunk: {stream:?}");
             }
         }
         true
