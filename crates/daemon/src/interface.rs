@@ -65,7 +65,7 @@ impl Options {
     }
 
     /// Returns the bytes to count on, where the system has this much, or does not tell.
-    fn memory(&self, bytes: Option<u64>) -> Option<u64> {
+    pub fn memory(&self, bytes: Option<u64>) -> Option<u64> {
         [bytes, self.memory_limit].into_iter().flatten().min()
     }
 }

@@ -55,6 +55,9 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
     if args.stack == Stack::Own {
         return run_in_process(args, options);
     }
+    if args.memory_limit.is_some() {
+        return Err(Error::new(Code::Usage, "--memory-limit needs --stack own"));
+    }
     let (mut member, inside) = match rootless::join(&args.rootless) {
         Err(error) if may_be_own(args, &error) => {
             tracing::info!("the tunnel ends in weft's own TCP/IP stack (`--stack kernel` says why)");
@@ -102,7 +105,7 @@ fn run_in_process(args: &ProxyArgs, options: Options) -> Result<(), Error> {
         return Err(Error::new(Code::Usage, "--congestion needs --stack kernel"));
     }
     let _log = logging::queue::start();
-    let tunnel = detached::bring_up(&args.rootless)?;
+    let tunnel = detached::bring_up(&args.rootless, args.memory_limit)?;
     let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
     let (resolver, names) = names(args, &tunnel.dns, &host)?;
     let network: Arc<dyn Network> = Arc::new(tunnel.stack.clone().with_names(resolver, names));

@@ -48,12 +48,14 @@ pub struct Tunnel {
     claim: Claimed,
 }
 
-/// Brings the tunnel of a file up in this process. Call it before the first thread is started.
+/// Brings the tunnel of a file up in this process, and counts on at most `memory_limit` MiB. Call it before
+/// the first thread is started.
 ///
 /// # Errors
 /// The configuration is wrong, or the tunnel could not be set up: nothing is left behind then. Another
 /// process of this user runs it.
-pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
+pub fn bring_up(args: &RootlessArgs, memory_limit: Option<u32>) -> Result<Tunnel, Error> {
+    let memory_limit = memory_limit.map(|mib| u64::from(mib) << 20);
     weft_confine::enable();
     let source = Source::read(&args.target)?;
     let mut file = source.file.clone();
@@ -72,13 +74,13 @@ pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
         drop(to_end.send(Message::Signal(received)));
     })?;
     let Prepared { in_file, config, overrides, metrics, found, claim } = prepare(args, source, &cancel)?;
-    let options = Options { inline_queues: 1, ..with_one_queue(&options(args.tun, &config)) };
+    let options = with_one_queue(&options(args.tun, &config));
+    let options = Options { inline_queues: 1, memory_limit, ..options };
     let host = Host::detached(&config, &known(&found.endpoints))?;
-    let available = memory::available_bytes().unwrap_or(0);
     let (endpoint, stack) = weft_embed::open(weft_embed::Config {
         addresses: config.interface.addresses.iter().map(IpNet::addr).collect(),
         mtu: host.mtu(),
-        memory: (available / MEMORY_SHARE).clamp(MIN_MEMORY, MAX_MEMORY),
+        memory: budget(options.memory(memory::available_bytes())),
     });
     let allowed_ips = allowed_ips(&in_file);
     stack.set_routes(allowed_ips.clone());
@@ -96,6 +98,11 @@ pub fn bring_up(args: &RootlessArgs) -> Result<Tunnel, Error> {
     let kept = kept(&in_file);
     let dns = in_file.interface.host.dns;
     Ok(Tunnel { supervisor, inbox, messages, signal, file, stack, dns, allowed_ips, kept, claim })
+}
+
+/// Returns the bytes that connections may reserve, of those that there are.
+fn budget(available: Option<u64>) -> u64 {
+    (available.unwrap_or(0) / MEMORY_SHARE).clamp(MIN_MEMORY, MAX_MEMORY)
 }
 
 fn kept(config: &Config) -> Kept {
@@ -132,5 +139,21 @@ impl Tunnel {
             taken.into_iter().chain(stays).collect()
         }));
         Ok(supervisor.work(messages, &file)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_have_a_share_of_the_lower_limit() {
+        let share = |limit: Option<u64>, available: Option<u64>| {
+            budget(Options { memory_limit: limit, ..Options::default() }.memory(available))
+        };
+        assert_eq!(share(None, Some(1 << 30)), 64 << 20);
+        assert_eq!(share(Some(256 << 20), Some(1 << 30)), 16 << 20);
+        assert_eq!(share(Some(256 << 30), Some(1 << 40)), 1 << 30);
+        assert_eq!((share(None, None), share(Some(16 << 20), Some(1 << 40))), (4 << 20, 4 << 20));
     }
 }

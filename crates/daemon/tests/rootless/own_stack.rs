@@ -309,9 +309,18 @@ fn the_end_of_a_proxy_resets_its_connections_in_the_tunnel() {
 }
 
 #[test]
-fn what_needs_the_kernels_stack_is_refused_with_its_own() {
-    let Some(world) = World::on("own") else { return };
-    let ended = world.proxy_command(&world.file(""), &["--socks5", "1080", "--congestion", "cubic"]).output();
-    let ended = Ended::from(ended.unwrap());
-    assert!(ended.code == Some(2) && ended.stderr.contains("needs --stack kernel"), "{ended:?}");
+fn what_is_for_the_other_stack_or_out_of_range_is_refused() {
+    let Some(mut world) = World::on("own") else { return };
+    let file = world.file("");
+    for (stack, option, value, told) in [
+        ("own", "--congestion", "cubic", "needs --stack kernel"),
+        ("kernel", "--memory-limit", "64", "needs --stack own"),
+        ("own", "--memory-limit", "15", "15 is not in 16.."),
+        ("own", "--memory-limit", "4294967296", "is not in 16.."),
+    ] {
+        world.stack = stack;
+        let ended = world.proxy_command(&file, &["--socks5", "1080", option, value]).output();
+        let ended = Ended::from(ended.unwrap());
+        assert!(ended.code == Some(2) && ended.stderr.contains(told), "{option} {value}: {ended:?}");
+    }
 }
