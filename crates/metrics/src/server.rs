@@ -214,6 +214,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_head_without_an_end_is_bounded_in_bytes_and_in_time() {
+        let site = Arc::new(Site::new(Arc::new(gateway), Hosts::named(&[])));
+        for is_silent in [false, true] {
+            let (mut stream, other) = duplex(1 << 10);
+            let place = Places::new(1).take(Source::Unknown).await;
+            let served = tokio::spawn(serve(other, Arc::clone(&site), Arc::new(place)));
+            let (mut sent, head) = (0, [b'x'; 1 << 10]);
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ").await.unwrap();
+            while !is_silent && stream.write_all(&head).await.is_ok() {
+                sent += head.len();
+            }
+            assert!(sent <= MAX_HEAD + (4 << 10), "{sent} bytes were taken");
+            assert!(
+                timeout(IDLE + Duration::from_secs(1), served).await.is_ok(),
+                "half a head is waited for"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_takes_an_answer_slowly_gets_all_of_it() {
         let site = Arc::new(Site::new(Arc::new(gateway), Hosts::named(&[])));
         let mut client = Client::ask(&site, "/metrics").await;

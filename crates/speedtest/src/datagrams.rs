@@ -186,6 +186,21 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_a_sender_that_had_no_turn_has_missed_is_left_out() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        sender.connect(receiver.local_addr().unwrap()).await.unwrap();
+        let (until, counts) = (Instant::now() + Duration::from_secs(6), Arc::<Counts>::default());
+        // A thousand datagrams a second.
+        let sending = tokio::spawn(send(Arc::new(sender), 8_000_000, 1000, until, Arc::clone(&counts)));
+        yield_now().await;
+        tokio::time::advance(Duration::from_secs(5)).await;
+        sending.await.unwrap().unwrap();
+        let sent = counts.observe().1.sent;
+        assert!((900..1500).contains(&sent), "{sent}");
+    }
+
     #[tokio::test]
     async fn a_slow_rate_sends_too() {
         let receiver = UdpSocket::bind("127.0.0.1:0").await.unwrap();

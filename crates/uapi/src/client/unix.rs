@@ -108,6 +108,20 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_without_an_end_is_bounded() {
+        let (connection, mut daemon) = connection(Duration::from_secs(60));
+        let daemon = thread::spawn(move || {
+            let part = [b'x'; 1 << 16];
+            // The last part is beyond the bound.
+            (0..=64 << 4).all(|_| daemon.write_all(&part).is_ok()).then(|| daemon.write_all(b"\n\n"))
+        });
+        let error = connection.exchange(b"get=1\n\n").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+        drop(connection);
+        let _ = daemon.join().unwrap();
+    }
+
+    #[test]
     fn silence_and_a_broken_connection_are_errors() {
         let (silent, _daemon) = connection(Duration::from_millis(20));
         let error = silent.exchange(b"get=1\n\n").unwrap_err();
