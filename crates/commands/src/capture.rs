@@ -191,8 +191,8 @@ enum End {
     Unread,
 }
 
-/// Counts a signal. Only a second Ctrl-C is one of somebody who does not want to wait: timeout(1) sends its
-/// signal to the command, and then to the command's group.
+/// Counts a signal. Only a second Ctrl-C ends the wait for the last packets: timeout(1) sends its signal to
+/// the command, and then to its group.
 fn count(signals: &AtomicU32, signal: Signal) {
     match signal {
         Signal::Interrupt => signals.fetch_add(1, Ordering::Relaxed),

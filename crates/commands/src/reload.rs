@@ -82,7 +82,7 @@ pub(crate) fn request(interface: &InterfaceName, file: &Path, text: &str) -> Rel
     }
 }
 
-/// Says of a daemon whose answer was lost that it may have applied the file, and how to see it.
+/// Returns what to say if the answer of a daemon was lost: it may have applied the file.
 pub(crate) fn unknown(name: &InterfaceName, file: &Path) -> String {
     format!(
         "whether {name} has applied the change is not known: `weft reload --dry-run {}` says what still differs",

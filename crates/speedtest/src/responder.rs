@@ -26,7 +26,7 @@ use crate::{MAX_STREAMS, PORT};
 
 /// Maximum number of connections: those of a test, and some that are refused meanwhile.
 const CONNECTIONS: usize = MAX_STREAMS as usize + 16;
-/// How long a test whose connections have not arrived, or that was broken off, keeps out another one.
+/// How long a test blocks another one if its connections have not arrived or it was aborted.
 const HELD: Duration = Duration::from_secs(1);
 const BACKLOG: i32 = 64;
 
