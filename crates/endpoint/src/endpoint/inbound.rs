@@ -17,8 +17,9 @@ use crate::{Event, StreamId, icmp, udp};
 
 impl Endpoint {
     pub(super) fn packet(&mut self, bytes: &[u8]) {
-        let Some(packet) = Packet::parse(bytes).filter(|packet| self.addresses.contains(&packet.destination))
-        else {
+        let is_own = |address: &std::net::IpAddr| self.addresses.contains(address);
+        let is_for_us = |packet: &Packet<'_>| is_own(&packet.destination) && !is_own(&packet.source);
+        let Some(packet) = Packet::parse(bytes).filter(is_for_us) else {
             self.common.stats.invalid_packets += 1;
             return;
         };
