@@ -114,6 +114,17 @@ every_command_of_the_gateway_guide_works() {
     systemctl daemon-reload
 }
 
+the_readme_takes_a_gateway_to_a_phone() {
+    dpkg --install "$(echo /opt/packages/weft_*-1_*.deb)"
+    awk '/^###/ {here = /A gateway, and a phone/} /^```/ {on = here && /sh$/; next} on' /usr/share/doc/weft/README.md >/opt/readme.sh
+    is "$(grep -c '^weft peer add phone .*--qr' /opt/readme.sh)" 1 "codes for a phone"
+    bash -eu -o pipefail -x /opt/readme.sh >/opt/readme.log 2>&1 || { tail -30 /opt/readme.log >&2; return 1; }
+    is "$(show ActiveState weft@wg0) $(show ActiveState weft-gateway)" "active active"
+    is "$(weft show wg0 peers | wc -l)" 1 peers
+    dpkg --purge weft
+    rm -r /etc/wireguard
+}
+
 # The logs of the services are shown to the user who runs the test.
 booted() {
     # What stands before || would run without errexit.
@@ -123,8 +134,10 @@ booted() {
 
 if command -v nft >/dev/null; then
     booted every_command_of_the_gateway_guide_works
+    booted the_readme_takes_a_gateway_to_a_phone
 else
     not_run every_command_of_the_gateway_guide_works "nftables is not installed"
+    not_run the_readme_takes_a_gateway_to_a_phone "nftables is not installed"
 fi
 booted an_upgrade_restarts_what_runs_and_a_removal_stops_it
 if compgen -G '/opt/packages/*.rpm' >/dev/null; then

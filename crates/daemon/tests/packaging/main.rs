@@ -183,6 +183,7 @@ scenarios! {
     a_removal_leaves_what_an_interface_that_runs_needs
     nothing_is_left_of_the_deb
     every_command_of_the_gateway_guide_works
+    the_readme_takes_a_gateway_to_a_phone
     an_upgrade_restarts_what_runs_and_a_removal_stops_it;
 
     rpm_possible:

@@ -52,7 +52,8 @@ scenarios deb.sh nothing_is_left_of_the_deb
 cp "$root/tmp/results/results" "$out/results"
 
 # The same, booted, where that is possible.
-booted=(every_command_of_the_gateway_guide_works an_upgrade_restarts_what_runs_and_a_removal_stops_it
+booted=(every_command_of_the_gateway_guide_works the_readme_takes_a_gateway_to_a_phone
+    an_upgrade_restarts_what_runs_and_a_removal_stops_it
     an_rpm_upgrade_restarts_what_runs_and_an_erasure_stops_it)
 not_run() { for scenario in "${booted[@]}"; do printf 'not run: %s\t%s\n' "$1" "$scenario" >>"$out/results"; done; }
 command -v systemd-nspawn >/dev/null || { not_run "systemd-nspawn is not installed"; exit 0; }
