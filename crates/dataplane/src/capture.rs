@@ -1,5 +1,5 @@
 //! Copies packets for `weft capture`. While no capture runs, the packet thread only checks for captures once
-//! per batch.
+//! per turn.
 //!
 //! A [`Tap`] on the packet thread fills chunks of memory, which its [`Capture`] returns after reading them.
 //! If no chunk is free, packets are not copied but counted: a slow reader loses packets of its capture, and
@@ -13,7 +13,12 @@ use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use tokio::sync::{mpsc, oneshot};
-use weft_tunnel::{Ecn, MAX_PACKET, PacketMut, PeerId, PublicKey, RecvMeta, Transmit, Tunnel, each_segment};
+use weft_tun::Tun;
+use weft_tunnel::{
+    Ecn, MAX_PACKET, PacketMut, PeerId, Plaintext, PublicKey, RecvMeta, Transmit, Tunnel, each_segment,
+};
+
+use crate::parts::Observer;
 
 /// Maximum number of concurrent captures.
 pub(super) const MAX_TAPS: usize = 4;
@@ -313,9 +318,10 @@ impl Captures {
     fn want(&self, layer: Layer) -> bool {
         self.taps.iter().any(|tap| tap.filter.layer.is_none_or(|wanted| wanted == layer))
     }
+}
 
-    /// Captures a packet from the device, before it is sealed or refused.
-    pub(super) fn read(&mut self, tunnel: &mut Tunnel, packet: &PacketMut<'_>) {
+impl Observer for Captures {
+    fn read(&mut self, tunnel: &mut Tunnel, packet: &PacketMut<'_>) {
         if !self.want(Layer::Inner) {
             return;
         }
@@ -329,23 +335,16 @@ impl Captures {
         });
     }
 
-    /// Captures a packet for the device: from a peer, or an ICMP error made by weft (`is_own`).
-    pub(super) fn written(&mut self, tunnel: &mut Tunnel, packet: &[u8], is_own: bool) {
+    fn written(&mut self, tunnel: &mut Tunnel, tun: &mut impl Tun, packet: Plaintext, is_own: bool) {
         if !self.want(Layer::Inner) {
             return;
         }
+        let packet = tun.plain_slab().get(packet);
         let peer = if is_own { None } else { tunnel.peer_of_source(packet) };
         put(&mut self.taps, &inner(Direction::Inbound, peer, packet), packet);
     }
 
-    /// Captures the datagrams that the socket accepted: the first `bytes` of `transmit`.
-    pub(super) fn sent(
-        &mut self,
-        tunnel: &Tunnel,
-        peer: Option<PeerId>,
-        transmit: &Transmit<'_>,
-        bytes: usize,
-    ) {
+    fn sent(&mut self, tunnel: &Tunnel, peer: Option<PeerId>, transmit: &Transmit<'_>, bytes: usize) {
         if !self.want(Layer::Outer) {
             return;
         }
@@ -362,8 +361,7 @@ impl Captures {
         }
     }
 
-    /// Captures a received datagram, after the tunnel handled it.
-    pub(super) fn received(&mut self, tunnel: &Tunnel, meta: &RecvMeta, datagram: &[u8]) {
+    fn received(&mut self, tunnel: &Tunnel, meta: &RecvMeta, datagram: &[u8]) {
         if !self.want(Layer::Outer) {
             return;
         }

@@ -10,7 +10,6 @@ use weft_udp::{BindError, Descriptor, ShardSockets, UdpConfig};
 
 use crate::Snapshot;
 use crate::capture::Tap;
-use crate::turn::Turn;
 
 /// A command of the control thread to the event loop. If the caller no longer waits for an answer, the answer
 /// is discarded.
@@ -146,9 +145,4 @@ impl LongCommand {
             }
         }
     }
-}
-
-/// Returns [`Turn::Busy`] while a command is unfinished: the event loop has to run again at once.
-pub(super) fn turn_of(unfinished: Option<&LongCommand>) -> Turn {
-    if unfinished.is_some() { Turn::Busy } else { Turn::Idle }
 }

@@ -14,17 +14,16 @@ use weft_tun::{Tun, TunStatsSnapshot};
 use weft_tunnel::{Change, ControlQueue, DropCounters, DropReason, Event, PublicKey, Tunnel};
 use weft_udp::Udp;
 
-use crate::answers;
 use crate::capture::Captures;
-use crate::commands::{self, LongCommand};
+use crate::commands::LongCommand;
 use crate::inbound::Inbound;
 use crate::initiation_filter::InitiationFilter;
 use crate::junk_filter::JunkFilter;
 use crate::log_limit::LogLimit;
 use crate::outbound::Outbound;
+use crate::parts::{Observer, Parts, Turn};
 use crate::siblings::Siblings;
 use crate::timing::{Stage, TurnClock, x25519_time};
-use crate::turn::Turn;
 use crate::{
     Command, DataplaneError, MovedPeer, OnEvent, OnSockets, PacketThread, QueueDepths, SendFailure, Snapshot,
 };
@@ -49,7 +48,7 @@ pub struct EventLoop<T, U, S> {
     on_sockets: Option<OnSockets>,
     timer: Pin<Box<Sleep>>,
     armed_for: Option<Instant>,
-    /// The newest handshake message or keepalive that could not be sent.
+    /// The newest datagram that could not be sent.
     send_failure: Option<SendFailure>,
     tun_stats: S,
     clock: TurnClock,
@@ -121,47 +120,21 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
         let now = self.clock.begin();
-        let commands = match self.commands(cx, now) {
-            Poll::Ready(()) => return Poll::Ready(Ok(())),
-            Poll::Pending => commands::turn_of(self.unfinished.as_ref()),
-        };
-        if self.captures.is_on() {
-            self.captures.set_port(self.udp.port());
+        if self.commands(cx, now).is_ready() {
+            return Poll::Ready(Ok(()));
         }
-        let handshakes = match self.handshakes(cx) {
-            Ok(turn) => turn,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        self.timers(now);
-        self.send_control(cx, now);
-        let Self { inbound, outbound, tunnel, tun, udp, control, clock, captures, siblings, .. } = self;
-        let inbound = match inbound.turn(cx, clock, tunnel, tun, udp, control, captures, siblings.as_mut()) {
-            Ok(turn) => turn,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        let outbound = match outbound.turn(cx, clock, tunnel, tun, udp, captures) {
-            Ok(turn) => turn,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        let Self { tunnel, tun, captures, .. } = self;
-        if let Err(error) = answers::write(cx, tunnel, tun, captures) {
-            return Poll::Ready(Err(error));
-        }
-        self.junk_filter.turn(now, &self.tunnel, &mut self.udp);
-        let Self { initiation_filter, tunnel, udp, .. } = self;
-        let unread_at = tunnel.handshake_load(now).unread_at;
-        initiation_filter.turn(now, unread_at, udp, || tunnel.calibrate(x25519_time()));
-        // In this turn, packets without a session requested handshakes, and datagrams caused answers.
-        self.timers(now);
-        self.send_control(cx, now);
+        let packets = if self.captures.is_on() {
+            let mut captures = std::mem::take(&mut self.captures);
+            captures.set_port(self.udp.port());
+            let packets = self.packets(cx, now, &mut captures);
+            self.captures = captures;
+            packets
+        } else {
+            self.packets(cx, now, &mut ())
+        }?;
         self.log_events(now);
         self.arm_timer(cx, now);
-        let is_busy = commands == Turn::Busy
-            || handshakes == Turn::Busy
-            || inbound == Turn::Busy
-            || outbound == Turn::Busy
-            || self.has_timers_left(now)
-            || self.tunnel.has_ready_staged() && !self.outbound.is_blocked();
+        let is_busy = self.unfinished.is_some() || packets == Turn::Busy;
         self.clock.end(is_busy);
         if self.captures.is_on() {
             self.captures.turn(cx, !is_busy);
@@ -176,6 +149,35 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         Poll::Pending
     }
 
+    /// Moves packets both ways, handshakes before data.
+    fn packets(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        observer: &mut impl Observer,
+    ) -> Result<Turn, DataplaneError> {
+        let Self { inbound, outbound, junk_filter, clock, tunnel, tun, udp, control, send_failure, .. } =
+            self;
+        let siblings = self.siblings.as_mut();
+        let parts = &mut Parts { now, clock, tunnel, tun, udp, control, siblings, send_failure, observer };
+        let handshakes = inbound.handshakes(cx, parts)?;
+        parts.timers();
+        parts.send_control(cx, junk_filter);
+        let turns = [handshakes, inbound.turn(cx, parts)?, outbound.turn(cx, parts)?];
+        parts.write_answers(cx)?;
+        junk_filter.turn(now, parts.tunnel, parts.udp);
+        let unread_at = parts.tunnel.handshake_load(now).unread_at;
+        let Parts { tunnel, udp, .. } = parts;
+        self.initiation_filter.turn(now, unread_at, *udp, || tunnel.calibrate(x25519_time()));
+        // In this turn, packets without a session requested handshakes, and datagrams caused answers.
+        parts.timers();
+        parts.send_control(cx, junk_filter);
+        let is_busy = turns.contains(&Turn::Busy)
+            || parts.has_timers_left()
+            || parts.tunnel.has_ready_staged() && !outbound.is_blocked();
+        Ok(if is_busy { Turn::Busy } else { Turn::Idle })
+    }
+
     /// Executes commands, a slice per turn. Returns `Ready` on [`Command::Stop`], or if no sender of commands
     /// is left.
     fn commands(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<()> {
@@ -185,8 +187,7 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 let (times, busy_ns) = (self.clock.times(), self.clock.busy_ns());
                 let (udp, tun) = (&self.udp, &self.tun_stats);
                 let queues = QueueDepths { control: self.control.len(), ..self.outbound.depths() };
-                let send_failure = [self.send_failure, self.outbound.send_failure()];
-                let send_failure = send_failure.into_iter().flatten().max_by_key(|failure| failure.at);
+                let send_failure = self.send_failure;
                 let handed_over_bytes = self.outbound.handed_over_bytes();
                 let counters = |tunnel: &Tunnel, peers| {
                     let (udp_features, udp, tun_queues) = (udp.features(), udp.stats(), tun());
@@ -290,55 +291,6 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             self.tun.inherit_flow_queues(flows);
         }
         self.tunnel.adopt_peer(moved.peer, now, self.outbound.queue());
-    }
-
-    /// Handles messages from the handshake sockets, whether the TUN has room or not.
-    fn handshakes(&mut self, cx: &mut Context<'_>) -> Result<Turn, DataplaneError> {
-        let Self { inbound, tunnel, udp, control, clock, captures, siblings, .. } = self;
-        inbound.handshakes(cx, clock, tunnel, udp, control, captures, siblings.as_mut())
-    }
-
-    fn timers(&mut self, now: Instant) {
-        if self.has_timers_due(now) {
-            self.clock.begin_stage();
-            // It stops if the control queue is full; once the queue is sent, the loop comes back here.
-            let _ = self.tunnel.handle_timeout(now, &mut self.control);
-            self.clock.end_stage(Stage::Handshakes);
-        }
-    }
-
-    /// Reports whether timers are still due that did not fit into the control queue, and nothing else wakes
-    /// the loop. While messages wait in the control queue, the socket wakes the loop.
-    fn has_timers_left(&self, now: Instant) -> bool {
-        self.control.is_empty() && self.has_timers_due(now)
-    }
-
-    fn has_timers_due(&self, now: Instant) -> bool {
-        self.tunnel.poll_timeout().is_some_and(|(at, _)| at <= now)
-    }
-
-    /// Sends handshakes and keepalives. They wait only for the socket, never behind data.
-    fn send_control(&mut self, cx: &mut Context<'_>, now: Instant) {
-        if !self.control.is_empty() {
-            self.junk_filter.refresh(&self.tunnel, &mut self.udp);
-        }
-        while let Some(message) = self.control.front() {
-            match self.udp.poll_send(cx, &message.transmit()) {
-                Poll::Ready(Ok(sent)) => {
-                    if self.captures.is_on() {
-                        self.captures.sent(&self.tunnel, None, &message.transmit(), sent.bytes);
-                    }
-                }
-                Poll::Ready(Err(error)) => {
-                    let destination = message.transmit().destination;
-                    self.tunnel.count_drop(error.drop_reason(), 1);
-                    self.send_failure = Some(SendFailure::new(destination, &error, now));
-                    tracing::debug!(%destination, %error, "cannot send a handshake or keepalive");
-                }
-                Poll::Pending => return,
-            }
-            self.control.pop();
-        }
     }
 
     fn arm_timer(&mut self, cx: &mut Context<'_>, now: Instant) {

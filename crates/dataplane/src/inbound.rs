@@ -6,16 +6,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use weft_tun::Tun;
-use weft_tunnel::{
-    Change, ControlQueue, DropReason, Inbound as Handled, MAX_PACKET, PlainSlab, Plaintext, RecvMeta, Tunnel,
-};
+use weft_tunnel::{Change, DropReason, MAX_PACKET, PlainSlab, Tunnel};
 use weft_udp::{RecvBuffers, Udp, cost_of};
 
 use crate::DataplaneError;
-use crate::capture::Captures;
-use crate::siblings::{HandedOver, Message, Siblings};
-use crate::timing::{Stage, TurnClock};
-use crate::turn::Turn;
+use crate::parts::{Observer, Parts, Turn};
+use crate::siblings::{HandedOver, Message};
+use crate::timing::Stage;
 
 /// Cost in bytes of the datagrams that one turn opens, with a fixed cost per datagram. The other direction
 /// waits no longer than this takes, or than one slab takes.
@@ -76,47 +73,41 @@ impl Inbound {
     /// Handles messages from the handshake sockets, and those that other packet threads handed over: neither
     /// data nor a TUN without room delays them. While there is no time for them they stay where they are;
     /// only these places overflow.
-    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     pub(super) fn handshakes(
         &mut self,
         cx: &mut Context<'_>,
-        clock: &mut TurnClock,
-        tunnel: &mut Tunnel,
-        udp: &mut impl Udp,
-        control: &mut ControlQueue,
-        captures: &mut Captures,
-        mut siblings: Option<&mut Siblings>,
+        parts: &mut Parts<'_, impl Tun, impl Udp, impl Observer>,
     ) -> Result<Turn, DataplaneError> {
-        let now = clock.now();
+        let now = parts.now;
         if self.handshakes_at.is_some_and(|at| now < at) {
             return Ok(Turn::Idle);
         }
         self.handshakes_at = None;
-        if !tunnel.has_time_for_handshakes(now) {
+        if !parts.tunnel.has_time_for_handshakes(now) {
             self.handshakes_at = Some(now + HANDSHAKE_PATIENCE);
             return Ok(Turn::Idle);
         }
-        clock.begin_stage();
+        parts.clock.begin_stage();
         let Self { handshakes, buffers, no_plain, handshake_failures, .. } = self;
         let mut messages = 0;
-        while messages < HANDSHAKES && tunnel.has_time_for_handshakes(now) {
-            if let Some(siblings) = siblings.as_deref_mut()
+        while messages < HANDSHAKES && parts.tunnel.has_time_for_handshakes(now) {
+            if let Some(siblings) = &mut parts.siblings
                 && let Poll::Ready(Some(message)) = siblings.poll_message(cx)
             {
                 messages += 1;
                 match message {
                     Message::Handshake(HandedOver { meta, bytes }) => {
                         // The tunnel counts drops.
-                        let _ = tunnel.handle_handed_over(&meta, &bytes, now, control);
+                        let _ = parts.tunnel.handle_handed_over(&meta, &bytes, now, parts.control);
                     }
                     Message::Endpoint { peer, endpoint } => {
-                        let _void = tunnel.apply(Change::Endpoint { peer, endpoint }, now);
+                        let _void = parts.tunnel.apply(Change::Endpoint { peer, endpoint }, now);
                     }
                 }
                 continue;
             }
             let Some(mut received) = handshakes.next_datagram() else {
-                let received = udp.poll_recv_handshakes(cx, handshakes);
+                let received = parts.udp.poll_recv_handshakes(cx, handshakes);
                 match handshake_failures.count(received)? {
                     Poll::Ready(Some(_)) => continue,
                     Poll::Ready(None) => return Ok(Turn::Busy),
@@ -126,43 +117,31 @@ impl Inbound {
             };
             messages += 1;
             let meta = received.meta;
-            tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
+            parts.tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
             let datagram = received.whole();
             // The kernel may have joined data to a handshake message (GRO); data has to wait for the TUN.
-            if Tunnel::is_data(datagram) && buffers.push_copy(&meta, datagram) {
-                continue;
-            }
-            let handled = tunnel.handle_datagram(&meta, datagram, now, no_plain, control);
-            conclude(handled, siblings.as_deref(), tunnel, &meta, datagram);
-            if captures.is_on() {
-                captures.received(tunnel, &meta, datagram);
+            if !Tunnel::is_data(datagram) || !buffers.push_copy(&meta, datagram) {
+                parts.handle_control(&meta, datagram, no_plain);
             }
         }
-        clock.end_stage(Stage::Handshakes);
-        if tunnel.handshake_load(now).since.is_some() {
+        parts.clock.end_stage(Stage::Handshakes);
+        if parts.tunnel.handshake_load(now).since.is_some() {
             // Many messages at once take less time in total than each message on arrival.
             self.handshakes_at = Some(now + HANDSHAKE_PATIENCE);
         }
         Ok(Turn::Busy)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     pub(super) fn turn(
         &mut self,
         cx: &mut Context<'_>,
-        clock: &mut TurnClock,
-        tunnel: &mut Tunnel,
-        tun: &mut impl Tun,
-        udp: &mut impl Udp,
-        control: &mut ControlQueue,
-        captures: &mut Captures,
-        mut siblings: Option<&mut Siblings>,
+        parts: &mut Parts<'_, impl Tun, impl Udp, impl Observer>,
     ) -> Result<Turn, DataplaneError> {
-        let now = clock.now();
+        let now = parts.now;
         let mut budget = BUDGET;
         let (mut has_received, mut is_empty) = (false, false);
         while budget > 0 {
-            match tun.poll_send_ready(cx) {
+            match parts.tun.poll_send_ready(cx) {
                 Poll::Ready(Ok(())) => {
                     self.end_stall();
                     if self.waiting.take().is_some() {
@@ -172,7 +151,7 @@ impl Inbound {
                 }
                 Poll::Ready(Err(error)) => return Err(DataplaneError::Tun(error)),
                 Poll::Pending => {
-                    let taken = tun.packets_taken();
+                    let taken = parts.tun.packets_taken();
                     // A slow TUN may have no room for long, and takes one packet after the other.
                     let waiting = self.waiting.filter(|(_, before)| *before == taken);
                     let (since, _) = *self.waiting.insert(waiting.unwrap_or((now, taken)));
@@ -187,31 +166,26 @@ impl Inbound {
                     }
                 }
             }
-            clock.begin_stage();
+            parts.clock.begin_stage();
             if !has_received {
                 has_received = true;
-                is_empty = self.receive(cx, now, udp)?;
-                if let Some(siblings) = siblings.as_deref_mut() {
-                    is_empty &= self.take_data(cx, clock, tunnel, tun, control, captures, siblings)?;
+                is_empty = self.receive(cx, now, parts.udp)?;
+                if parts.siblings.is_some() {
+                    is_empty &= self.take_data(cx, parts)?;
                 }
-                clock.end_stage(Stage::Receive);
+                parts.clock.end_stage(Stage::Receive);
             }
             if self.buffers.is_done() {
                 return Ok(if is_empty { Turn::Idle } else { Turn::Busy });
             }
             if self.stalled {
                 self.buffers.resume();
-                self.drop_data(now, tunnel, control, captures, siblings.as_deref());
+                self.drop_data(parts);
                 budget = 0;
             } else {
-                let cost = if captures.is_on() {
-                    self.open::<true>(clock, budget, tunnel, tun, control, captures, siblings.as_deref())?
-                } else {
-                    self.open::<false>(clock, budget, tunnel, tun, control, captures, siblings.as_deref())?
-                };
-                budget = budget.saturating_sub(cost);
+                budget = budget.saturating_sub(self.open(budget, parts)?);
             }
-            tunnel.count_drop(DropReason::Overload, self.buffers.take_dropped());
+            parts.tunnel.count_drop(DropReason::Overload, self.buffers.take_dropped());
         }
         Ok(Turn::Busy)
     }
@@ -246,73 +220,61 @@ impl Inbound {
     /// Takes data that other packet threads handed over into free buffers. What is of a session from before
     /// its peer moved here comes before everything that was received here, and is opened at once. Returns
     /// whether no more waits, and the waker is registered.
-    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
     #[inline(never)]
     fn take_data(
         &mut self,
         cx: &mut Context<'_>,
-        clock: &TurnClock,
-        tunnel: &mut Tunnel,
-        tun: &mut impl Tun,
-        control: &mut ControlQueue,
-        captures: &mut Captures,
-        siblings: &mut Siblings,
+        parts: &mut Parts<'_, impl Tun, impl Udp, impl Observer>,
     ) -> Result<bool, DataplaneError> {
         let mut cost = 0;
         let mut is_empty = false;
         while self.buffers.make_room()
             && cost < BUDGET
-            && (self.stalled || tun.plain_slab().room() >= MAX_PACKET)
+            && (self.stalled || parts.tun.plain_slab().room() >= MAX_PACKET)
         {
-            let Poll::Ready(Some(HandedOver { meta, mut bytes })) = siblings.poll_data(cx) else {
+            let next = parts.siblings.as_mut().map(|siblings| siblings.poll_data(cx));
+            let Some(Poll::Ready(Some(HandedOver { meta, mut bytes }))) = next else {
                 is_empty = true;
                 break;
             };
-            match tunnel.accept_handed_over(&mut bytes) {
-                Ok(true) if self.stalled => tunnel.count_drop(DropReason::TunStalled, 1),
+            match parts.tunnel.accept_handed_over(&mut bytes) {
+                Ok(true) if self.stalled => parts.tunnel.count_drop(DropReason::TunStalled, 1),
                 Ok(true) => {
                     cost += cost_of(bytes.len(), 1);
-                    open::<true>(&meta, &mut bytes, clock.now(), tunnel, tun, control, captures, None)?;
+                    parts.open(&meta, &mut bytes)?;
                 }
                 Ok(false) => {
                     let is_full = !self.buffers.push_copy(&meta, &bytes);
-                    tunnel.count_drop(DropReason::Overload, u64::from(is_full));
+                    parts.tunnel.count_drop(DropReason::Overload, u64::from(is_full));
                 }
                 // It is counted.
                 Err(_) => {}
             }
         }
         if cost > 0 {
-            tun.flush().map_err(DataplaneError::Tun)?;
+            parts.tun.flush().map_err(DataplaneError::Tun)?;
         }
         Ok(is_empty)
     }
 
     /// Opens received datagrams, as far as budget and slab allow, and hands the packets to the writers.
-    /// Returns the cost. `CAPTURED` is true while a capture runs; otherwise packets do not pay for the
-    /// checks.
-    #[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
-    fn open<const CAPTURED: bool>(
+    /// Returns the cost.
+    fn open(
         &mut self,
-        clock: &mut TurnClock,
         budget: usize,
-        tunnel: &mut Tunnel,
-        tun: &mut impl Tun,
-        control: &mut ControlQueue,
-        captures: &mut Captures,
-        siblings: Option<&Siblings>,
+        parts: &mut Parts<'_, impl Tun, impl Udp, impl Observer>,
     ) -> Result<usize, DataplaneError> {
-        let (now, mut cost) = (clock.now(), 0);
-        while cost < budget && tun.plain_slab().room() >= MAX_PACKET {
+        let mut cost = 0;
+        while cost < budget && parts.tun.plain_slab().room() >= MAX_PACKET {
             let Some(mut received) = self.buffers.next() else { break };
             let (meta, is_recorded) = (received.meta, received.is_authentic);
-            tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
+            parts.tunnel.count_drop(DropReason::TruncatedDatagram, u64::from(received.truncated));
             let mut is_authentic = false;
             for datagram in received.whole().chunks_mut(meta.stride) {
                 cost += cost_of(datagram.len(), 1);
-                if open::<CAPTURED>(&meta, datagram, now, tunnel, tun, control, captures, siblings)? {
+                if parts.open(&meta, datagram)? {
                     is_authentic = true;
-                } else if !Tunnel::is_data(datagram) && !tunnel.has_time_for_handshakes(now) {
+                } else if !Tunnel::is_data(datagram) && !parts.tunnel.has_time_for_handshakes(parts.now) {
                     // Without handshake sockets, handshakes arrive here, and one costs as much as hundreds
                     // of datagrams.
                     cost = budget;
@@ -322,31 +284,20 @@ impl Inbound {
                 self.buffers.record_authentic(meta.source);
             }
         }
-        clock.end_stage(Stage::Decrypt);
-        tun.flush().map_err(DataplaneError::Tun)?;
-        clock.end_stage(Stage::Write);
+        parts.clock.end_stage(Stage::Decrypt);
+        parts.tun.flush().map_err(DataplaneError::Tun)?;
+        parts.clock.end_stage(Stage::Write);
         Ok(cost)
     }
 
-    fn drop_data(
-        &mut self,
-        now: Instant,
-        tunnel: &mut Tunnel,
-        control: &mut ControlQueue,
-        captures: &mut Captures,
-        siblings: Option<&Siblings>,
-    ) {
+    fn drop_data(&mut self, parts: &mut Parts<'_, impl Tun, impl Udp, impl Observer>) {
         while let Some(mut received) = self.buffers.next() {
             let meta = received.meta;
             for datagram in received.whole().chunks_mut(meta.stride) {
                 if Tunnel::is_data(datagram) {
-                    tunnel.count_drop(DropReason::TunStalled, 1);
+                    parts.drop_datagram(&meta, datagram, DropReason::TunStalled);
                 } else {
-                    let handled = tunnel.handle_datagram(&meta, datagram, now, &mut self.no_plain, control);
-                    conclude(handled, siblings, tunnel, &meta, datagram);
-                }
-                if captures.is_on() {
-                    captures.received(tunnel, &meta, datagram);
+                    parts.handle_control(&meta, datagram, &mut self.no_plain);
                 }
             }
         }
@@ -374,58 +325,5 @@ impl Failures {
         tracing::debug!(%error, "cannot receive");
         self.0 += 1;
         if self.0 > MAX_FAILED_CALLS { Err(DataplaneError::Udp(error)) } else { Ok(Poll::Ready(None)) }
-    }
-}
-
-/// Opens a datagram, and stages its packet for the TUN. Returns whether there is one. `CAPTURED` as in
-/// [`Inbound::open`].
-#[inline]
-#[expect(clippy::too_many_arguments, reason = "disjoint parts of the event loop, borrowed apart")]
-fn open<const CAPTURED: bool>(
-    meta: &RecvMeta,
-    datagram: &mut [u8],
-    now: Instant,
-    tunnel: &mut Tunnel,
-    tun: &mut impl Tun,
-    control: &mut ControlQueue,
-    captures: &mut Captures,
-    siblings: Option<&Siblings>,
-) -> Result<bool, DataplaneError> {
-    let opened = tunnel.handle_datagram(meta, datagram, now, tun.plain_slab(), control);
-    if CAPTURED {
-        captures.received(tunnel, meta, datagram);
-    }
-    let Some(packet) = conclude(opened, siblings, tunnel, meta, datagram) else { return Ok(false) };
-    if CAPTURED {
-        captures.written(tunnel, tun.plain_slab().get(packet), false);
-    }
-    tun.send(packet).map_err(DataplaneError::Tun)?;
-    Ok(true)
-}
-
-/// Returns the packet of a datagram that was handled, if it has one. A datagram for a peer of another packet
-/// thread goes there. The tunnel has counted what it dropped.
-#[inline]
-fn conclude(
-    handled: Result<Handled, DropReason>,
-    siblings: Option<&Siblings>,
-    tunnel: &mut Tunnel,
-    meta: &RecvMeta,
-    datagram: &[u8],
-) -> Option<Plaintext> {
-    match handled {
-        Ok(Handled::Packet(packet)) => return Some(packet),
-        Ok(Handled::Elsewhere(shard)) => hand_over(siblings, tunnel, shard, meta, datagram),
-        Ok(Handled::Consumed) | Err(_) => {}
-    }
-    None
-}
-
-/// Hands a datagram to the packet thread that serves its peer.
-#[cold]
-fn hand_over(siblings: Option<&Siblings>, tunnel: &mut Tunnel, shard: u16, meta: &RecvMeta, datagram: &[u8]) {
-    let Some(siblings) = siblings else { return };
-    if let Err(reason) = siblings.hand_over(shard, meta, datagram) {
-        tunnel.count_drop(reason, 1);
     }
 }

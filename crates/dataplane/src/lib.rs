@@ -12,7 +12,6 @@ use weft_tun::{Tun, TunStats, TunStatsSnapshot};
 use weft_tunnel::{Event, Tunnel};
 use weft_udp::UdpSockets;
 
-mod answers;
 pub mod capture;
 mod commands;
 mod event_loop;
@@ -23,10 +22,10 @@ mod initiation_filter;
 mod junk_filter;
 mod log_limit;
 mod outbound;
+mod parts;
 mod siblings;
 mod snapshot;
 mod timing;
-mod turn;
 
 pub use commands::{Command, MovedPeer};
 pub use event_loop::EventLoop;

@@ -8,13 +8,12 @@ use std::task::{Context, Poll};
 
 use weft_sched::FlowQueue;
 use weft_tun::{Tun, TunBatch};
-use weft_tunnel::{DropReason, Shard, TransmitQueue, Tunnel};
+use weft_tunnel::{DropReason, Shard, TransmitQueue};
 use weft_udp::Udp;
 
-use crate::capture::Captures;
-use crate::timing::{Stage, TurnClock};
-use crate::turn::Turn;
-use crate::{DataplaneError, QueueDepths, SendFailure};
+use crate::parts::{Observer, Parts, Turn};
+use crate::timing::Stage;
+use crate::{DataplaneError, QueueDepths};
 
 /// Maximum number of sealed batches that wait for the socket: 512 KiB, about a millisecond at 4 Gbit/s.
 const TRANSMIT_BATCHES: usize = 8;
@@ -35,7 +34,6 @@ pub(super) struct Outbound {
     ahead: FlowQueue<TunBatch>,
     queue: TransmitQueue,
     blocked: bool,
-    send_failure: Option<SendFailure>,
     handed_over_bytes: u64,
 }
 
@@ -46,7 +44,6 @@ impl Outbound {
             ahead: FlowQueue::new(),
             queue: TransmitQueue::new(TRANSMIT_BATCHES),
             blocked: false,
-            send_failure: None,
             handed_over_bytes: 0,
         }
     }
@@ -59,11 +56,6 @@ impl Outbound {
     /// Returns the sealed messages that wait for the socket.
     pub(super) fn queue(&mut self) -> &mut TransmitQueue {
         &mut self.queue
-    }
-
-    /// Returns the newest datagram that could not be sent.
-    pub(super) fn send_failure(&self) -> Option<SendFailure> {
-        self.send_failure
     }
 
     /// Returns the bytes that were read for peers of other packet threads.
@@ -83,27 +75,21 @@ impl Outbound {
     pub(super) fn turn(
         &mut self,
         cx: &mut Context<'_>,
-        clock: &mut TurnClock,
-        tunnel: &mut Tunnel,
-        tun: &mut impl Tun,
-        udp: &mut impl Udp,
-        captures: &mut Captures,
+        parts: &mut Parts<'_, impl Tun, impl Udp, impl Observer>,
     ) -> Result<Turn, DataplaneError> {
-        let now = clock.now();
         let mut budget = BUDGET;
         let mut has_read = false;
         loop {
-            clock.begin_stage();
-            if self.send(cx, clock, tunnel, udp, captures).is_pending() {
+            parts.clock.begin_stage();
+            self.blocked = self.send(cx, parts).is_pending();
+            if self.blocked {
                 // Nothing is read from the TUN while the socket is full: the kernel's queue of the TUN fills
                 // and pushes back on the senders.
-                self.blocked = true;
                 return Ok(Turn::Idle);
             }
-            self.blocked = false;
-            if tunnel.has_ready_staged() {
-                let _ = tunnel.flush_staged(now, &mut self.queue);
-                clock.end_stage(Stage::Encrypt);
+            if parts.tunnel.has_ready_staged() {
+                let _ = parts.tunnel.flush_staged(parts.now, &mut self.queue);
+                parts.clock.end_stage(Stage::Encrypt);
                 continue;
             }
             if budget == 0 {
@@ -111,30 +97,27 @@ impl Outbound {
             }
             if !has_read && self.ahead.room() > 0 {
                 has_read = true;
-                match tun.poll_recv_many(cx, &mut self.batches, self.ahead.room()) {
+                match parts.tun.poll_recv_many(cx, &mut self.batches, self.ahead.room()) {
                     Poll::Ready(Ok(0)) => return Err(DataplaneError::DeviceGone),
                     Poll::Ready(Ok(bytes)) => {
-                        budget = budget.saturating_sub(self.hand_over(tunnel, tun, bytes));
+                        budget = budget.saturating_sub(self.hand_over(parts, bytes));
                         self.ahead.extend(&mut self.batches);
-                        clock.end_stage(Stage::Read);
+                        parts.clock.end_stage(Stage::Read);
                     }
                     Poll::Ready(Err(error)) => return Err(DataplaneError::Tun(error)),
                     Poll::Pending if self.ahead.is_empty() => return Ok(Turn::Idle),
                     Poll::Pending => {}
                 }
             }
-            if captures.is_on() {
-                self.seal::<true>(clock, tunnel, &mut budget, captures);
-            } else {
-                self.seal::<false>(clock, tunnel, &mut budget, captures);
-            }
+            self.seal(&mut budget, parts);
             has_read &= !self.ahead.is_empty();
         }
     }
 
     /// Hands packets for peers of other packet threads to these. Returns the cost, for `bytes` bytes that
     /// were read.
-    fn hand_over(&mut self, tunnel: &mut Tunnel, tun: &mut impl Tun, bytes: usize) -> usize {
+    fn hand_over(&mut self, parts: &mut Parts<'_, impl Tun, impl Udp, impl Observer>, bytes: usize) -> usize {
+        let Parts { tunnel, tun, .. } = parts;
         if tunnel.shard() == Shard::ONLY {
             return 0;
         }
@@ -146,27 +129,16 @@ impl Outbound {
         handed_over / HAND_OVER_SHARE
     }
 
-    /// Seals packets that were read, until there is enough to send. `CAPTURED` is true while a capture runs;
-    /// without a capture, packets do not pay for the check.
-    fn seal<const CAPTURED: bool>(
-        &mut self,
-        clock: &mut TurnClock,
-        tunnel: &mut Tunnel,
-        budget: &mut usize,
-        captures: &mut Captures,
-    ) {
-        let (now, before) = (clock.now(), *budget);
+    /// Seals packets that were read, until there is enough to send.
+    fn seal(&mut self, budget: &mut usize, parts: &mut Parts<'_, impl Tun, impl Udp, impl Observer>) {
+        let before = *budget;
         while *budget > 0 && self.queue.len() < SEND_AT && self.queue.has_room_for_super_packet() {
             let Some(mut packet) = self.ahead.next() else { break };
             *budget = budget.saturating_sub(packet.bytes().len() + PACKET_COST);
-            if CAPTURED {
-                captures.read(tunnel, &packet);
-            }
-            // The tunnel counts drops.
-            let _ = tunnel.handle_tun_packet(&mut packet, now, &mut self.queue);
+            parts.seal(&mut packet, &mut self.queue);
         }
         if *budget < before {
-            clock.end_stage(Stage::Encrypt);
+            parts.clock.end_stage(Stage::Encrypt);
         }
     }
 
@@ -174,46 +146,30 @@ impl Outbound {
     fn send(
         &mut self,
         cx: &mut Context<'_>,
-        clock: &mut TurnClock,
-        tunnel: &mut Tunnel,
-        udp: &mut impl Udp,
-        captures: &mut Captures,
+        parts: &mut Parts<'_, impl Tun, impl Udp, impl Observer>,
     ) -> Poll<()> {
-        let now = clock.now();
         while let Some(mut batch) = self.queue.pop() {
+            let peer = batch.path().peer;
             loop {
-                match udp.poll_send(cx, &batch.unsent()) {
-                    Poll::Ready(Ok(sent)) => {
-                        if captures.is_on() {
-                            captures.sent(tunnel, Some(batch.path().peer), &batch.unsent(), sent.bytes);
-                        }
-                        if sent.source_unusable {
-                            tunnel.forget_source(batch.path().peer);
-                            batch.forget_source();
-                        }
-                        if let Some(mtu) = sent.path_mtu {
-                            tracing::debug!(destination = %batch.unsent().destination, mtu, "the path has a small MTU");
-                            tunnel.limit_path(batch.path().peer, mtu, now);
-                        }
-                        if batch.advance(sent.bytes) {
-                            break;
-                        }
-                    }
-                    Poll::Ready(Err(error)) => {
-                        let destination = batch.unsent().destination;
-                        tunnel.count_drop(error.drop_reason(), batch.unsent().segments() as u64);
-                        self.send_failure = Some(SendFailure::new(destination, &error, now));
-                        tracing::debug!(%destination, %error, "cannot send");
-                        break;
-                    }
-                    Poll::Pending => {
-                        self.queue.unpop(batch);
-                        return Poll::Pending;
-                    }
+                let Poll::Ready(sent) = parts.send(cx, Some(peer), &batch.unsent()) else {
+                    self.queue.unpop(batch);
+                    return Poll::Pending;
+                };
+                let Some(sent) = sent else { break };
+                if sent.source_unusable {
+                    parts.tunnel.forget_source(peer);
+                    batch.forget_source();
+                }
+                if let Some(mtu) = sent.path_mtu {
+                    tracing::debug!(destination = %batch.unsent().destination, mtu, "the path has a small MTU");
+                    parts.tunnel.limit_path(peer, mtu, parts.now);
+                }
+                if batch.advance(sent.bytes) {
+                    break;
                 }
             }
             self.queue.recycle(batch);
-            clock.end_stage(Stage::Send);
+            parts.clock.end_stage(Stage::Send);
         }
         Poll::Ready(())
     }

@@ -189,12 +189,6 @@ impl TurnClock {
         self.began
     }
 
-    /// Returns the time at which the turn began.
-    #[inline]
-    pub(super) fn now(&self) -> Instant {
-        self.began
-    }
-
     /// Begins a stage. Time since the previous stage is attributed to no stage.
     #[inline]
     pub(super) fn begin_stage(&mut self) {

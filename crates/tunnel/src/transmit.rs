@@ -339,6 +339,11 @@ impl ControlQueue {
         self.messages.pop_front()
     }
 
+    /// Puts a message that was not sent back to the front of the queue.
+    pub fn unpop(&mut self, message: ControlMessage) {
+        self.messages.push_front(message);
+    }
+
     /// Removes the handshake initiation to `peer` that waits, if one does: the peer would answer it, and the
     /// next one after this answer would come too soon for another.
     pub(crate) fn remove_initiation(&mut self, peer: PeerId) {
