@@ -25,8 +25,8 @@ use crate::ask::RootlessError;
 use crate::channel::Channel;
 use crate::namespace::Namespace;
 
-/// How long a process that connects may take for its first message.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Connections without a first message so far. The oldest one gives way.
+const MOST_CALLERS: usize = 64;
 /// A process without a free descriptor does not keep a processor busy.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -214,50 +214,58 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 /// Serves until the last member has left.
 fn serve(state: &Mutex<State>, door: Option<&UnixListener>) -> io::Result<()> {
+    // Connections without a message so far, the oldest one first. None is waited for alone.
+    let mut callers: Vec<Channel> = Vec::new();
     loop {
-        let guests = lock(state).members.clone();
-        let (calls, ready) = wait(door, &guests)?;
-        if let Some(door) = door.filter(|_| calls) {
-            match accept(door) {
+        let mut guests = lock(state).members.clone();
+        let descriptors = door.iter().map(|door| door.as_fd()).chain(callers.iter().map(Channel::as_fd));
+        let descriptors = descriptors.chain(guests.iter().map(|guest| guest.channel.as_fd()));
+        let mut ready = wait(descriptors)?.into_iter();
+        let mut is_ready = || ready.next() == Some(true);
+        let door = door.filter(|_| is_ready());
+        let (heard, silent): (Vec<_>, _) = callers.into_iter().partition(|_| is_ready());
+        callers = silent;
+        guests.retain(|_| is_ready());
+        for caller in heard {
+            match hear(&caller) {
                 Ok(guest) => lock(state).add(Arc::new(guest)),
                 // A command asks whether it is heard.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-                Err(error) => {
-                    tracing::debug!("a command cannot use the tunnel: {error}");
-                    std::thread::sleep(PAUSE);
-                }
+                Err(error) => tracing::debug!("a command cannot use the tunnel: {error}"),
             }
         }
-        for guest in ready {
-            let mut state = lock(state);
-            if state.remove(&guest)? {
+        match door.map(UnixListener::accept) {
+            Some(Ok((stream, _))) => {
+                callers.drain(..(callers.len() + 1).saturating_sub(MOST_CALLERS));
+                callers.push(OwnedFd::from(stream).into());
+            }
+            Some(Err(error)) => {
+                tracing::debug!("a command cannot use the tunnel: {error}");
+                std::thread::sleep(PAUSE);
+            }
+            None => {}
+        }
+        for guest in guests {
+            if lock(state).remove(&guest)? {
                 return Ok(());
             }
         }
     }
 }
 
-/// Waits until a process connects, or a member has left.
-fn wait(door: Option<&UnixListener>, guests: &[Arc<Guest>]) -> io::Result<(bool, Vec<Arc<Guest>>)> {
-    let descriptors = door.map(|door| door.as_fd()).into_iter();
-    let descriptors = descriptors.chain(guests.iter().map(|guest| guest.channel.as_fd()));
-    let mut polled: Vec<PollFd<'_>> =
-        descriptors.map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN)).collect();
+/// Waits until there is something at one of these, and reports at which.
+fn wait<'fd>(descriptors: impl Iterator<Item = BorrowedFd<'fd>>) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<_> = descriptors.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     while let Err(errno) = poll(&mut polled, PollTimeout::NONE) {
         if errno != Errno::EINTR {
             return Err(errno.into());
         }
     }
-    let is_ready = |polled: &PollFd<'_>| polled.any().unwrap_or(true);
-    let (door, members) = polled.split_at(usize::from(door.is_some()));
-    let ready = members.iter().zip(guests).filter(|(polled, _)| is_ready(polled));
-    Ok((door.iter().any(is_ready), ready.map(|(_, guest)| Arc::clone(guest)).collect()))
+    Ok(polled.iter().map(|polled| polled.any().unwrap_or(true)).collect())
 }
 
-fn accept(door: &UnixListener) -> io::Result<Guest> {
-    let (stream, _) = door.accept()?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let (Hello {}, descriptors) = Channel::from(OwnedFd::from(stream)).receive()?;
+fn hear(caller: &Channel) -> io::Result<Guest> {
+    let (Hello {}, descriptors) = caller.receive()?;
     let [channel, stderr] = <[OwnedFd; 2]>::try_from(descriptors)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "another message was expected"))?;
     Guest::new(channel.into(), stderr)
@@ -360,6 +368,32 @@ pub(crate) fn wait_for_ear(connection: &Connection, deadline: Instant) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silent_connections_are_bounded_and_delay_no_command() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("join.sock");
+        let (socket, file) = listener::listen(&path, 0o700).unwrap();
+        let (_first, of_first) = Channel::pair().unwrap();
+        let members = Members::new(of_first, Some(Door { socket, file })).unwrap();
+        members.serve(|| {}).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let connect = || Connection::connect(&path, deadline).unwrap();
+        let mut silent: Vec<_> = (0..=MOST_CALLERS).map(|_| connect()).collect();
+        assert_eq!(silent.remove(0).read(&mut [0], deadline).unwrap(), 0, "the oldest one gives way");
+        let command = connect();
+        wait_for_ear(&connect(), deadline).unwrap();
+        let (_second, of_second) = Channel::pair().unwrap();
+        knock(&command, of_second).unwrap();
+        while lock(&members.state).members.len() < 2 {
+            std::thread::yield_now();
+        }
+        // Two have given way to the command and to its question.
+        for silent in &silent[2..] {
+            let mut polled = [PollFd::new(silent.as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut polled, PollTimeout::ZERO).unwrap(), 0, "it was waited for, and closed");
+        }
+    }
 
     #[test]
     fn a_command_that_comes_while_the_tunnel_ends_hears_nothing_and_waits_for_the_end() {
