@@ -1,13 +1,13 @@
 //! `weft proxy`: SOCKS5, HTTP and forwards into a tunnel without root.
 
 use std::future::ready;
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use socket2::{Domain, Type};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::time::timeout;
 use weft_commands::output;
 use weft_commands::signals::{self, Signal};
@@ -17,7 +17,7 @@ use weft_host::memory;
 use weft_ipc::ServerThread;
 use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
-use weft_network::{Kernel, MakeSocket, Network, Resolver};
+use weft_network::{Kernel, Later, MakeSocket, Network, Resolver};
 use weft_proxy::{
     DESCRIPTORS, Destination, Elsewhere, LocalAddress, Options, Reach, Server, StartError, Stdio, Transport,
     Users, UsersError, connect_stdio,
@@ -25,7 +25,7 @@ use weft_proxy::{
 use weft_rootless::{News, RootlessError, Sockets, TunnelState};
 
 use crate::cli::{ProxyArgs, Stack};
-use crate::up::detached;
+use crate::up::detached::{self, End};
 use crate::up::rootless::{self, NameServers};
 use crate::{logging, wiping_allocator};
 
@@ -52,8 +52,46 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
     if args.stdio.is_none() {
         options.check().map_err(start_error)?;
     }
+    let signal = Arc::<OnceLock<Signal>>::default();
+    let first = Arc::clone(&signal);
+    let hear = |end: End| {
+        let heard = move |received| {
+            first.get_or_init(|| received);
+            end(Some(received));
+        };
+        Ok(signals::watch(heard)?)
+    };
+    let (report, reported) = mpsc::channel();
+    let start = |reach, host: &_, sent, end: End| match args.stdio.clone() {
+        Some(to) => serve_stdio(reach, to, sent, move |result| {
+            let _ = report.send(result);
+            end(None);
+        }),
+        None => Ok(serve(options, reach, host)?.0),
+    };
+    let result = use_tunnel(args, hear, start);
+    let signal = signal.get().copied();
+    let of_connection = match reported.try_recv() {
+        // The end of the tunnel is not why it failed.
+        Ok(result) if result.is_ok() || signal.is_none() => result,
+        _ => cut_short(args.stdio.as_ref(), signal),
+    };
+    result.and(of_connection)
+}
+
+/// Joins the tunnel or brings it up, has `start` serve something in it, and runs until the tunnel ends. Both
+/// `hear` and `start` get what ends it, and `start` also what has everything sent that was given to the
+/// tunnel. Call it before the first thread is started.
+///
+/// # Errors
+/// The tunnel cannot be brought up, or it failed; those of `hear` and `start`.
+pub(crate) fn use_tunnel(
+    args: &ProxyArgs,
+    hear: impl FnOnce(End) -> Result<(), Error>,
+    start: impl FnOnce(Reach, &Arc<dyn Network>, Later<'static, ()>, End) -> Result<ServerThread, Error>,
+) -> Result<(), Error> {
     if args.stack == Stack::Own {
-        return run_in_process(args, options);
+        return run_in_process(args, hear, start);
     }
     if args.memory_limit.is_some() {
         return Err(Error::new(Code::Usage, "--memory-limit needs --stack own"));
@@ -61,30 +99,25 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
     let (mut member, inside) = match rootless::join(&args.rootless) {
         Err(error) if may_be_own(args, &error) => {
             tracing::info!("the tunnel ends in weft's own TCP/IP stack (`--stack kernel` says why)");
-            return run_in_process(args, options);
+            return run_in_process(args, hear, start);
         }
         joined => joined?,
     };
-    let (end, ended) = mpsc::channel();
-    let signal = end.clone();
-    let to = args.stdio.clone();
-    signals::watch(move |received| drop(signal.send(cut_short(to.as_ref(), Some(received)))))?;
+    let (ending, ended) = mpsc::channel();
+    let of_tunnel = ending.clone();
+    let end: End = Arc::new(move |_| drop(ending.send(Ok(()))));
+    hear(Arc::clone(&end))?;
     let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
     let tunnel: Arc<dyn Network> = Arc::new(network(args, &inside.sockets(), member.state(), &host)?);
     let reach = Reach::new(Arc::clone(&tunnel), member.state().allowed_ips.clone(), elsewhere(args, &host));
-    let (changed, of_tunnel, to) = (reach.clone(), end.clone(), args.stdio.clone());
+    let changed = reach.clone();
     member.hear(move |news| match news {
         News::Changed(state) => changed.allow(state.allowed_ips),
-        News::Down => drop(of_tunnel.send(cut_short(to.as_ref(), None))),
+        News::Down => drop(of_tunnel.send(Ok(()))),
         News::Failed(error) => drop(of_tunnel.send(Err(error.into()))),
     })?;
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let thread = match args.stdio.clone() {
-        // It waits as its socket is closed.
-        Some(to) => serve_stdio(runtime, reach, to, ready(()), move |result| drop(end.send(result)))?,
-        None => serve(runtime, options, reach, &host)?,
-    };
-    // This function has a sender, as the thread for signals has.
+    // A socket waits as it is closed.
+    let thread = start(reach, &host, Box::pin(ready(())), end)?;
     let result = ended.recv().unwrap_or(Ok(()));
     // Waits for the thread.
     drop(thread);
@@ -99,42 +132,36 @@ fn may_be_own(args: &ProxyArgs, error: &Error) -> bool {
         && error.cause().is_some_and(RootlessError::is_forbidden)
 }
 
-/// Runs `weft proxy` with a tunnel that ends in this process.
-fn run_in_process(args: &ProxyArgs, options: Options) -> Result<(), Error> {
+/// The same with a tunnel that ends in this process.
+fn run_in_process(
+    args: &ProxyArgs,
+    hear: impl FnOnce(End) -> Result<(), Error>,
+    start: impl FnOnce(Reach, &Arc<dyn Network>, Later<'static, ()>, End) -> Result<ServerThread, Error>,
+) -> Result<(), Error> {
     if args.rootless.congestion.is_some() {
         return Err(Error::new(Code::Usage, "--congestion needs --stack kernel"));
     }
-    let _log = logging::queue::start();
-    let tunnel = detached::bring_up(&args.rootless, args.memory_limit)?;
+    // Its thread has the signals blocked that `hear` blocks.
+    let mut log = None;
+    let hear = |end| {
+        hear(end)?;
+        log = Some(logging::queue::start());
+        Ok(())
+    };
+    let tunnel = detached::bring_up(&args.rootless, args.memory_limit, hear)?;
     let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
     let (resolver, names) = names(args, &tunnel.dns, &host)?;
     let network: Arc<dyn Network> = Arc::new(tunnel.stack.clone().with_names(resolver, names));
     let reach = Reach::new(Arc::clone(&network), tunnel.allowed_ips.clone(), elsewhere(args, &host));
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let (end, ended) = mpsc::channel();
     let changed = reach.clone();
-    let signal = tunnel.signal();
-    let thread = match args.stdio.clone() {
-        Some(to) => {
-            let (stop, stack) = (tunnel.stop(), tunnel.stack.clone());
-            serve_stdio(runtime, reach, to, async move { stack.drained().await }, move |result| {
-                let _ = end.send(result);
-                stop();
-            })?
-        }
-        None => serve(runtime, options, reach, &host)?,
-    };
+    let stack = tunnel.stack.clone();
+    let drained = Box::pin(async move { stack.drained().await });
+    let thread = start(reach, &host, drained, Arc::clone(&tunnel.end))?;
     let result = tunnel.work(move |allowed_ips| changed.allow(allowed_ips));
     // Waits for the thread.
     drop(thread);
     report_end(&*network);
-    let signal = signal.get().copied();
-    let of_connection = match ended.try_recv() {
-        // The end of the tunnel is not why it failed.
-        Ok(result) if result.is_ok() || signal.is_none() => result,
-        _ => cut_short(args.stdio.as_ref(), signal),
-    };
-    result.and(of_connection)
+    result
 }
 
 /// Returns how a proxy ends by a signal, or with its tunnel. A connection of standard input and output is cut
@@ -249,12 +276,16 @@ pub(crate) fn maker(sockets: Sockets, congestion: Option<&str>) -> MakeSocket {
     })
 }
 
-fn serve(
-    runtime: Runtime,
+/// What is served, and where.
+type Addresses = Vec<(&'static str, String)>;
+
+/// Serves until the thread is dropped.
+pub(crate) fn serve(
     options: Options,
     reach: Reach,
     host: &Arc<dyn Network>,
-) -> Result<ServerThread, Error> {
+) -> Result<(ServerThread, Addresses), Error> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     let options = bounded(options, 1)?;
     wait_for_release(&options);
     let open = options.open_to_others();
@@ -262,7 +293,8 @@ fn serve(
         let _inside = runtime.enter();
         Server::bind(options, reach, host).map_err(start_error)?
     };
-    for (service, address) in server.addresses() {
+    let addresses = server.addresses().to_vec();
+    for (service, address) in &addresses {
         tracing::info!("{service} on {address}");
     }
     for open in open {
@@ -272,7 +304,7 @@ fn serve(
     let serve = async move || {
         server.serve().await;
     };
-    Ok(ServerThread::start(THREAD, runtime, serve)?)
+    Ok((ServerThread::start(THREAD, runtime, serve)?, addresses))
 }
 
 /// Waits for a proxy that is ending and has an address of this one.
@@ -291,12 +323,12 @@ fn wait_for_release(options: &Options) {
 
 /// Relays standard input and output, and reports the end once everything is `sent`.
 fn serve_stdio(
-    runtime: Runtime,
     reach: Reach,
     to: Destination,
-    sent: impl Future<Output = ()> + Send + 'static,
+    sent: Later<'static, ()>,
     end: impl FnOnce(Result<(), Error>) + Send + 'static,
 ) -> Result<ServerThread, Error> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     let stdio = Stdio::open()?;
     let serve = async move || {
         let result = connect_stdio(&reach, &to, stdio).await;

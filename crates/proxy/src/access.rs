@@ -53,6 +53,12 @@ pub enum UsersError {
 }
 
 impl Users {
+    /// Makes a user with a random password. Returns also the line `USER:PASSWORD`, which may stand in a URL.
+    pub fn random() -> (Self, Zeroizing<String>) {
+        let line = Zeroizing::new(format!("weft:{:032x}", rand::random::<u128>()));
+        (Self(vec![Zeroizing::new(line.as_bytes().to_vec())]), line)
+    }
+
     /// Reads a file with a line `USER:PASSWORD` for each user. Empty lines and lines with `#` in front are
     /// ignored.
     ///

@@ -76,8 +76,8 @@ pub enum RootlessError {
     },
     /// There may be no device of either kind.
     #[error(
-        "{tun}; and a veth pair cannot take its place: {veth}; `weft proxy --stack own` needs no device; or run the \
-         tunnel as root (`sudo weft up`)"
+        "{tun}; and a veth pair cannot take its place: {veth}; `weft exec --with-proxy` and `weft proxy --stack own` \
+         need no device; or run the tunnel as root (`sudo weft up`)"
     )]
     NoDevice {
         /// Why there is no TUN, and what to do.

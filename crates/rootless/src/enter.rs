@@ -12,8 +12,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
-use nix::unistd::{chdir, getpid, getppid};
+use nix::unistd::chdir;
 
 use crate::families;
 
@@ -34,15 +33,14 @@ impl Entrance {
         Self { namespaces, mounts: Arc::new(mounts) }
     }
 
-    /// Makes a command run in the namespaces, in the directory of this process. It gets SIGHUP when the
-    /// thread that spawns it ends.
+    /// Makes a command run in the namespaces, in the directory of this process.
     ///
     /// # Errors
     /// This process has no working directory.
     pub fn apply(&self, command: &mut Command) -> io::Result<()> {
         let directory = std::env::current_dir()?;
         let directory = CString::new(directory.as_os_str().as_bytes())?;
-        let (Self { namespaces, mounts }, parent) = (self.clone(), getpid());
+        let Self { namespaces, mounts } = self.clone();
         let enter = move || {
             let [user, network] = &*namespaces;
             setns(user.as_fd(), CloneFlags::CLONE_NEWUSER)?;
@@ -52,10 +50,7 @@ impl Entrance {
             chdir(directory.as_c_str())?;
             give_up_capabilities()?;
             prctl::set_no_new_privs()?;
-            families::confine()?;
-            // After everything that changes the rights of the process, which resets it.
-            prctl::set_pdeathsig(Some(Signal::SIGHUP))?;
-            if getppid() == parent { Ok(()) } else { Err(Errno::ESRCH) }
+            families::confine()
         };
         let enter = move || enter().map_err(|_: Errno| io::Error::from_raw_os_error(ENTRY_FAILED));
         // SAFETY: between fork and exec the closure makes system calls only: no allocation, no lock.

@@ -103,8 +103,8 @@ impl fmt::Display for Refused {
         let Self { step, errno, cause } = self;
         write!(
             f,
-            "cannot {step} ({}), which a tunnel without root needs: {}; `weft proxy --stack own` needs no namespace; or \
-             run the tunnel as root (`sudo weft up`)",
+            "cannot {step} ({}), which a tunnel without root needs: {}; `weft exec --with-proxy` and `weft proxy --stack own` \
+             need no namespace; or run the tunnel as root (`sudo weft up`)",
             errno.desc(),
             cause.advice()
         )
@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(signs.cause(step, errno), cause, "{signs:?} {step:?} {errno:?}");
             let told = Refused { step, errno, cause }.to_string();
             assert!(
-                told.contains(words) && told.contains("weft proxy --stack own") && !told.contains('\n'),
+                told.contains(words) && told.contains("weft exec --with-proxy") && !told.contains('\n'),
                 "{told}"
             );
         }

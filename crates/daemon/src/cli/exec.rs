@@ -7,8 +7,9 @@ use std::str::FromStr;
 use clap::Args;
 use weft_commands::complete;
 use weft_config::{PacketThreads, TunThreads};
+use weft_proxy::LocalAddress;
 
-use super::{MetricsArgs, TunArgs};
+use super::{Elsewhere, MetricsArgs, ProxyArgs, Stack, TunArgs};
 
 /// Which tunnel is brought up without root, and how.
 #[derive(Clone, Debug, Args)]
@@ -92,6 +93,8 @@ Examples:
   weft exec ./office.conf -- bash             its only network is the tunnel
   weft exec ./office.conf --dns 10.0.0.53 -- ssh db.internal
   weft exec ./office.conf --publish 8080:3000 --host-port 5432 -- npm start
+  weft exec ./office.conf --with-proxy -- git fetch
+      where namespaces are forbidden; only for programs that use proxies
 
 {EXIT_CODES}"))]
 pub struct ExecArgs {
@@ -104,12 +107,44 @@ pub struct ExecArgs {
     /// several times.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub host_port: Vec<u16>,
+    /// Run the command in the host's network, with variables that name proxies into the tunnel (ALL_PROXY,
+    /// HTTP_PROXY, HTTPS_PROXY): works without namespaces. ONLY PROGRAMS THAT HONOUR THESE VARIABLES USE THE
+    /// TUNNEL; everything else goes by the host's network.
+    #[arg(long, conflicts_with_all = ["publish", "host_port"])]
+    pub with_proxy: bool,
+    /// With --with-proxy, the TCP/IP stack of connections in the tunnel.
+    #[arg(long, value_name = "STACK", value_enum, default_value_t, requires = "with_proxy")]
+    pub stack: Stack,
+    /// With --stack own, count on at most this memory, in MiB, as `weft proxy` does.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..), requires = "with_proxy")]
+    pub memory_limit: Option<u32>,
     /// The tunnel.
     #[command(flatten)]
     pub rootless: RootlessArgs,
     /// The command, with its arguments. It runs as this user, in this directory.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+impl ExecArgs {
+    /// Returns the arguments of the proxies that the command gets, at free ports.
+    pub fn proxies(&self) -> ProxyArgs {
+        let local = vec![LocalAddress::Ip((Ipv4Addr::LOCALHOST, 0).into())];
+        ProxyArgs {
+            socks5: local.clone(),
+            http: local,
+            forward: Vec::new(),
+            reverse: Vec::new(),
+            stdio: None,
+            elsewhere: Elsewhere::Refuse,
+            elsewhere_allow: Vec::new(),
+            password_file: None,
+            allow_anyone: false,
+            stack: self.stack,
+            memory_limit: self.memory_limit,
+            rootless: self.rootless.clone(),
+        }
+    }
 }
 
 /// A port of the command, and where it is on the host.

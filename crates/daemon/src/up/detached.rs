@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use ipnet::IpNet;
-use weft_commands::signals::{self, Signal};
+use weft_commands::signals::Signal;
 use weft_config::exit::Error;
 use weft_config::{Config, Dns, Source};
 use weft_embed::Stack;
@@ -15,7 +15,7 @@ use weft_host::{Host, memory};
 
 use super::Options;
 use super::daemon::known;
-use super::message::{Inbox, MESSAGES, Message};
+use super::message::{MESSAGES, Message};
 use super::rootless::{Claimed, Prepared, allowed_ips, bring_up_on, options, prepare, with_one_queue};
 use super::supervisor::Supervisor;
 use crate::cli::RootlessArgs;
@@ -30,13 +30,16 @@ const MAX_MEMORY: u64 = 1 << 30;
 
 type Kept = (Vec<IpNet>, Option<u16>);
 
+/// Ends a tunnel, also one that is not up yet: by a signal, or because what it was for has ended.
+pub type End = Arc<dyn Fn(Option<Signal>) + Send + Sync>;
+
 /// A tunnel that is up, and the network in it.
 pub struct Tunnel {
     supervisor: Supervisor,
-    inbox: Inbox,
     messages: Receiver<Message>,
-    signal: Arc<OnceLock<Signal>>,
     file: PathBuf,
+    /// What ends it, from any thread.
+    pub end: End,
     /// The network in the tunnel, without names.
     pub stack: Stack,
     /// The name servers of the file.
@@ -48,13 +51,17 @@ pub struct Tunnel {
     claim: Claimed,
 }
 
-/// Brings the tunnel of a file up in this process, and counts on at most `memory_limit` MiB. Call it before
-/// the first thread is started.
+/// Brings the tunnel of a file up in this process, and counts on at most `memory_limit` MiB. `hear` is called
+/// first, and gets what ends the tunnel. Call it before the first thread is started.
 ///
 /// # Errors
 /// The configuration is wrong, or the tunnel could not be set up: nothing is left behind then. Another
 /// process of this user runs it.
-pub fn bring_up(args: &RootlessArgs, memory_limit: Option<u32>) -> Result<Tunnel, Error> {
+pub fn bring_up(
+    args: &RootlessArgs,
+    memory_limit: Option<u32>,
+    hear: impl FnOnce(End) -> Result<(), Error>,
+) -> Result<Tunnel, Error> {
     let memory_limit = memory_limit.map(|mib| u64::from(mib) << 20);
     weft_confine::enable();
     let source = Source::read(&args.target)?;
@@ -66,13 +73,11 @@ pub fn bring_up(args: &RootlessArgs, memory_limit: Option<u32>) -> Result<Tunnel
     let (inbox, messages) = mpsc::sync_channel(MESSAGES);
     let cancel = Cancel::default();
     let (to_end, look_up) = (inbox.clone(), cancel.clone());
-    let signal = Arc::<OnceLock<Signal>>::default();
-    let first = Arc::clone(&signal);
-    signals::watch(move |received| {
+    let end: End = Arc::new(move |signal| {
         look_up.cancel();
-        first.get_or_init(|| received);
-        drop(to_end.send(Message::Signal(received)));
-    })?;
+        drop(to_end.send(signal.map_or(Message::Stop, Message::Signal)));
+    });
+    hear(Arc::clone(&end))?;
     let Prepared { in_file, config, overrides, metrics, found, claim } = prepare(args, source, &cancel)?;
     let options = with_one_queue(&options(args.tun, &config));
     let options = Options { inline_queues: 1, memory_limit, ..options };
@@ -97,7 +102,7 @@ pub fn bring_up(args: &RootlessArgs, memory_limit: Option<u32>) -> Result<Tunnel
     supervisor.ready();
     let kept = kept(&in_file);
     let dns = in_file.interface.host.dns;
-    Ok(Tunnel { supervisor, inbox, messages, signal, file, stack, dns, allowed_ips, kept, claim })
+    Ok(Tunnel { supervisor, messages, file, end, stack, dns, allowed_ips, kept, claim })
 }
 
 /// Returns the bytes that connections may reserve, of those that there are.
@@ -110,17 +115,6 @@ fn kept(config: &Config) -> Kept {
 }
 
 impl Tunnel {
-    /// Returns what takes the tunnel down, from any thread.
-    pub fn stop(&self) -> impl Fn() + Send + 'static {
-        let inbox = self.inbox.clone();
-        move || drop(inbox.send(Message::Stop))
-    }
-
-    /// Returns where the first signal is noted.
-    pub fn signal(&self) -> Arc<OnceLock<Signal>> {
-        Arc::clone(&self.signal)
-    }
-
     /// Runs until something ends the tunnel. `changed` gets the prefixes of the peers after each reload.
     ///
     /// # Errors

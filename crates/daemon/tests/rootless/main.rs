@@ -25,3 +25,4 @@ mod replaced;
 mod running;
 mod support;
 mod underlay;
+mod with_proxy;

@@ -25,7 +25,7 @@ const PORT: u16 = 8080;
 const NAME: &str = "server.example";
 
 /// Refuses what Docker's default filter refuses: new namespaces, and to enter others.
-fn forbid_namespaces(command: &mut Command) {
+pub(crate) fn forbid_namespaces(command: &mut Command) {
     /// The least of the flags that make a namespace but CLONE_NEWNS, which needs a capability. Threads and
     /// processes are made with lower ones.
     const NAMESPACE: u32 = libc::CLONE_NEWCGROUP.cast_unsigned();
@@ -199,7 +199,11 @@ fn the_kernels_stack_is_refused_where_namespaces_are_and_names_the_other() {
     let mut command = world.proxy_command(&world.file(""), &["--socks5", "1080"]);
     forbid_namespaces(&mut command);
     let ended: Ended = command.output().unwrap().into();
-    assert!(ended.code == Some(77) && ended.stderr.contains("`weft proxy --stack own`"), "{ended:?}");
+    assert!(
+        ended.code == Some(77)
+            && ended.stderr.contains("`weft exec --with-proxy` and `weft proxy --stack own`"),
+        "{ended:?}"
+    );
     assert!(world.processes().is_empty());
 }
 

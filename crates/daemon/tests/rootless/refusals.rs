@@ -20,7 +20,7 @@ fn a_filter_of_a_container_is_named_with_the_ways_out() {
         "seccomp filter",
         "--security-opt",
         "seccompProfile",
-        "weft proxy --stack own",
+        "`weft exec --with-proxy`",
     ] {
         assert!(ended.stderr.contains(part), "{part} is missing: {ended:?}");
     }
