@@ -109,7 +109,7 @@ fn start(options: Options, has_server: bool) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let tunnel: Arc<dyn Network> = Arc::new(Tunnel { has_server });
-        let reach = Reach::new(Arc::clone(&tunnel), vec![INSIDE.parse().unwrap()], None);
+        let reach = Reach::new(Arc::clone(&tunnel), vec![vec![INSIDE.parse().unwrap()]], None);
         runtime.block_on(async move {
             let server = Server::bind(options, reach, &tunnel).unwrap();
             ready.send(()).unwrap();

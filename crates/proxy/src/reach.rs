@@ -33,7 +33,7 @@ const TURN: Duration = Duration::from_secs(6);
 #[derive(Clone)]
 pub struct Reach {
     tunnel: Arc<dyn Network>,
-    allowed: Arc<RwLock<Vec<IpNet>>>,
+    allowed: Arc<RwLock<Vec<Vec<IpNet>>>>,
     elsewhere: Option<Elsewhere>,
 }
 
@@ -83,23 +83,26 @@ pub enum ReachError {
 }
 
 impl Reach {
-    /// Reaches the addresses in `allowed` by the tunnel, and others by `elsewhere`, if there is one.
-    pub fn new(tunnel: Arc<dyn Network>, allowed: Vec<IpNet>, elsewhere: Option<Elsewhere>) -> Self {
+    /// Reaches the addresses in `allowed`, the networks of each peer, by the tunnel, and others by
+    /// `elsewhere`, if there is one.
+    pub fn new(tunnel: Arc<dyn Network>, allowed: Vec<Vec<IpNet>>, elsewhere: Option<Elsewhere>) -> Self {
         Self { tunnel, allowed: Arc::new(RwLock::new(allowed)), elsewhere }
     }
 
     /// Reaches the addresses in `allowed` by the tunnel from now on, also for clones of this.
-    pub fn allow(&self, allowed: Vec<IpNet>) {
+    pub fn allow(&self, allowed: Vec<Vec<IpNet>>) {
         *self.allowed.write().unwrap_or_else(PoisonError::into_inner) = allowed;
     }
 
-    /// Returns the source of a client that is in the tunnel, of the longest prefix that has its address.
+    /// Returns the source of a client that is in the tunnel, at the peer with the longest prefix that has its
+    /// address.
     pub(crate) fn source(&self, address: IpAddr) -> Source {
         let address = address.to_canonical();
         let allowed = self.allowed.read().unwrap_or_else(PoisonError::into_inner);
-        let of = allowed.iter().filter(|prefix| prefix.contains(&address));
-        of.max_by_key(|prefix| prefix.prefix_len()).map_or(address.into(), |prefix| Source::Tunnel {
-            network: (prefix.network(), prefix.prefix_len()),
+        let of = allowed.iter().flat_map(|peer| peer.iter().map(move |prefix| (prefix, &peer[0])));
+        let of = of.filter(|(prefix, _)| prefix.contains(&address));
+        of.max_by_key(|(prefix, _)| prefix.prefix_len()).map_or(address.into(), |(_, first)| Source::Tunnel {
+            peer: (first.network(), first.prefix_len()),
             address,
         })
     }
@@ -124,6 +127,7 @@ impl Reach {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
+            .flatten()
             .any(|prefix| prefix.contains(&address))
         {
             return Ok(&self.tunnel);

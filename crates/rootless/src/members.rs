@@ -43,8 +43,8 @@ pub struct TunnelState {
     pub options: Vec<String>,
     /// The file's name servers.
     pub dns: Dns,
-    /// The prefixes of its peers.
-    pub allowed_ips: Vec<IpNet>,
+    /// The prefixes of each of its peers.
+    pub allowed_ips: Vec<Vec<IpNet>>,
 }
 
 /// The first message of a member, over the socket of the tunnel, with its end of a channel and its standard

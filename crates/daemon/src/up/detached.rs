@@ -44,8 +44,8 @@ pub struct Tunnel {
     pub stack: Stack,
     /// The name servers of the file.
     pub dns: Dns,
-    /// The prefixes of the peers.
-    pub allowed_ips: Vec<IpNet>,
+    /// The prefixes of each of the peers.
+    pub allowed_ips: Vec<Vec<IpNet>>,
     /// Address and MTU of the file, which the stack keeps.
     kept: Kept,
     claim: Claimed,
@@ -88,7 +88,7 @@ pub fn bring_up(
         memory: budget(options.memory(memory::available_bytes())),
     });
     let allowed_ips = allowed_ips(&in_file);
-    stack.set_routes(allowed_ips.clone());
+    stack.set_routes(allowed_ips.concat());
     let inherited = Inherited { endpoint: Some(endpoint), ..Inherited::default() };
     let mut supervisor =
         bring_up_on((host, inherited), config, overrides, &found, &options, &inbox, metrics)?;
@@ -119,14 +119,14 @@ impl Tunnel {
     ///
     /// # Errors
     /// Packets have stopped.
-    pub fn work(self, changed: impl Fn(Vec<IpNet>) + 'static) -> Result<(), Error> {
+    pub fn work(self, changed: impl Fn(Vec<Vec<IpNet>>) + 'static) -> Result<(), Error> {
         let Self { mut supervisor, messages, file, stack, kept: at_start, claim, .. } = self;
         let ending = stack.clone();
         supervisor.on_ending = Some(Box::new(move || ending.end()));
         supervisor.on_loaded = Some(Box::new(move |config, _| {
             let taken = claim.follow(config);
             let allowed_ips = allowed_ips(config);
-            stack.set_routes(allowed_ips.clone());
+            stack.set_routes(allowed_ips.concat());
             changed(allowed_ips);
             let message = "Address and MTU are those of the start until the tunnel starts again";
             let stays = (kept(config) != at_start).then(|| message.to_owned());

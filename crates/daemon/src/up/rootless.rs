@@ -193,8 +193,8 @@ pub(super) fn prepare(args: &RootlessArgs, source: Source, cancel: &Cancel) -> R
     Ok(Prepared { in_file, config, overrides, metrics, found, claim })
 }
 
-pub(super) fn allowed_ips(config: &Config) -> Vec<ipnet::IpNet> {
-    config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect()
+pub(super) fn allowed_ips(config: &Config) -> Vec<Vec<ipnet::IpNet>> {
+    config.peers.iter().map(|peer| peer.allowed_ips.clone()).collect()
 }
 
 /// Loads the configuration and logs warnings.

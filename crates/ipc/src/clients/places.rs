@@ -230,7 +230,7 @@ impl Taken {
             let (since, is_asked_from) = match client.turn {
                 Turn::Client { since, grace } => (since, since + grace),
                 Turn::Server => match client.shared.still(begin) {
-                    Some((since, _)) if matches!(*client.source, Source::Tunnel { .. }) => (since, since),
+                    Some((since, _)) if client.source.gives_way_while_moving() => (since, since),
                     Some((since, from)) if from <= now => (since, from),
                     Some((since, from)) => (since, from.min(now + LOOK_AGAIN)),
                     None => continue,

@@ -18,8 +18,8 @@ pub enum Source {
     },
     /// An address in a tunnel.
     Tunnel {
-        /// The network of the tunnel's peer that has the address, and the length of its prefix.
-        network: (IpAddr, u8),
+        /// The first network of the peer that has the address, and the length of its prefix.
+        peer: (IpAddr, u8),
         /// The address.
         address: IpAddr,
     },
@@ -47,9 +47,15 @@ impl Source {
     pub fn owner(self) -> Self {
         match self {
             Self::Process { user, .. } => Self::Process { user, id: None },
-            Self::Tunnel { network, .. } => Self::Tunnel { network, address: network.0 },
+            Self::Tunnel { peer, .. } => Self::Tunnel { peer, address: peer.0 },
             address => address,
         }
+    }
+
+    /// Reports whether a client gives way also while something moves: a peer that lets a little move on each
+    /// of its connections would keep all others out.
+    pub(super) fn gives_way_while_moving(self) -> bool {
+        matches!(self, Self::Tunnel { .. })
     }
 }
 

@@ -23,7 +23,7 @@ fn proxy() -> Arc<Proxy> {
 const ALL: usize = 4 << 20;
 
 fn proxy_with(network: Arc<dyn Network>, users: Option<Users>) -> Arc<Proxy> {
-    let reach = Reach::new(Arc::clone(&network), vec!["192.0.2.0/24".parse().unwrap()], None);
+    let reach = Reach::new(Arc::clone(&network), vec![vec!["192.0.2.0/24".parse().unwrap()]], None);
     Arc::new(Proxy::new(reach, network, users, Duration::from_secs(3600), ALL, 1))
 }
 

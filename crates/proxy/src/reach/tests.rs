@@ -64,7 +64,7 @@ async fn connect(addresses: &[&str]) -> (Result<(), ReachError>, Duration, Vec<S
     let network: Arc<dyn Network> = Arc::clone(&hosts) as Arc<dyn Network>;
     let allowed = ["192.0.2.0/24", "2001:db8::/32"].map(|it| it.parse().unwrap()).to_vec();
     let start = Instant::now();
-    let result = Reach::new(network, allowed, None).connect(&"all:80".parse().unwrap()).await.map(drop);
+    let result = Reach::new(network, vec![allowed], None).connect(&"all:80".parse().unwrap()).await.map(drop);
     let attempts = hosts.attempts.lock().unwrap().iter().map(ToString::to_string).collect();
     assert!(hosts.most_under_way.load(Ordering::Relaxed) <= MAX_RACED, "each takes a socket");
     (result, start.elapsed(), attempts)
@@ -130,11 +130,22 @@ async fn a_name_does_not_lead_to_this_machine_by_an_address_mapped_into_ipv6() {
 }
 
 #[test]
+fn all_networks_of_a_peer_are_of_one_source_but_what_another_peer_has_of_them() {
+    let networks = [&["10.1.0.0/16", "fd01::/64", "0.0.0.0/0"][..], &["10.1.2.0/24", "10.3.0.0/16"]];
+    let allowed = networks.map(|peer| peer.iter().map(|it| it.parse().unwrap()).collect()).to_vec();
+    let reach = Reach::new(Arc::new(Hosts::default()), allowed, None);
+    let [many, fewer] = [["10.1.0.1", "fd01::1", "198.51.100.1"], ["10.1.2.1", "10.3.0.1", "10.3.0.2"]]
+        .map(|addresses| addresses.map(|address| reach.source(address.parse().unwrap()).owner()));
+    assert_eq!((many, fewer), ([many[0]; 3], [fewer[0]; 3]));
+    assert_ne!(many[0], fewer[0]);
+}
+
+#[test]
 fn a_tunnel_for_everything_has_no_addresses_of_this_machine() {
     let everything = ["0.0.0.0/0", "::/0"].map(|it| it.parse().unwrap()).to_vec();
     let network: Arc<dyn Network> = Arc::new(Hosts::default());
     let elsewhere = Elsewhere::new(Arc::clone(&network), vec![]);
-    let reach = Reach::new(network, everything, Some(elsewhere));
+    let reach = Reach::new(network, vec![everything], Some(elsewhere));
     let network_for = |text: &str| reach.network_for(text.parse().unwrap()).map(drop);
     for own in ["127.0.0.1", "127.255.0.1", "::1", "0.0.0.0", "::"] {
         assert!(matches!(network_for(own), Err(ReachError::Own(_))), "{own}");

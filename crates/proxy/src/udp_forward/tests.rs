@@ -121,7 +121,7 @@ async fn what_waits_for_a_slow_name_is_bounded_over_all_sources_and_given_back()
     let budget = Budget::new(BUDGET);
     let (listening, slow) = (Arc::<Fake>::default(), Arc::<Slow>::default());
     let network: Arc<dyn Network> = Arc::clone(&slow) as Arc<dyn Network>;
-    let reach = Reach::new(network, vec!["192.0.2.0/24".parse().unwrap()], None);
+    let reach = Reach::new(network, vec![vec!["192.0.2.0/24".parse().unwrap()]], None);
     let target = Arc::new(Target::Remote(reach, "slow.example:53".parse().unwrap()));
     let sockets = Budget::new(usize::from(SOURCES) * 4).account();
     let forward = serve(Arc::clone(&listening) as Arc<dyn Datagrams>, target, budget.account(), sockets);

@@ -135,7 +135,8 @@ impl Lab {
             let resolver = Resolver::new(servers, &["search.example".parse().unwrap()]);
             let tunnel: Arc<dyn Network> = Arc::new(Kernel::new(maker(&tunnel), resolver));
             let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
-            let allowed = ["10.9.0.0/24", "10.9.0.9/32", "fd09::/64"].map(|it| it.parse().unwrap()).to_vec();
+            let allowed = [&["10.9.0.0/24", "fd09::/64"][..], &["10.9.0.9/32"]];
+            let allowed = allowed.map(|peer| peer.iter().map(|it| it.parse().unwrap()).collect()).to_vec();
             let elsewhere = direct.map(|allowed| Elsewhere::new(Arc::clone(&host), allowed));
             let reach = Reach::new(Arc::clone(&tunnel), allowed, elsewhere);
             match Server::bind(options, reach, &host) {

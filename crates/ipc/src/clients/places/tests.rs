@@ -50,9 +50,9 @@ async fn the_longest_awaited_client_of_the_largest_source_gives_way() {
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_of_a_tunnel_keeps_no_other_out_by_moving_a_little() {
-    let of = |network: u8, host: u8| {
-        let address = |last| IpAddr::from([10, network, 0, last]);
-        Source::Tunnel { network: (address(0), 24), address: address(host) }
+    let of = |peer: u8, host: u8| {
+        let address = |last| IpAddr::from([10, peer, 0, last]);
+        Source::Tunnel { peer: (address(0), 24), address: address(host) }
     };
     let places = Places::new(3);
     let mut held = Vec::new();

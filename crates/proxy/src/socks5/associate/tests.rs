@@ -25,7 +25,7 @@ struct Running {
 /// Starts an association whose datagrams go into this network, where those that wait have `bytes`.
 fn begin(tunnel: &Arc<Slow>, bytes: usize) -> Running {
     let tunnel: Arc<dyn Network> = Arc::clone(tunnel) as Arc<dyn Network>;
-    let reach = Reach::new(tunnel, vec!["192.0.2.0/24".parse().unwrap()], None);
+    let reach = Reach::new(tunnel, vec![vec!["192.0.2.0/24".parse().unwrap()]], None);
     let host: Arc<dyn Network> = Arc::new(Kernel::of_this_thread());
     let proxy = Proxy::new(reach, host, None, Duration::from_secs(3600), bytes, 8);
     let (budget, socket) = (Arc::clone(&proxy.budget), Arc::<Fake>::default());
