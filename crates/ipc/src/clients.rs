@@ -13,6 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
+use crate::Refusals;
+
 mod places;
 mod source;
 
@@ -30,8 +32,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Serves each client that `next` accepts, at most `count` at once. Never returns: drop it to end.
 ///
 /// `serve` reports to the [`Place`] whether the server waits for the client or serves its request. A client
-/// that is asked for its place is disconnected.
+/// that is asked for its place is disconnected; the log says that of the socket with this `name`.
 pub async fn serve_each<S, F>(
+    name: &str,
     count: usize,
     mut next: impl AsyncFnMut() -> io::Result<(S, Source)>,
     serve: impl Fn(S, Arc<Place>) -> F,
@@ -41,6 +44,8 @@ where
 {
     let places = Places::new(count);
     let mut clients = JoinSet::new();
+    let full: Arc<str> = format!("{name}: all {count} places are taken").into();
+    let disconnected = Arc::<Refusals>::default();
     let mut is_reported = false;
     loop {
         let accepted = tokio::select! {
@@ -58,11 +63,16 @@ where
             Ok((stream, source)) => {
                 let place = Arc::new(places.take(source).await);
                 let client = serve(stream, Arc::clone(&place));
+                let (full, disconnected) = (Arc::clone(&full), Arc::clone(&disconnected));
                 clients.spawn(async move {
                     tokio::select! {
                         biased;
                         () = client => {}
-                        () = place.wanted() => tracing::debug!(?source, "hung up on a client for another one"),
+                        () = place.wanted() => {
+                            if let Some(left_out) = disconnected.admit() {
+                                tracing::warn!(left_out, "{full}; a client gives way to another one: {source}");
+                            }
+                        }
                     }
                 });
                 // Lets the client read a request that is already there, before the next client may need the

@@ -103,12 +103,14 @@ async fn accept(socket: ListenerSocket, site: Arc<Site>) {
                 let _ = stream.set_nodelay(true);
                 Ok((stream, Source::from(client.ip())))
             };
-            serve_each(CLIENTS, next, |stream, place| serve(stream, Arc::clone(&site), place)).await;
+            serve_each("metrics", CLIENTS, next, |stream, place| serve(stream, Arc::clone(&site), place))
+                .await;
         }
         ListenerSocket::Local(socket) => {
             let Ok(socket) = socket.acceptor() else { return };
             let next = async || socket.accept().await;
-            serve_each(CLIENTS, next, |stream, place| serve(stream, Arc::clone(&site), place)).await;
+            serve_each("metrics", CLIENTS, next, |stream, place| serve(stream, Arc::clone(&site), place))
+                .await;
         }
     }
 }

@@ -202,6 +202,8 @@ impl fmt::Debug for Server {
 }
 
 struct Service {
+    /// What is served, and where.
+    name: String,
     listener: Box<dyn Listener>,
     kind: Arc<Kind>,
 }
@@ -278,8 +280,9 @@ impl Server {
                 .map_err(|error| failed(kind.name(), &path.display(), Some(Held::Socket(path)), error))?,
         };
         let shown = listener.local_addr().map_or_else(|| address.to_string(), |address| address.to_string());
+        let name = format!("{} on {shown}", kind.name());
         self.addresses.push((kind.name(), shown));
-        self.services.push(Service { listener, kind: Arc::new(kind) });
+        self.services.push(Service { name, listener, kind: Arc::new(kind) });
         Ok(())
     }
 
@@ -337,7 +340,7 @@ impl Server {
         let Self { proxy, services, datagrams, clients, give_back, .. } = self;
         let clients = (clients / services.len().max(1)).max(1);
         let mut tasks: Vec<Pin<Box<dyn Future<Output = Infallible>>>> = Vec::new();
-        for Service { listener, kind } in services {
+        for Service { name, listener, kind } in services {
             let proxy = Arc::clone(&proxy);
             tasks.push(Box::pin(async move {
                 let next = async || {
@@ -350,7 +353,7 @@ impl Server {
                 };
                 let serve =
                     |client, place| serve_client(client, place, Arc::clone(&kind), Arc::clone(&proxy));
-                serve_each(clients, next, serve).await
+                serve_each(&name, clients, next, serve).await
             }));
         }
         for (socket, target) in datagrams {

@@ -102,7 +102,10 @@ impl Responder {
                 let (stream, client) = socket.accept().await?;
                 Ok((stream, Source::from(client.ip())))
             };
-            serve_each(CONNECTIONS, next, |stream, place| serve(stream, Arc::clone(&site), place)).await;
+            serve_each("speed tests", CONNECTIONS, next, |stream, place| {
+                serve(stream, Arc::clone(&site), place)
+            })
+            .await;
         })?;
         Ok(Self { _thread: thread })
     }

@@ -125,7 +125,7 @@ async fn serve(acceptor: &Acceptor, control: &Arc<dyn Control>, limits: Limits) 
         limits,
     };
     let next = async || acceptor.next().await;
-    serve_each(limits.clients, next, |stream, place| client(place).serve(stream)).await;
+    serve_each("the UAPI socket", limits.clients, next, |stream, place| client(place).serve(stream)).await;
 }
 
 #[cfg(test)]

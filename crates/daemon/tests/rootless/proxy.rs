@@ -160,6 +160,25 @@ fn a_client_that_speaks_another_protocol_leaves_a_line_in_the_log() {
     process.stop();
 }
 
+#[test]
+fn a_client_that_gives_way_to_another_one_leaves_a_line_in_the_log() {
+    let Some(world) = World::on("own") else { return };
+    let weft = world.directory.path().join("weft");
+    // A quarter is for the tunnel, and a client takes three.
+    let limited = ["-c", "ulimit -n 128; exec \"$@\"", "sh", weft.to_str().unwrap(), "proxy"];
+    let file = world.file("");
+    let options = [file.to_str().unwrap(), "--stack", "own", "--socks5", "1080"];
+    let command = world.as_user("sh", &[&limited[..], &options].concat());
+    let process = Process::start(&world.client, command).unwrap();
+    process.wait_for_line("serving");
+    let connect = |_| TcpStream::connect((Ipv4Addr::LOCALHOST, 1080)).unwrap();
+    let _clients: Vec<_> = world.client.run(|| (0..33).map(connect).collect());
+    process.wait_for_line(
+        "SOCKS5 on 127.0.0.1:1080: all 32 places are taken; a client gives way to another one: 127.0.0.1",
+    );
+    process.stop();
+}
+
 /// Reports whether a thread of the process may make the system calls of its role alone.
 fn thread_is_filtered(process: &Process, name: &str) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", process.pid())).unwrap();

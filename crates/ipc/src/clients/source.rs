@@ -1,5 +1,6 @@
 //! The sources by which clients are counted.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The origin of a client: what one client may have all of is one source. A client of the source with the
@@ -37,6 +38,18 @@ impl From<IpAddr> for Source {
             }
             address => address,
         })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
+            Self::Address(address) | Self::Tunnel { address, .. } => address.fmt(f),
+            Self::Process { user, id: Some(id) } => write!(f, "process {id} of user {user}"),
+            Self::Process { user, id: None } => write!(f, "user {user}"),
+            Self::Unknown => f.write_str("unknown"),
+        }
     }
 }
 

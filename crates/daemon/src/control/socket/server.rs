@@ -74,7 +74,7 @@ impl Server {
                 }
             };
             let failures = tokio::select! {
-                _ = serve_each(CLIENTS, async || acceptor.next().await, serve) => return,
+                _ = serve_each("the control socket", CLIENTS, async || acceptor.next().await, serve) => return,
                 () = tell_of_removed() => return,
                 ended = ended => ended.unwrap_or_default(),
             };
