@@ -226,8 +226,10 @@ impl Client {
                 let outcome = outcome.map(|line| self.understand::<Incomplete>(&line)).transpose()?;
                 return Ok(outcome.map_or_else(Vec::new, |incomplete| incomplete.failures));
             }
-            let line = rest.push(&bytes[..count], MAX_ANSWER);
-            outcome = outcome.or(line.map_err(|_| self.garbled("the line does not end"))?);
+            if outcome.is_none() {
+                let line = rest.push(&bytes[..count], MAX_ANSWER);
+                outcome = line.map_err(|_| self.garbled("the line does not end"))?;
+            }
         }
     }
 

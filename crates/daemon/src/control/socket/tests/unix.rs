@@ -134,3 +134,29 @@ fn an_answer_that_comes_byte_by_byte_without_an_end_holds_no_command_up() {
         }
     });
 }
+
+#[test]
+fn what_follows_the_outcome_of_an_end_is_not_kept() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+
+    use weft_report::control_socket::line::MAX_ANSWER;
+
+    let directory = tempfile::tempdir().unwrap();
+    let name: InterfaceName = "wg0".parse().unwrap();
+    let path = control_socket(directory.path(), &name);
+    weft_ipc::runtime_dir::make(path.parent().unwrap()).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut client, _) = listener.accept().unwrap();
+            BufReader::new(&client).read_until(b'\n', &mut Vec::new()).unwrap();
+            let answers = "{\"version\":1,\"ok\":{}}\n{\"version\":1,\"ok\":{\"failures\":[\"firewall\"]}}\n";
+            client.write_all(answers.as_bytes()).unwrap();
+            let more = vec![b'x'; 1 << 20];
+            // Fails if the client hangs up.
+            let _ = (0..=MAX_ANSWER >> 20).try_for_each(|_| client.write_all(&more));
+        });
+        let failures = Client::connect_to(&name, path).unwrap().stop(false, |_| true).unwrap();
+        assert_eq!(failures, ["firewall"]);
+    });
+}
