@@ -121,7 +121,7 @@ fn obstacles(file: &Path, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>, Code)
 fn misrouted(file: &Path, config: &Config, dns: Option<Misrouted>) -> Vec<(Level, Finding)> {
     let endpoints: Vec<SocketAddr> = config.endpoint_addresses().into_iter().flatten().collect();
     let found = weft_host::misrouted::predicted(config, &endpoints).into_iter();
-    let found = found.chain(dns).chain(weft_host::misrouted::not_forwarded_of_file(config));
+    let found = found.chain(dns).chain(weft_host::misrouted::not_forwarded(config));
     let finding = |misrouted: Misrouted| (before_start(&misrouted, config).level, here(file, &misrouted));
     found.map(finding).chain(no_address(file, config)).collect()
 }

@@ -129,14 +129,15 @@ fn complete(client: &mut Client, first: StatusReport, sample: Duration) -> Resul
 /// The daemon may not see whether the machine forwards: its unit hides that.
 fn not_forwarded(report: &StatusReport) -> Option<Finding> {
     // That machine forwards or not, and not the one on which this runs.
-    if (weft_host::Process { id: report.pid, started: 0 }).is_elsewhere() {
+    let is_elsewhere = (weft_host::Process { id: report.pid, started: 0 }).is_elsewhere();
+    if report.peers.is_empty() || is_elsewhere {
         return None;
     }
     let file = Path::new(report.file.as_ref()?);
     let text = weft_config::read_regular_text(file).ok()?;
     let name = report.interface.parse().ok()?;
     let config = weft_config::parse_to_edit(&text, file, name).ok()?.config;
-    weft_host::misrouted::not_forwarded_of_file(&config).as_ref().map(crate::misrouted::finding)
+    weft_host::misrouted::not_forwarded(&config).as_ref().map(crate::misrouted::finding)
 }
 
 /// Returns the reports of all running interfaces.

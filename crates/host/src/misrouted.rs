@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use ipnet::IpNet;
-use weft_config::{Config, Endpoint, Interface, InterfaceName, KillSwitch, Table};
+use weft_config::{Config, Endpoint, InterfaceName, KillSwitch, Table};
 
 use crate::dns::System;
 use crate::firewall;
@@ -254,21 +254,17 @@ pub(crate) fn find(
     found
 }
 
-/// Returns the finding that peers which send everything here reach nothing behind this machine.
-pub fn not_forwarded(interface: &Interface) -> Option<Misrouted> {
-    let told = Family::ALL.into_iter().zip(interface.takes_everything_of_peers());
+/// Returns the finding that peers which send everything here reach nothing behind this machine, if the file
+/// says what new peers are told.
+pub fn not_forwarded(config: &Config) -> Option<Misrouted> {
+    let clients = &config.interface.host.clients;
+    let is_gateway = clients.endpoint.is_some() || !clients.allowed_ips.is_empty();
+    let told = Family::ALL.into_iter().zip(config.interface.takes_everything_of_peers());
     let families: Vec<Family> = told
-        .filter(|(family, is_told)| *is_told && platform::forwards(*family) == Some(false))
+        .filter(|(family, is_told)| is_gateway && *is_told && platform::forwards(*family) == Some(false))
         .map(|(family, _)| family)
         .collect();
     (!families.is_empty()).then_some(Misrouted::NotForwarded { families })
-}
-
-/// The same, if the file says what new peers are told.
-pub fn not_forwarded_of_file(config: &Config) -> Option<Misrouted> {
-    let clients = &config.interface.host.clients;
-    let is_told = clients.endpoint.is_some() || !clients.allowed_ips.is_empty();
-    not_forwarded(&config.interface).filter(|_| is_told)
 }
 
 /// Returns the finding that nothing outside has a way back to peers which this machine forwards, unless a

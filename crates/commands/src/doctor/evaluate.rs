@@ -259,7 +259,6 @@ fn forwarding(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
         return None;
     }
     let (v4, v6) = (facts.forwards_v4?, facts.forwards_v6.unwrap_or(false));
-    let advice = "sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1";
     Some(match (v4 || v6, target.is_hub) {
         (true, _) => Finding::new("forwarding", Ok, format!("packets are forwarded: {}", families(v4, v6))),
         (false, true) => Finding::new(
@@ -267,13 +266,12 @@ fn forwarding(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
             Warning,
             "the peers look like clients of this machine, and it does not forward what they send to others",
         )
-        .advise(advice),
+        .advise("sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1"),
         (false, false) => Finding::new(
             "forwarding",
             Note,
             "packets are not forwarded: correct, unless peers should reach others through this machine",
-        )
-        .advise(advice),
+        ),
     })
 }
 

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use weft_config::exit::{Code, Error};
 use weft_config::peers::{self, NewPeer};
 use weft_config::{self as config, ClientSettings, Endpoint, PoolError};
-use weft_host::{misrouted, put_new_private};
+use weft_host::put_new_private;
 use weft_tunnel::{PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
@@ -57,7 +57,6 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
             endpoint.port()
         )));
     }
-    let not_forwarded = misrouted::not_forwarded(interface);
     let private_key = match args.public_key {
         Some(_) => None,
         None => Some(PrivateKey::generate().map_err(|error| {
@@ -80,9 +79,6 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
     // Above a code that fills the window.
     if let Some(note) = without_name_servers(&clients, &args.name) {
         output::note(&note);
-    }
-    if let Some(found) = not_forwarded {
-        output::note(&format!("{found}; {}", found.advice()));
     }
     let is_standard_output = |out: &&Path| *out == Path::new("-");
     let out = args.out.as_deref().filter(|out| !is_standard_output(out));

@@ -102,7 +102,7 @@ fn what_the_interface_and_its_file_do_not_share_is_neither_undone_nor_loaded() {
     };
     forward("0");
     let first = add("a");
-    assert!(first.code == Some(0) && first.stderr.contains("does not forward IPv4"), "{first:?}");
+    assert!(first.code == Some(0) && !first.stderr.contains("does not forward"), "{first:?}");
     assert_eq!(told(), [true; 3]);
     forward("1");
     assert_eq!(told(), [false; 3]);

@@ -256,7 +256,7 @@ fn the_kernels_own_wireguard_is_a_note() {
 #[test]
 fn forwarding_matters_to_a_hub() {
     let off = |facts: &mut MachineState| (facts.forwards_v4, facts.forwards_v6) = (Some(false), Some(false));
-    only(|facts, _| off(facts), "forwarding", Note);
+    assert_eq!(only(|facts, _| off(facts), "forwarding", Note).advice, None, "a client needs none");
     let hub = |facts: &mut MachineState, target: &mut DoctorTarget| {
         off(facts);
         target.is_hub = true;

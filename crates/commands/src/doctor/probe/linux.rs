@@ -77,7 +77,7 @@ pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: 
             }
         };
         facts.misrouted.extend(misrouted::local_resolver(config));
-        facts.misrouted.extend(misrouted::not_forwarded_of_file(config));
+        facts.misrouted.extend(misrouted::not_forwarded(config));
         facts.misrouted.extend(misrouted::not_translated(config, target.is_hub));
     }
 }
