@@ -44,25 +44,16 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     if loaded.is_ok() && matches!(config::name_of(&config::path_of(target)), Err(LoadError::Name { .. })) {
         output::note(&"the name of the file is not that of an interface: `weft up` needs --name NAME for it");
     }
-    let dns = loaded.as_ref().ok().and_then(|parsed| weft_host::misrouted::dns_predicted(&parsed.config));
-    let is_wrong = matches!(dns, Some(Misrouted::NoDns { is_wrong: true, .. }));
-    let misrouted = loaded.as_ref().map(|parsed| misrouted(&file, &parsed.config, dns)).unwrap_or_default();
-    let (astray, elsewhere): (Vec<_>, Vec<_>) =
-        misrouted.into_iter().partition(|(level, _)| *level == Level::Problem);
+    let outlook = loaded.as_ref().map(|parsed| Outlook::of(&file, &parsed.config));
+    let Outlook { refusals, code, astray, elsewhere, lacks } = outlook.unwrap_or_default();
     for (level, finding) in &elsewhere {
         if *level == Level::Note { output::note(finding) } else { output::warning(finding) }
     }
-    let found = loaded.as_ref().ok().map(|parsed| obstacles(&file, parsed));
-    let (obstacles, lacks, code) = found.unwrap_or((Vec::new(), Vec::new(), Code::Failure));
     for finding in &lacks {
         output::warning(finding);
     }
-    // As the start ends.
-    let is_refused = is_wrong && astray.iter().any(|(_, finding)| finding.key.as_deref() == Some("DNS"));
-    let code = if is_refused { Code::Configuration } else { code };
-    let astray = astray.into_iter().map(|(_, finding)| finding);
-    let problems: Vec<Finding> = astray.chain(obstacles).collect();
-    let told: Vec<String> = problems.iter().map(Finding::to_string).collect();
+    let problems = [astray, refusals].concat();
+    let refused = refuse(code, &problems);
     if args.json {
         let mut report = Report::new(&args.target, &loaded);
         report.warnings.extend(elsewhere.into_iter().map(|(_, finding)| finding).chain(lacks));
@@ -74,7 +65,54 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     if !args.json {
         output::print(summary(&parsed.config, output::columns()).as_bytes())?;
     }
-    if told.is_empty() { Ok(()) } else { Err(Error::new(code, told.join("\n"))) }
+    refused
+}
+
+/// Warns in the log of what will not work once the interface is up, and of what it will lack.
+///
+/// # Errors
+/// Those with which a start on this machine would end, as far as they are known before.
+pub fn foresee(file: &Path, config: &Config) -> Result<(), Error> {
+    let Outlook { refusals, code, astray, lacks, .. } = Outlook::of(file, config);
+    for finding in astray.iter().chain(&lacks) {
+        tracing::warn!("{finding}");
+    }
+    refuse(code, &refusals)
+}
+
+fn refuse(code: Option<Code>, problems: &[Finding]) -> Result<(), Error> {
+    let told = texts(problems).join("\n");
+    if problems.is_empty() { Ok(()) } else { Err(Error::new(code.unwrap_or(Code::Failure), told)) }
+}
+
+/// What becomes of a configuration on this machine now.
+#[derive(Default)]
+struct Outlook {
+    /// What a start fails with, and its exit code.
+    refusals: Vec<Finding>,
+    code: Option<Code>,
+    /// What cannot work once the interface is up.
+    astray: Vec<Finding>,
+    /// What does not go where the file means it to go, and may be meant.
+    elsewhere: Vec<(Level, Finding)>,
+    /// What the machine lacks for a part of it.
+    lacks: Vec<Finding>,
+}
+
+impl Outlook {
+    fn of(file: &Path, config: &Config) -> Self {
+        let dns = weft_host::misrouted::dns_predicted(config);
+        let is_wrong = matches!(dns, Some(Misrouted::NoDns { is_wrong: true, .. }));
+        let (problems, elsewhere): (Vec<_>, Vec<_>) =
+            misrouted(file, config, dns).into_iter().partition(|(level, _)| *level == Level::Problem);
+        let problems = problems.into_iter().map(|(_, finding)| finding);
+        let (mut refusals, astray): (Vec<_>, Vec<_>) =
+            problems.partition(|finding| finding.key.as_deref() == Some("DNS"));
+        let (obstacles, lacks, code) = obstacles(file, config);
+        let code = if is_wrong && !refusals.is_empty() { Code::Configuration } else { code };
+        refusals.extend(obstacles);
+        Self { refusals, code: Some(code), astray, elsewhere, lacks }
+    }
 }
 
 /// Returns the finding about a key of the file.
@@ -89,7 +127,7 @@ fn here(file: &Path, misrouted: &Misrouted) -> Finding {
 
 /// Returns what keeps the interface from being brought up on this machine now, what it will lack, and the
 /// exit code of the start.
-fn obstacles(file: &Path, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>, Code) {
+fn obstacles(file: &Path, config: &Config) -> (Vec<Finding>, Vec<Finding>, Code) {
     let finding = |problem: weft_report::finding::Finding| Finding {
         file: Some(file.display().to_string()),
         line: None,
@@ -99,8 +137,8 @@ fn obstacles(file: &Path, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>, Code)
             "metrics" => Some("Metrics"),
             "route" => Some("AllowedIPs"),
             "scope" => Some("Endpoint"),
-            "nft" if parsed.config.interface.host.kill_switch != KillSwitch::Off => Some("KillSwitch"),
-            "nft" if parsed.config.interface.host.mss_clamp => Some("MssClamp"),
+            "nft" if config.interface.host.kill_switch != KillSwitch::Off => Some("KillSwitch"),
+            "nft" if config.interface.host.mss_clamp => Some("MssClamp"),
             "nft" => Some("AllowedIPs"),
             _ => None,
         }
@@ -110,7 +148,7 @@ fn obstacles(file: &Path, parsed: &Parsed) -> (Vec<Finding>, Vec<Finding>, Code)
             None => problem.says,
         },
     };
-    let (findings, code) = doctor::findings_of_start(&parsed.config);
+    let (findings, code) = doctor::findings_of_start(config);
     let (problems, lacks): (Vec<_>, Vec<_>) =
         findings.into_iter().partition(|finding| finding.level == Level::Problem);
     (problems.into_iter().map(finding).collect(), lacks.into_iter().map(finding).collect(), code)
@@ -425,8 +463,8 @@ fn findings(warnings: &[Warning]) -> Vec<Finding> {
     warnings.iter().map(|warning| Finding::new(&warning.at, &warning.notice)).collect()
 }
 
-fn texts(nets: &[IpNet]) -> Vec<String> {
-    nets.iter().map(ToString::to_string).collect()
+fn texts(values: &[impl Display]) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
 }
 
 impl Finding {

@@ -81,6 +81,11 @@ pub(crate) fn findings_of_start(config: &Config) -> (Vec<Finding>, Code) {
     (findings, code)
 }
 
+/// Reports whether this process is known to lack the permission to create interfaces and routes.
+pub fn lacks_permission() -> bool {
+    probe::net_admin() == Some(false)
+}
+
 #[derive(Serialize)]
 struct Report<'a> {
     version: u32,

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use weft_commands::output;
+use weft_commands::{check, doctor, output};
 use weft_config::exit;
 use weft_config::{self as config, Config, InterfaceName, LoadError, Notice, Warning};
 use weft_dataplane::DataplaneError;
@@ -163,7 +163,11 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
         ..Options::default()
     };
     if args.host.dry_run {
-        return dry_run(&config);
+        return dry_run(&config::path_of(&args.target), &config);
+    }
+    if doctor::lacks_permission() {
+        let name = config.interface.name.to_string();
+        return Err(UpError::from(StartError::Tun(OpenError::PermissionDenied { name })).into());
     }
     // A relative path names another file after a change of the working directory.
     let file = config::path_of(&args.target);
@@ -211,7 +215,9 @@ fn load(args: &UpArgs, overrides: &Overrides) -> Result<(Config, Zeroizing<Strin
     // A start reads key files again after PreUp, and fails if they are not there then.
     let is_settled =
         |warning: &&Warning| !args.host.dry_run && matches!(warning.notice, Notice::KeyFileToCome { .. });
-    for warning in parsed.warnings.iter().filter(|warning| !is_settled(warning)) {
+    // Then the start ends with an error, which alone matters.
+    let is_forbidden = !args.host.dry_run && doctor::lacks_permission();
+    for warning in parsed.warnings.iter().filter(|warning| !is_forbidden && !is_settled(warning)) {
         tracing::warn!("{warning}");
     }
     let mut config = parsed.config;
@@ -267,10 +273,11 @@ pub(crate) fn edited(file: &Path, kept: &Path) -> String {
     )
 }
 
-/// Prints what would be done.
-fn dry_run(config: &Config) -> Result<(), exit::Error> {
+/// Prints what would be done, and fails as the start would.
+fn dry_run(file: &Path, config: &Config) -> Result<(), exit::Error> {
     // The plan works without the addresses of names that cannot be resolved now.
     let endpoints: Vec<SocketAddr> =
         Found::once(config, &Cancel::default()).endpoints.into_iter().flatten().collect();
-    output::print(host::plan(config, &endpoints)?.to_string().as_bytes())
+    output::print(host::plan(config, &endpoints)?.to_string().as_bytes())?;
+    check::foresee(file, config)
 }

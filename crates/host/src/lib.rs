@@ -393,10 +393,15 @@ impl Host {
         Ok(())
     }
 
-    /// Does the rest of the plan. A failure undoes all of it.
-    pub fn up(&mut self) -> Result<(), HostError> {
+    /// Does the rest of the plan. `before_commands` is called when all but the commands of PostUp is in
+    /// place. After a failure, what was done is undone at the latest when this is dropped.
+    pub fn up<E: From<HostError>>(
+        &mut self,
+        before_commands: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         if let Some(continued) = self.continued.take() {
-            return self.go_on(&continued);
+            before_commands()?;
+            return Ok(self.go_on(&continued)?);
         }
         // All steps are recorded before the first is done: the record then has every step that was done, and
         // undoing a step that was not done is harmless.
@@ -407,14 +412,19 @@ impl Host {
         }
         self.write()?;
         programs::event(Duration::MAX, self.event, || {
-            let done = self.applied.apply(&self.plan.steps, &mut self.kernel);
+            let is_command = |step: &Step| matches!(step, Step::Hook(_));
+            let end = self.plan.steps.iter().position(is_command).unwrap_or(self.plan.steps.len());
+            let (system, commands) = self.plan.steps.split_at(end);
+            let done = self.applied.apply(system, &mut self.kernel).map_err(E::from);
+            let done = done.and_then(|()| before_commands());
+            let done = done.and_then(|()| Ok(self.applied.apply(commands, &mut self.kernel)?));
             self.conclude(done)
         })
     }
 
     /// Ends a start. Until it cannot fail any more, a kill switch that was there before is kept.
-    fn conclude(&mut self, done: Result<(), HostError>) -> Result<(), HostError> {
-        if let Err(error) = done.and_then(|()| self.write_what_is_in_force()) {
+    fn conclude<E: From<HostError>>(&mut self, done: Result<(), E>) -> Result<(), E> {
+        if let Err(error) = done.and_then(|()| Ok(self.write_what_is_in_force()?)) {
             self.restore_kill_switch();
             return Err(error);
         }
@@ -565,8 +575,11 @@ impl Host {
 
 /// Returns the plan for a configuration in the present state of the system. Nothing is claimed or recorded.
 pub fn plan(config: &Config, endpoints: &[SocketAddr]) -> Result<Plan, HostError> {
-    let netlink = Netlink::open()?;
-    let facts = system_state::gather(&netlink, &netlink, config, endpoints, Some(&runtime_dir()), 0)?;
+    let (netlink, directory) = (Netlink::open()?, runtime_dir());
+    // One that is up keeps its mark: with another one, its own rules would be those of another tunnel.
+    let own = Record::read(&directory, &config.interface.name).ok().flatten();
+    let mark = own.map_or(0, |own| own.mark);
+    let facts = system_state::gather(&netlink, &netlink, config, endpoints, Some(&directory), mark)?;
     Ok(Plan::new(config, endpoints, &facts))
 }
 

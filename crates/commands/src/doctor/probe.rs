@@ -19,10 +19,19 @@ mod gro;
 #[cfg(target_os = "linux")]
 mod linux;
 
+#[cfg(target_os = "linux")]
+pub(super) use linux::net_admin;
+
 /// The maximum number of endpoints that are checked.
 const ENDPOINTS: usize = 16;
 /// The time limit for resolving all names.
 const NAMES: Duration = Duration::from_secs(5);
+
+/// Reports whether this process may configure networks; `None`: not known.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn net_admin() -> Option<bool> {
+    None
+}
 
 /// Observes the state of the machine that matters for this target.
 pub(super) fn machine_state(target: &DoctorTarget) -> MachineState {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
 use weft_config::exit;
-use weft_config::settings::InterfaceSettingsChange;
+use weft_config::settings::{InterfaceSettingsChange, PeerSettingsChange};
 use weft_config::{Config, SAYS_ALL};
 use weft_control::Controller;
 use weft_dataplane::{DataplaneError, OnEvent, Snapshot};
@@ -112,8 +112,10 @@ impl<T> Opened<T> {
         }
         let controller = interface.controller();
         controller.set_mtu(mtu)?;
+        let mut keepalives = DeviceChange::default();
         if is_new {
             let mut change = device_change(config, endpoints);
+            keepalives.peers = change.peers.iter_mut().filter_map(held_back).collect();
             // A random port that was opened stays.
             let was_changed = controller.listen_port() != port;
             change.settings.listen_port =
@@ -121,7 +123,7 @@ impl<T> Opened<T> {
             change.settings.fw_mark = Some(host.mark());
             controller.set(change)?;
         }
-        host.up()?;
+        host.up(|| Ok::<_, UpError>(controller.set(keepalives)?))?;
         let mut daemon =
             Daemon { host: Some(host), keeper: None, interface: Some(interface), is_held_by_others };
         daemon.keep_in_step(config)?;
@@ -399,6 +401,16 @@ impl Drop for Daemon {
         let is_kept = has_outlived_another || std::thread::panicking();
         let _ = self.take_down(if is_kept { Keep::KillSwitch } else { Keep::Nothing });
     }
+}
+
+/// Takes the keepalive out of a change, and returns it as another one: it begins a handshake, and a start
+/// that is refused sends none.
+fn held_back(change: &mut PeerChange) -> Option<PeerChange> {
+    let persistent_keepalive = change.settings.persistent_keepalive.take().filter(Option::is_some);
+    persistent_keepalive.is_some().then(|| {
+        let settings = PeerSettingsChange { persistent_keepalive, ..PeerSettingsChange::default() };
+        PeerChange { settings, ..PeerChange::new(change.public_key) }
+    })
 }
 
 pub(super) fn known(endpoints: &[Option<SocketAddr>]) -> Vec<SocketAddr> {

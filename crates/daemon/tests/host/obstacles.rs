@@ -1,4 +1,5 @@
-//! Obstacles to a start on this machine: `check` and `doctor` know them before, and say what the start says.
+//! Obstacles to a start on this machine: `check`, `doctor` and `up --dry-run` know them before, and say what
+//! the start says, which sends nothing then.
 
 use std::path::PathBuf;
 
@@ -25,7 +26,7 @@ impl Machine {
         assert!(status.success(), "{script}");
     }
 
-    /// Compares what `check` and `doctor` say with how the start ends.
+    /// Compares what `check`, `doctor` and `up --dry-run` say with how the start ends.
     #[track_caller]
     fn compare(&self, case: (&str, &str, &str, &str)) {
         self.compare_where("true", case);
@@ -45,14 +46,16 @@ impl Machine {
         };
         let run = |arguments: &[&str]| Ended::from(weft(arguments).output().unwrap());
         let (check, doctor) = (run(&["check", path]), run(&["doctor", path]));
-        let json = run(&["check", path, "--json"]);
+        let (json, dry) = (run(&["check", path, "--json"]), run(&["up", "--dry-run", path]));
         let mut up = weft(&["up", path]);
         up.env("WG_ENDPOINT_RESOLUTION_RETRIES", "0");
         if let Some(warned) = expected.strip_prefix("warns: ") {
             let daemon = self.network.start(up);
             assert!(daemon.log().contains(warned), "{case}: {}", daemon.log());
             daemon.stop();
-            assert!(check.code == Some(0) && check.stderr.contains(warned), "{case}: {check:?}");
+            for before in [&check, &dry] {
+                assert!(before.code == Some(0) && before.stderr.contains(warned), "{case}: {before:?}");
+            }
             let doctor = doctor.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(doctor.contains(warned) && !doctor.contains("problem nft"), "{case}: {doctor}");
             let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
@@ -61,7 +64,7 @@ impl Machine {
         }
         if expected.is_empty() {
             assert_eq!(check.code, Some(0), "{case}: {check:?}");
-            assert_eq!(json.code, Some(0), "{case}: {json:?}");
+            assert_eq!((json.code, dry.code), (Some(0), Some(0)), "{case}: {json:?} {dry:?}");
             self.network.start(up).stop();
         } else {
             let up = up.output().unwrap();
@@ -70,8 +73,10 @@ impl Machine {
                 matches!(up.status.code(), Some(1 | 77 | 78)) && start.contains(expected),
                 "{case}: {start}"
             );
-            assert_eq!(check.code, up.status.code(), "{case}: {check:?}");
-            assert!(check.stderr.contains(expected), "{case}: {check:?}");
+            for before in [&check, &dry] {
+                assert_eq!(before.code, up.status.code(), "{case}: {before:?}");
+                assert!(before.stderr.contains(expected), "{case}: {before:?}");
+            }
             assert!(doctor.stdout.contains(expected) && doctor.code == Some(1), "{case}: {doctor:?}");
             let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
             assert_eq!(
@@ -139,15 +144,14 @@ fn what_a_start_fails_of_is_known_to_check_and_doctor() {
         machine.compare(case);
     }
     // What an interface has itself is not in its way.
-    let file = machine.file(
-        NAME,
-        "ListenPort = 7779;FwMark = 80;# weft: Metrics = 127.0.0.1:7780",
-        "AllowedIPs = 0.0.0.0/0, 10.88.0.0/16",
-    );
-    let daemon = machine.network.up(&file);
-    let check = machine.network.run(&["check", NAME]);
-    assert_eq!(check.code, Some(0), "{check:?}");
-    daemon.stop();
+    for mark in ["FwMark = 80", ""] {
+        let lines = format!("ListenPort = 7779;{mark};# weft: Metrics = 127.0.0.1:7780");
+        let peer_lines = "AllowedIPs = 0.0.0.0/0, 10.88.0.0/16;Endpoint = 203.0.113.1:51820";
+        let daemon = machine.network.up(&machine.file(NAME, &lines, peer_lines));
+        let check = machine.network.run(&["check", NAME]);
+        assert_eq!(check.code, Some(0), "{check:?}");
+        daemon.stop();
+    }
     machine.run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
     machine.compare((NAME, "", "AllowedIPs = 10.88.0.0/16", "net.ipv6.conf.default.disable_ipv6"));
 }
@@ -180,4 +184,36 @@ fn what_a_start_lacks_of_the_machine_is_known_to_check_and_doctor() {
     for (script, lines, peer_lines, expected) in cases {
         machine.compare_where(&script, (NAME, lines, peer_lines, expected));
     }
+}
+
+/// A peer that sees a handshake believes that the interface is up.
+#[test]
+fn a_start_that_is_refused_sends_nothing() {
+    let Some(machine) = Machine::new() else { return };
+    machine.run("ip route add 10.40.0.0/16 dev eth0");
+    let heard = machine.network.server.run(|| std::net::UdpSocket::bind("192.0.2.2:0")).unwrap();
+    heard.set_nonblocking(true).unwrap();
+    let port = heard.local_addr().unwrap().port();
+    let start = |lines: &str, allowed_ips: &str| {
+        let peer = format!("Endpoint = 192.0.2.2:{port};PersistentKeepalive = 25;AllowedIPs = {allowed_ips}");
+        machine.network.weft_up(&machine.file(NAME, lines, &peer))
+    };
+    let hears = || heard.recv(&mut [0; 2000]).is_ok();
+    let refused = |lines: &str, allowed_ips: &str, why: &str| {
+        let ended = Ended::from(start(lines, allowed_ips).output().unwrap());
+        assert!(ended.code != Some(0) && ended.stderr.contains(why), "{ended:?}");
+        assert!(!hears(), "a handshake was begun: {why}");
+    };
+    refused("", "10.40.0.0/16", "is already routed");
+    machine.run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
+    refused("", "10.88.0.0/16", "IPv6 is switched off");
+    machine.run("echo 0 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
+    let told = machine.network.directory.path().join("told");
+    let weft = env!("CARGO_BIN_EXE_weft");
+    let post_up = format!("PostUp = {weft} show %i persistent-keepalive > {}", told.display());
+    let daemon = machine.network.start(start(&post_up, "10.88.0.0/16"));
+    weft_lab::wait_until("its handshake", || hears().then_some(()));
+    let told = std::fs::read_to_string(&told).unwrap();
+    assert!(told.ends_with("\t25\n"), "PostUp sees another peer: {told:?}");
+    daemon.stop();
 }

@@ -33,10 +33,8 @@ const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 /// Observes the machine. `running` is the report of the interface, if it is up.
 pub(super) fn observe(facts: &mut MachineState, target: &DoctorTarget, running: Option<StatusReport>) {
-    let capabilities = capabilities();
-    let may = |number: u32| Some(capabilities? >> number & 1 == 1);
     facts.tun_device = Some(tun_device());
-    facts.net_admin = may(CAP_NET_ADMIN);
+    facts.net_admin = net_admin();
     facts.net_bind_service = may(CAP_NET_BIND_SERVICE);
     facts.unprivileged_ports_from = Some(
         sysctl("net/ipv4/ip_unprivileged_port_start").and_then(|text| text.parse().ok()).unwrap_or(1024),
@@ -127,11 +125,16 @@ fn is_tun(device: &fs::File) -> bool {
     device.metadata().is_ok_and(|state| state.file_type().is_char_device() && state.rdev() == number)
 }
 
-/// Returns the effective capabilities as a bit mask (proc_pid_status(5)).
-fn capabilities() -> Option<u64> {
+/// Reports whether this process may configure networks; `None`: not known.
+pub(in super::super) fn net_admin() -> Option<bool> {
+    may(CAP_NET_ADMIN)
+}
+
+/// Reports whether this process has a capability in effect (proc_pid_status(5)).
+fn may(capability: u32) -> Option<bool> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(line.trim(), 16).ok()
+    Some(u64::from_str_radix(line.trim(), 16).ok()? >> capability & 1 == 1)
 }
 
 /// Opens the sockets of weft to find out their features.
