@@ -146,14 +146,20 @@ fn remove(args: &PeerNameArgs) -> Result<(), Error> {
     gateway.apply(peers::without_peer(&text, &peer))
 }
 
-/// Refuses what cannot be a name, and the name of an interface, which is meant as that.
+/// Refuses what cannot be a name, and a path or the name of an interface, which is meant as that.
 fn check_name(name: &str, gateway: &GatewayArgs) -> Result<(), Error> {
     peers::check_name(name).map_err(|error| Error::new(Code::Usage, format!("{name:?}: {error}")))?;
     let path = weft_config::path_of(name);
-    // One that is named apart is no mistake; a path is.
-    let may_be_mistaken = gateway.target.is_none() || path == Path::new(name);
+    if path == Path::new(name) {
+        let reason = format!(
+            "{name} is the path of a file (`/`, or .conf at the end), and no name for a peer; `--to FILE` says which \
+             interface has the peer"
+        );
+        return Err(Error::new(Code::Usage, reason));
+    }
     let has_device = || cfg!(target_os = "linux") && weft_host::has_device(name);
-    if may_be_mistaken && (path.exists() || has_device()) {
+    // One that is named apart is no mistake.
+    if gateway.target.is_none() && (path.exists() || has_device()) {
         let reason = format!(
             "{name} is an interface, and no name for a peer; `weft peer add NAME --to {name}` adds a peer to it"
         );

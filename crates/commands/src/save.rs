@@ -6,10 +6,10 @@ use weft_config::PeerComments;
 use weft_config::exit::{Code, Error};
 use weft_host as host;
 use weft_ipc::runtime_dir::runtime_dir;
-use weft_report::control_socket::{Client, Reload};
+use weft_report::control_socket::{Client, ClientError, Reload};
 use weft_report::{LimitReport, PeerReport};
 use weft_tunnel::{PeerLimits, Rate};
-use weft_uapi::client;
+use weft_uapi::client::{self, UapiError};
 
 use crate::args::SaveArgs;
 use crate::own_file::interface_of;
@@ -22,9 +22,15 @@ use crate::reload;
 /// replaced.
 pub fn run(args: &SaveArgs) -> Result<(), Error> {
     let interface = interface_of(&args.target)?;
-    let mut client = Client::connect(&interface).ok();
+    let (mut client, unconnected) = match Client::connect(&interface) {
+        Ok(client) => (Some(client), None),
+        Err(error) => (None, Some(error)),
+    };
     let state = || {
-        let reported = client::get(&interface).map_err(|error| Error::new(error.exit_code(), error))?;
+        let reported = client::get(&interface).map_err(|error| match (error, unconnected) {
+            (UapiError::NotRunning { .. }, Some(error @ ClientError::NotRunning { .. })) => error.into(),
+            (error, _) => Error::new(error.exit_code(), error),
+        })?;
         if reported.state.settings.private_key.is_none() {
             let reason =
                 format!("{interface}: its daemon does not reveal the private key, which the file needs");

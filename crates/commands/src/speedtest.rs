@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ipnet::IpNet;
 use nix::net::if_::if_nametoindex;
 use serde::Serialize;
-use weft_config::InterfaceName;
 use weft_config::exit::{Code, Error};
+use weft_config::{InterfaceName, path_of};
 use weft_ipc::OutputFile;
 use weft_report::control_socket::{CaptureRequest, Client};
 use weft_report::{PeerNameError, PeerReport, StatusReport, short_key};
@@ -21,6 +21,7 @@ use weft_speedtest::{
 
 use crate::args::{Directions, SpeedtestArgs};
 use crate::capture::{Background, Counts};
+use crate::own_file::interface_of;
 use crate::signals::{self, Signal};
 use crate::{output, running};
 
@@ -33,6 +34,11 @@ mod table;
 enum StartError {
     #[error("no interface has a peer with the address {0}; `weft status` shows the peers")]
     NoSuchAddress(String),
+    #[error(
+        "{target} is an interface, and a test is with one of its peers: `weft speedtest {target} PEER`; `weft status \
+         {target}` shows them"
+    )]
+    Interface { target: String },
     #[error("several interfaces have a peer {target}: say which ({interfaces})")]
     SeveralInterfaces { interfaces: String, target: String },
     #[error(
@@ -58,9 +64,9 @@ enum StartError {
 impl From<StartError> for Error {
     fn from(error: StartError) -> Self {
         let code = match error {
-            StartError::SeveralInterfaces { .. } | StartError::Peer(PeerNameError::Ambiguous { .. }) => {
-                Code::Usage
-            }
+            StartError::Interface { .. }
+            | StartError::SeveralInterfaces { .. }
+            | StartError::Peer(PeerNameError::Ambiguous { .. }) => Code::Usage,
             _ => Code::Failure,
         };
         Self::new(code, error)
@@ -425,6 +431,10 @@ fn find(args: &SpeedtestArgs) -> Result<Found, Error> {
             Err(StartError::NotConnected { interface: found.report.interface, target }.into())
         }
         (Some(found), true) => Ok(found),
+        (None, _) if let Some(interface) = interface_named(args) => {
+            Client::connect(&interface)?;
+            Err(StartError::Interface { target }.into())
+        }
         (None, _) => Err(unknown.unwrap_or(StartError::NoSuchAddress(target)).into()),
         (Some(last), false) => {
             found.push(last);
@@ -432,6 +442,12 @@ fn find(args: &SpeedtestArgs) -> Result<Found, Error> {
             Err(StartError::SeveralInterfaces { interfaces: names.join(", "), target }.into())
         }
     }
+}
+
+/// Returns the interface that stands where the peer should stand alone.
+fn interface_named(args: &SpeedtestArgs) -> Option<InterfaceName> {
+    let is_there = |name: &InterfaceName| path_of(&args.target).exists() || Client::connect(name).is_ok();
+    interface_of(&args.target).ok().filter(|name| args.name.is_none() && is_there(name))
 }
 
 /// Reports whether the interface is in a network namespace of `weft exec` or `weft proxy`, and this process

@@ -58,10 +58,10 @@ impl From<TopError> for Error {
 /// # Errors
 /// [`Code::Usage`] without a terminal; [`Code::Failure`] when the interface does not run.
 pub fn run(args: &TopArgs) -> Result<(), Error> {
+    let mut client = connect(args.name.as_ref())?;
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err(TopError::NoTerminal.into());
     }
-    let mut client = connect(args.name.as_ref())?;
     let name = client.name().clone();
     let peer = args.peer.as_ref().map(|wanted| {
         let report = client.status()?;

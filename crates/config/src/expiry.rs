@@ -19,10 +19,16 @@ pub struct Expiry {
 
 /// The text is no date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "write a day like 2030-12-31, which counts to its end, or a time like 2030-12-31T18:00:00Z (both UTC)"
-)]
-pub struct InvalidExpiry;
+pub enum InvalidExpiry {
+    /// It is not written as one.
+    #[error(
+        "write a day like 2030-12-31, which counts to its end, or a time like 2030-12-31T18:00:00Z (both UTC)"
+    )]
+    Form,
+    /// No calendar has the day.
+    #[error("there is no such day")]
+    Day,
+}
 
 impl Expiry {
     /// Parses what a command takes: a date as in a file, or a time from now, such as `12h`, `30d` or `2w`.
@@ -33,7 +39,7 @@ impl Expiry {
         if text.strip_prefix('-').is_some_and(|after| Self::of_command(after, now).is_ok()) {
             return Err(format!("{text} is not in the future; {} is", &text[1..]));
         }
-        let wrong = || format!("write 12h, 30d or 2w from now; or {}", &InvalidExpiry.to_string()[6..]);
+        let wrong = || format!("write 12h, 30d or 2w from now; or {}", &InvalidExpiry::Form.to_string()[6..]);
         let from_now = |number: &str, unit: u64| {
             let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
             let ahead = number.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(unit)?;
@@ -49,7 +55,10 @@ impl Expiry {
         let expiry = match text.char_indices().next_back().map(|(last, suffix)| (&text[..last], unit(suffix)))
         {
             Some((number, Some(unit))) => from_now(number, unit).ok_or_else(wrong)?,
-            _ => text.parse().map_err(|InvalidExpiry| wrong())?,
+            _ => text.parse().map_err(|error| match error {
+                InvalidExpiry::Form => wrong(),
+                InvalidExpiry::Day => error.to_string(),
+            })?,
         };
         if expiry.is_over(now) { Err(format!("{expiry} is not in the future")) } else { Ok(expiry) }
     }
@@ -84,10 +93,19 @@ impl FromStr for Expiry {
         let is_day = text.len() == "2030-12-31".len();
         let text = if is_day { format!("{text}T23:59:59Z") } else { text.to_owned() };
         let time = OffsetDateTime::parse(&text, &Rfc3339).ok().filter(|time| time.offset().is_utc());
-        let time = time.ok_or(InvalidExpiry)?;
-        let unix_seconds = u64::try_from(time.unix_timestamp()).map_err(|_| InvalidExpiry)?;
+        let time = time.ok_or(if names_no_day(&text) { InvalidExpiry::Day } else { InvalidExpiry::Form })?;
+        let unix_seconds = u64::try_from(time.unix_timestamp()).map_err(|_| InvalidExpiry::Form)?;
         Ok(Self { unix_seconds })
     }
+}
+
+/// Reports whether a text begins as a date does, and no month or no year has this day.
+fn names_no_day(text: &str) -> bool {
+    let number = |range| text.get(range).filter(|part: &&str| part.bytes().all(|byte| byte.is_ascii_digit()));
+    let (Some(month), Some(day)) = (number(5..7), number(8..10)) else { return false };
+    number(0..4).is_some()
+        && [4, 7].iter().all(|place| text.as_bytes()[*place] == b'-')
+        && OffsetDateTime::parse(&format!("{}-{month}-{day}T00:00:00Z", &text[..4]), &Rfc3339).is_err()
 }
 
 impl fmt::Display for Expiry {
@@ -154,7 +172,14 @@ mod tests {
             "31.12.2026",
             "30d",
         ] {
-            assert_eq!(text.parse::<Expiry>(), Err(InvalidExpiry), "{text}");
+            assert!(text.parse::<Expiry>().is_err(), "{text}");
+        }
+        for text in ["2026-02-31", "2027-02-29T10:00:00Z", "2026-13-01", "2026-01-00"] {
+            let said = Expiry::of_command(text, UNIX_EPOCH).unwrap_err();
+            assert_eq!((text.parse::<Expiry>(), &*said), (Err(InvalidExpiry::Day), "there is no such day"));
+        }
+        for text in ["2026-1-1", "2026-01-01T24:00:00Z", "31.12.2026", "ä026-02-31", "2026-02-3"] {
+            assert_eq!(text.parse::<Expiry>(), Err(InvalidExpiry::Form), "{text}");
         }
     }
 

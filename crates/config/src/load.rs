@@ -70,6 +70,7 @@ fn advice(file: &Path, error: &io::Error) -> String {
         io::ErrorKind::NotFound if let Some(here) = here(file) => {
             return format!("./{here} is the file here");
         }
+        io::ErrorKind::NotFound if let Some(near) = near(file) => return format!("did you mean {near}?"),
         io::ErrorKind::NotFound => return format!("give the path of a file, or a NAME for {MEANING}"),
         io::ErrorKind::IsADirectory => "give the path of a file in it",
         io::ErrorKind::FileTooLarge => "a configuration has at most 16 MiB: is this the right file?",
@@ -83,6 +84,18 @@ fn here(file: &Path) -> Option<String> {
     let name = file.file_name().filter(|_| file.parent() == Some(&directory()))?.to_str()?;
     let candidates = [name.strip_suffix(".conf"), Some(name)].into_iter().flatten();
     candidates.filter(|name| Path::new(name).is_file()).map(str::to_owned).next()
+}
+
+/// Returns the file that a path is almost that of: it lacks the end, or the directory of bare names.
+fn near(file: &Path) -> Option<String> {
+    let name = file.file_name()?.to_str()?;
+    let beside = file.with_file_name(format!("{name}.conf"));
+    let bare = name.strip_suffix(".conf").unwrap_or(name);
+    let there = directory().join(format!("{bare}.conf"));
+    if there.is_file() {
+        return Some(format!("`{bare}`, for {}", there.display()));
+    }
+    beside.is_file().then(|| beside.display().to_string())
 }
 
 /// Returns the directory in which a bare name is looked up.

@@ -71,9 +71,7 @@ pub fn run(args: &DownArgs) -> Result<(), Error> {
         }
         Down::NotUp if args.keep_kill_switch => Ok(()),
         Down::NotUp => Err(match foreign::runs(&interface) {
-            Some(runs) => {
-                Error::new(Code::Failure, format!("interface {interface} is not up by weft: {runs}"))
-            }
+            Some(runs) => Error::new(Code::Failure, format!("{interface} is not running under weft: {runs}")),
             None => not_up(&directory, &interface).into(),
         }),
         other => told_of(&interface, other),

@@ -26,8 +26,11 @@ fn main() -> ExitCode {
     #[cfg(unix)]
     weft_commands::signals::hear_of_children();
     let arguments = command_line(std::env::args_os(), &Caller::of_this_process());
-    let parsed = Cli::try_parse_from(&arguments);
-    let mut cli = parsed.unwrap_or_else(|error| with_suggestion(error, &arguments).exit());
+    let mut cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => with_suggestion(error, &arguments).exit(),
+        Err(help) => return ended(output::print_styled(&help.render().ansi().to_string())).into(),
+    };
     match cli.service.take() {
         Some(interface) => service_manager::host(&interface, move |log| run_to_end(cli, log)).into(),
         None => match start_log(&cli, None) {

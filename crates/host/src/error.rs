@@ -99,7 +99,10 @@ pub enum HostError {
         lock: PathBuf,
     },
     /// No daemon runs the interface, and there is no record of it.
-    #[error("interface {interface} is not up by weft: no daemon runs it, and {} does not exist; check the name", file.display())]
+    #[error(
+        "{interface} is not running under weft: there is no {}; `weft status` lists the interfaces that are",
+        file.display()
+    )]
     NotUp {
         /// The name of the interface.
         interface: String,
@@ -108,7 +111,7 @@ pub enum HostError {
     },
     /// No daemon runs the interface, and its record is that of another network namespace.
     #[error(
-        "interface {interface} is not up by weft in this network namespace: {} is what a daemon left in another one, \
+        "{interface} is not running under weft in this network namespace: {} is what a daemon left in another one, \
          where `weft down {interface}` takes it back",
         file.display()
     )]

@@ -60,8 +60,8 @@ pub enum PeerCommand {
 #[derive(Clone, Debug, Args)]
 pub struct GatewayArgs {
     /// The interface that has the peers, or its configuration file. Without it the only one that runs, else
-    /// the only file in /etc/wireguard.
-    #[arg(long = "interface", visible_alias = "to", value_name = "NAME|FILE", add = complete::configured())]
+    /// the only file in /etc/wireguard; files without a ListenPort count if there are no others.
+    #[arg(long = "to", visible_alias = "interface", value_name = "NAME|FILE", add = complete::configured())]
     pub target: Option<String>,
 }
 

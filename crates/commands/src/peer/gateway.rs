@@ -284,32 +284,52 @@ fn file(args: &GatewayArgs) -> Result<PathBuf, Error> {
     }
     let usual = config::path_of("wg0");
     let directory = usual.parent().unwrap_or(Path::new("/"));
-    if files.is_empty() {
-        let entries = std::fs::read_dir(directory).map_err(|error| {
-            let code = Error::from(std::io::Error::from(error.kind())).code();
-            let advice = if code == Code::Permission { "; run weft as root, or give --to FILE" } else { "" };
-            Error::new(
-                code,
-                format!("{}: cannot look for a file there: {error}{advice}", directory.display()),
-            )
-        })?;
-        files
-            .extend(entries.flatten().map(|entry| entry.path()).filter(|path| config::name_of(path).is_ok()));
-        files.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
-        files.sort();
+    if !files.iter().any(|file| is_gateway(file)) {
+        match files_in(directory) {
+            Ok(others) if files.is_empty() || others.iter().any(|file| is_gateway(file)) => files = others,
+            Err(error) if files.is_empty() => return Err(error),
+            _ => {}
+        }
+    }
+    if files.iter().any(|file| is_gateway(file)) {
+        files.retain(|file| is_gateway(file));
     }
     match files.as_slice() {
         [only] => Ok(only.clone()),
         [] => {
             let reason = format!("no interface runs, and {} has no file", directory.display());
-            Err(Error::new(Code::Usage, format!("{reason}; say which one with --interface NAME|FILE")))
+            Err(Error::new(Code::Usage, format!("{reason}; say which one with --to NAME|FILE")))
         }
         several => {
             let names: Vec<String> = several.iter().map(|file| file.display().to_string()).collect();
             let reason = format!("there are several files: {}", names.join(", "));
-            Err(Error::new(Code::Usage, format!("{reason}; say which one with --interface NAME|FILE")))
+            Err(Error::new(Code::Usage, format!("{reason}; say which one with --to NAME|FILE")))
         }
     }
+}
+
+/// Reports whether peers can find an interface: that of a client's file has another port after each start.
+fn is_gateway(file: &Path) -> bool {
+    let config = || {
+        let text = config::read_regular_text(file).ok()?;
+        Some(config::parse_to_edit(&text, file, config::name_of(file).ok()?).ok()?.config)
+    };
+    config().is_some_and(|config| config.interface.settings.listen_port != 0)
+}
+
+/// Returns the configuration files in a directory.
+fn files_in(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = std::fs::read_dir(directory).map_err(|error| {
+        let code = Error::from(std::io::Error::from(error.kind())).code();
+        let advice = if code == Code::Permission { "; run weft as root, or give --to FILE" } else { "" };
+        Error::new(code, format!("{}: cannot look for a file there: {error}{advice}", directory.display()))
+    })?;
+    let is_file = |path: &PathBuf| {
+        config::name_of(path).is_ok() && path.extension().is_some_and(|extension| extension == "conf")
+    };
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_file).collect();
+    files.sort();
+    Ok(files)
 }
 
 #[cfg(test)]

@@ -204,11 +204,17 @@ pub fn with_suggestion(mut error: clap::Error, arguments: &[OsString]) -> clap::
         (ErrorKind::UnknownArgument, ["peer", "show" | "list", ..]) if unknown == "--qr" => {
             known(PEER_ELSEWHERE, "qr")
         }
+        (ErrorKind::UnknownArgument, ["peer", "add", ..])
+            if ["--address", "--ip", "--allowed-ips"].contains(&unknown) =>
+        {
+            Some("a peer gets the next free address; AllowedIPs in the file gives it another one".to_owned())
+        }
         (ErrorKind::UnknownArgument, ["exec", file, rest @ ..])
             if is_one_too_many && !file.starts_with('-') =>
         {
             Some(format!("the command stands behind `--`: `weft exec {file} -- {}`", rest.join(" ")))
         }
+        (ErrorKind::InvalidSubcommand, ["help", words @ ..]) => of_help(words),
         (ErrorKind::InvalidSubcommand, [word, ..]) if is_at(ContextKind::InvalidSubcommand, 0) => {
             known(KNOWN_ELSEWHERE, word)
                 .or_else(|| known(KNOWN_ELSEWHERE, mistyped(word)?))
@@ -230,8 +236,27 @@ pub fn with_suggestion(mut error: clap::Error, arguments: &[OsString]) -> clap::
         // clap's own suggestion is by letters alone, such as `strip` for `start`.
         error.remove(ContextKind::SuggestedSubcommand);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+    } else if unknown.starts_with('-') && words.first() != Some(&"exec") {
+        // That it could be a value, behind `--`: no command but this one takes such.
+        error.remove(ContextKind::Suggested);
     }
     error
+}
+
+/// Returns the command that is meant by the words behind `weft help`.
+fn of_help(words: &[&str]) -> Option<String> {
+    let mut command = &Cli::command();
+    let mut known = "weft help".to_owned();
+    for word in words {
+        let Some(next) = command.find_subcommand(word) else {
+            let names = command.get_subcommands().map(clap::Command::get_name);
+            return weft_config::closest(word, names)
+                .map(|near| format!("a similar subcommand exists: `{known} {near}`"));
+        };
+        known = format!("{known} {word}");
+        command = next;
+    }
+    None
 }
 
 /// Returns the word of another program that is meant, if it comes nearer than all commands. A typing mistake
@@ -330,6 +355,19 @@ mod tests {
     }
 
     #[test]
+    fn help_on_an_unknown_command_suggests_the_one_that_is_meant() {
+        for (words, tip) in [
+            (&["help", "statuss"][..], "tip: a similar subcommand exists: `weft help status`"),
+            (&["help", "peer", "ad"], "`weft help peer add`"),
+            (&["help", "nonsense"], "unrecognized subcommand 'nonsense'"),
+        ] {
+            let error = parse(words).unwrap_err();
+            assert!(error.to_string().contains(tip), "{words:?}: {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
     fn an_unknown_word_is_an_error_with_a_suggestion() {
         for (word, tip) in [
             ("chekc", "a similar subcommand exists: 'check'"),
@@ -398,9 +436,14 @@ mod tests {
             (&["status", "wg0", "--watch"][..], "tip: `weft top`"),
             (&["peer", "show", "phone", "--qr"], "tip: `weft peer add NAME --qr`"),
             (&["exec", "f.conf", "id", "root"], "`weft exec f.conf -- id root`"),
+            (&["exec", "f.conf", "--nonsense"], "use '-- --nonsense'"),
+            (&["peer", "add", "phone", "--address", "10.9.0.7"], "tip: a peer gets the next free address"),
+            (&["status", "--jsno"], "'--json'"),
+            (&["up", "wg0", "--nonsense"], ""),
         ] {
             let error = parse(words).unwrap_err();
             assert!(error.to_string().contains(tip), "{words:?}: {error}");
+            assert_eq!(error.to_string().contains("tip: "), !tip.is_empty(), "{words:?}: {error}");
             assert_eq!(error.exit_code(), 2);
         }
     }

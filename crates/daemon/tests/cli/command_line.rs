@@ -63,9 +63,9 @@ fn a_reader_that_went_away_is_no_failure() {
 fn a_result_that_cannot_be_written_is_an_error() {
     let text = format!("[Interface]\nPrivateKey = {KEY}\n");
     let (directory, _) = file("wg0.conf", text.as_bytes());
-    for command in
-        ["genkey", "pubkey < key", "check ./wg0.conf", "check ./wg0.conf --json", "completions bash"]
-    {
+    let results =
+        ["genkey", "pubkey < key", "check ./wg0.conf", "check ./wg0.conf --json", "completions bash"];
+    for command in results.into_iter().chain(["--help", "help up", "peer add -h", "--version"]) {
         for (to, code) in [(">&-", 1), ("> /dev/full", 1), ("> /dev/null", 0), ("1<> /dev/null", 0)] {
             let script = format!("echo {KEY} > key; exec {} {command} {to}", env!("CARGO_BIN_EXE_weft"));
             let mut shell = Command::new("sh");

@@ -1,25 +1,21 @@
-//! `weft top`, `status` and `doctor`, without a running interface.
+//! `weft top`, `status`, `save`, `down` and `doctor`, without a running interface.
 
 #[cfg(unix)]
 use crate::support::{Ended, weft};
 use crate::support::{file, run};
 
 #[test]
-fn top_needs_a_terminal_and_says_what_does_not() {
-    let ended = run(&["top", "wg0"], "");
-    assert_eq!(ended.code, 2, "{}", ended.stderr);
-    assert!(ended.stderr.contains("weft status --json"), "{}", ended.stderr);
-}
-
-#[test]
 #[cfg(unix)]
 fn status_of_nothing_is_a_failure_that_names_the_directory() {
     let directory = tempfile::tempdir().unwrap();
-    for arguments in [&["status"][..], &["status", "wg0"], &["status", "--json"]] {
+    let named = ["status", "top", "down", "save"].map(|command| [command, "wg0"]);
+    let all = [&["status"][..], &["status", "--json"], &["top"]].into_iter();
+    for arguments in all.chain(named.iter().map(|arguments| &arguments[..])) {
         let output = weft(arguments).env("WEFT_RUNTIME_DIR", directory.path()).output().unwrap();
         let ended = Ended::from(output);
         assert_eq!((ended.code, ended.stdout.as_str()), (1, ""), "{arguments:?}");
         assert!(ended.stderr.contains(directory.path().to_str().unwrap()), "{}", ended.stderr);
+        assert!(ended.stderr.contains("running under weft"), "{arguments:?}: {}", ended.stderr);
     }
     assert_eq!(run(&["status", "no name"], "").code, 2);
     assert_eq!(run(&["status", "--sample", "x"], "").code, 2);

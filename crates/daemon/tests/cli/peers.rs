@@ -173,8 +173,10 @@ fn an_error_is_plain_and_changes_nothing() {
         ("Address = 10.9.0.1/24", &["add", "a", "--endpoint", "a:7"], 78, "the line `ListenPort = 7`"),
         (LINES, &["add", "a", "--expires", "-3d"], 2, "-3d is not in the future"),
         (LINES, &["extend", "office", "-3d"], 2, "-3d is not in the future"),
-        (LINES, &["add", "/dev/null"], 2, "`weft peer add NAME --to /dev/null`"),
-        (LINES, &["rename", "office", "/dev/null"], 2, "is an interface"),
+        (LINES, &["add", "/dev/null"], 2, "/dev/null is the path of a file"),
+        (LINES, &["add", "team/anna"], 2, "team/anna is the path of a file"),
+        (LINES, &["add", "anna.conf", "--out", "anna"], 2, "anna.conf is the path of a file"),
+        (LINES, &["rename", "office", "team/office"], 2, "no name for a peer; `--to FILE`"),
         (
             "Address = 10.9.0.1/24\n# weft: Endpoint = a:1\nPrivateKeyFile = missing.key",
             &["add", "a"],

@@ -59,7 +59,7 @@ fn down_takes_away_what_a_killed_daemon_left() {
     assert_eq!(network.run(&["down", "--keep-kill-switch", "weft0"]).code, Some(0));
     let again = network.run(&["down", "weft0"]);
     assert_eq!(again.code, Some(1), "{again:?}");
-    assert!(again.stderr.contains("is not up by weft"), "{again:?}");
+    assert!(again.stderr.contains("is not running under weft"), "{again:?}");
 }
 
 #[test]

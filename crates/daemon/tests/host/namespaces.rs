@@ -48,7 +48,8 @@ fn what_a_crash_left_in_another_namespace_stays_until_it_is_undone_there() {
     // The namespace is there as long as a process is in it.
     let mut process = network.client.command("sleep").arg("600").spawn().unwrap();
     let (code, said) = run_in(&network, &other, &["down", "weft0"]);
-    let told = said.contains("is not up by weft in this network namespace") && said.contains("record.json");
+    let told =
+        said.contains("is not running under weft in this network namespace") && said.contains("record.json");
     assert!(code == Some(1) && told, "{code:?} {said}");
     let daemon = network.up_beside(&other, &file);
     assert_eq!(network.picture(), left);

@@ -168,3 +168,37 @@ fn a_file_with_a_mount_over_it_is_left_alone_and_the_way_out_is_told() {
     assert_eq!(std::fs::read_to_string(&given).unwrap(), before);
     assert!(!given.parent().unwrap().join("bound.conf.new").exists());
 }
+
+#[test]
+fn what_is_almost_named_is_told_and_peers_are_those_of_a_gateway() {
+    let Some(machine) = Machine::new() else { return };
+    let near = machine.network.file("near.conf", &machine.text(1302));
+    let near = near.to_str().unwrap();
+    let usual = "`weft0`, for /etc/wireguard/weft0.conf";
+    for (target, meant) in
+        [("weft0.conf", usual), ("/etc/wireguard/weft0", usual), (near.strip_suffix(".conf").unwrap(), near)]
+    {
+        let said = machine.says(&["up", target]);
+        let told = said.stderr.contains(&format!("did you mean {meant}?"));
+        assert!(said.code == Some(78) && told, "{target}: {said:?}");
+    }
+    // The file of a client is beside that of a gateway, and runs.
+    let gateway = machine.ends[1].interface("ListenPort = 51820")
+        + &peer(machine.ends[0].public(), "# friendly_name = phone\nAllowedIPs = 10.77.0.1/32");
+    let gateway = machine.network.file("gateway", &gateway);
+    let copied = machine.within("cp", &[gateway.to_str().unwrap(), "/etc/wireguard/gateway.conf"]).status();
+    assert!(copied.unwrap().success());
+    let lists = || machine.says(&["peer", "list"]).stdout.contains("phone");
+    assert!(lists());
+    let daemon = Process::start(&machine.network.client, machine.within(WEFT, &["up", NAME])).unwrap();
+    daemon.wait_for_line(" is up: port ");
+    assert!(lists());
+    // What stands where a peer should, and what has no terminal.
+    for (arguments, told) in
+        [(["speedtest", NAME], "weft0 is an interface, and"), (["top", NAME], "`weft top` needs a terminal")]
+    {
+        let said = machine.says(&arguments);
+        assert!(said.code == Some(2) && said.stderr.contains(told), "{said:?}");
+    }
+    daemon.stop();
+}

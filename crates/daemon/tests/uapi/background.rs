@@ -86,7 +86,7 @@ fn weft_down_ends_it_and_waits_for_that() {
 fn assert_not_up(machine: &Machine) {
     let output = machine.output("weft", &["down", NAME]);
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && error.contains("wg0 is not up by weft"), "{output:?}");
+    assert!(output.status.code() == Some(1) && error.contains("wg0 is not running under weft"), "{output:?}");
 }
 
 #[test]
