@@ -26,8 +26,8 @@ use crate::unsupported::descriptors;
 use balancer::Balancer;
 pub use packet_thread::{OpenedInterface, StartError};
 use packet_thread::{PacketThread, Setup, Start};
+use queues::{INLINE_QUEUES, packet_threads, tun_queues};
 pub use queues::{TunQueues, limits_at_start, queue_limits};
-use queues::{inline_queues, packet_threads, tun_queues};
 
 /// How to run an interface.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Default for Options {
             peers: None,
             pin: false,
             tun_threads: TunThreads::Auto,
-            inline_queues: inline_queues(),
+            inline_queues: INLINE_QUEUES,
             offload: true,
             ring_bytes: weft_tun::RING_BYTES,
             path_mtu: PathMtu::default(),

@@ -70,24 +70,10 @@ pub(super) fn tun_queues(threads: TunThreads, inline: u16, packet_threads: usize
     TunQueues { count: count.min(weft_tun::MAX_QUEUES), threads }
 }
 
-/// Returns the number of queues that the packet thread serves itself. More than one costs a hash and a table
-/// look-up per packet, which is too little to measure, and keeps packets from waiting behind a flood in
-/// another queue: with eight queues, one flow in eight shares the flooded queue.
-pub(super) fn inline_queues() -> u16 {
-    /// The default.
-    const INLINE_QUEUES: u16 = 8;
-    /// Overrides the default, for measurements.
-    const VARIABLE: &str = "WEFT_INLINE_QUEUES";
-    let Some(value) = std::env::var_os(VARIABLE) else { return INLINE_QUEUES };
-    let number = value.to_str().and_then(|text| text.parse().ok()).filter(|number| (1..=64).contains(number));
-    number.unwrap_or_else(|| {
-        tracing::warn!(
-            "{VARIABLE}={} is ignored: it takes a number from 1 to 64: using {INLINE_QUEUES}",
-            value.display()
-        );
-        INLINE_QUEUES
-    })
-}
+/// The number of queues that the packet thread serves itself. More than one costs a hash and a table look-up
+/// per packet, which is too little to measure, and keeps packets from waiting behind a flood in another
+/// queue: with eight queues, one flow in eight shares the flooded queue.
+pub(super) const INLINE_QUEUES: u16 = 8;
 
 /// Returns the limits to set on a new TUN with these queues and this MTU.
 pub fn limits_at_start(queues: TunQueues, mtu: u16) -> QueueLimits {

@@ -250,10 +250,8 @@ fn the_number_of_queues_may_be_another_one() {
     world.start_both(&file_of_a(), &file_of_b());
     let before = world.picture();
     let stream = world.stream(2);
-    let runs =
-        [(1, 1, 1), (4, 1, 4), (2, 1, 2), (0, 4, 4), (0, 2, 2), (3, 4, 3), (0, 1, 1), (0, 4, 4), (0, 1, 1)];
-    for (threads, inline_queues, queues) in runs {
-        world.set_queues(threads, inline_queues);
+    for (threads, queues) in [(1, 1), (4, 4), (2, 2), (0, 8), (3, 3), (1, 1), (0, 8)] {
+        world.set_tun_threads(threads);
         world.restart();
         assert_eq!(world.queues(), queues);
         let kept = world.manager.shared.names();
@@ -276,7 +274,7 @@ fn the_number_of_packet_threads_may_be_another_one() {
     }
     let before = world.picture();
     let stream = world.stream(2);
-    for (packet_threads, queues, sockets) in [(3, 6, 8), (2, 4, 6), (4, 8, 10), (1, 1, 4)] {
+    for (packet_threads, queues, sockets) in [(3, 9, 8), (2, 8, 6), (4, 8, 10), (1, 8, 4)] {
         world.set_packet_threads(packet_threads);
         world.restart();
         assert_eq!(world.queues(), queues);

@@ -17,14 +17,14 @@ fn what_does_not_fit_is_given_up_and_the_rest_is_used() {
     let kept = world.manager.shared.names();
     assert!(kept.iter().eq([&world.state_name()].into_iter().chain(&world.kept_names())), "{kept:?}");
     let udp = || -> OwnedFd { world.a.run(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().into() };
-    world.manager.put("tun-weft0-8", udp());
+    world.manager.put("tun-weft0-98", udp());
     world.manager.put("tun-weft0-x", udp());
     world.manager.put("tun-other-0", world.manager.get("tun-weft0-0").unwrap());
     world.manager.put("udp4-other", udp());
-    world.manager.put("tun-weft0-9", std::fs::File::open("/dev/null").unwrap().into());
+    world.manager.put("tun-weft0-99", std::fs::File::open("/dev/null").unwrap().into());
     world.start();
     let log = world.log();
-    for name in ["tun-weft0-8", "tun-weft0-x", "tun-other-0", "udp4-other", "tun-weft0-9"] {
+    for name in ["tun-weft0-98", "tun-weft0-x", "tun-other-0", "udp4-other", "tun-weft0-99"] {
         assert!(log.contains(&format!("kept as {name} is of no use")), "{name}:\n{log}");
     }
     assert_eq!(world.manager.shared.names(), kept, "nothing else is left in the store");

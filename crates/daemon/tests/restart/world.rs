@@ -69,7 +69,6 @@ pub(crate) struct World {
     service: Option<Process>,
     pub(crate) file: PathBuf,
     threads: String,
-    inline_queues: String,
     /// What the test chose.
     packet_threads: Option<u16>,
 }
@@ -104,21 +103,8 @@ impl World {
         };
         let file = directory.path().join(format!("{NAME}.conf"));
         let (other_end, service) = (None, None);
-        let (threads, inline_queues) = ("0".to_owned(), "1".to_owned());
-        let packet_threads = None;
-        Some(Self {
-            manager,
-            directory,
-            a,
-            b,
-            mounts,
-            other_end,
-            service,
-            file,
-            threads,
-            inline_queues,
-            packet_threads,
-        })
+        let (threads, packet_threads) = ("0".to_owned(), None);
+        Some(Self { manager, directory, a, b, mounts, other_end, service, file, threads, packet_threads })
     }
 
     /// The same with weft at B, and the service at A with this file.
@@ -148,10 +134,9 @@ impl World {
         lab::write_private(&self.file, text).unwrap();
     }
 
-    /// The queues of the next run: with threads, or if there are none of those, inline.
-    pub(crate) fn set_queues(&mut self, threads: u8, inline_queues: u8) {
+    /// The queues with threads of the next run; with 0 it has eight without.
+    pub(crate) fn set_tun_threads(&mut self, threads: u8) {
         self.threads = threads.to_string();
-        self.inline_queues = inline_queues.to_string();
     }
 
     /// The packet threads of the next run.
@@ -167,12 +152,10 @@ impl World {
 
     /// The names of the queues and sockets that the next run keeps, in order. Without threads of the TUN.
     pub(crate) fn kept_names(&self) -> Vec<String> {
-        let queues = match self.packet_threads() {
-            1 => self.inline_queues.parse().unwrap(),
-            several => 2 * several,
-        };
+        let packet_threads = self.packet_threads();
+        let queues = 8.max(2 * packet_threads).next_multiple_of(packet_threads);
         // Each family has one of which nothing is received.
-        let sockets = weft_udp::receiving_sockets(self.packet_threads()) / 2 + 1;
+        let sockets = weft_udp::receiving_sockets(packet_threads) / 2 + 1;
         let of_family = |first: &'static str| {
             let others = (1..sockets).map(move |number| format!("{first}-{number}"));
             std::iter::once(first.to_owned()).chain(others)
@@ -230,7 +213,6 @@ impl World {
         if let Some(count) = self.packet_threads {
             command.args(["--packet-threads", &count.to_string()]).env_remove(PACKET_THREADS);
         }
-        command.env("WEFT_INLINE_QUEUES", &self.inline_queues);
         self.manager.hand_over(&mut command);
         change(&mut command);
         self.service = Some(Process::start(&self.a, command).unwrap());

@@ -49,13 +49,10 @@ pub(crate) fn weft(directory: &Path, arguments: &[&str]) -> Command {
 /// A TUN of this build may have fewer queues than the command asks for: then the test is not run.
 fn report_queues_that_are_too_many(command: &Command) {
     let mut arguments = command.get_args().skip_while(|argument| *argument != "--tun-threads");
-    let threads = arguments.nth(1);
-    let inline = command.get_envs().find(|(name, _)| *name == "WEFT_INLINE_QUEUES").and_then(|(_, it)| it);
-    for queues in [threads, inline].into_iter().flatten() {
-        let queues = queues.to_str().and_then(|number| number.parse::<usize>().ok()).unwrap_or_default();
-        if queues > weft_tun::MAX_QUEUES {
-            here::not_run(&format!("with {queues} queues: a TUN has {} in this build", weft_tun::MAX_QUEUES));
-        }
+    let queues =
+        arguments.nth(1).and_then(|queues| queues.to_str()?.parse::<usize>().ok()).unwrap_or_default();
+    if queues > weft_tun::MAX_QUEUES {
+        here::not_run(&format!("with {queues} queues: a TUN has {} in this build", weft_tun::MAX_QUEUES));
     }
 }
 
