@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use weft_endpoint::{Endpoint, Event, ListenerId, StreamError, StreamId, UdpId};
@@ -64,11 +64,13 @@ impl Shared {
     /// the waker. Fails when nothing moves any more.
     pub(crate) fn poll<T>(
         &self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         call: impl FnOnce(&mut State) -> io::Result<Option<T>>,
         place: impl FnOnce(&mut State) -> Option<&mut Option<Waker>>,
     ) -> Poll<io::Result<T>> {
-        self.call(|state| {
+        // A task for which something is always there leaves the thread to others too.
+        let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        let result = self.call(|state| {
             if state.is_gone {
                 return Poll::Ready(Err(gone()));
             }
@@ -84,7 +86,11 @@ impl Shared {
                     Poll::Pending
                 }
             }
-        })
+        });
+        if result.is_ready() {
+            budget.made_progress();
+        }
+        result
     }
 
     /// Waits until `has_come` says so of a connection, or until that is no more.

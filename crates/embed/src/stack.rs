@@ -66,9 +66,10 @@ impl Stack {
         Self { resolver: Arc::new(resolver), names: network, ..self }
     }
 
-    /// Sets the prefixes that packets are sent to: the AllowedIPs of all peers.
-    pub fn set_routes(&self, routes: Vec<IpNet>) {
-        self.routes.set(routes);
+    /// Sets the prefixes that packets are sent to: the AllowedIPs of each of the peers.
+    pub fn set_routes(&self, peers: &[Vec<IpNet>]) {
+        self.routes.set(peers.concat());
+        self.shared.lock().endpoint.set_owners(peers);
     }
 
     /// Opens a TCP connection.

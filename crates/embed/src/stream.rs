@@ -58,7 +58,7 @@ impl TcpStream {
 
     /// Takes the next bytes out of the endpoint, and keeps them to be read. If nothing is there, `cx` is
     /// woken when there is.
-    fn poll_take(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (id, emptied) = (self.id, self.reading.take());
         let chunk = ready!(self.shared.poll(
             cx,
@@ -246,6 +246,7 @@ fn stream_error(error: StreamError) -> io::Error {
         StreamError::Unreachable => io::ErrorKind::HostUnreachable,
         StreamError::Finished => io::ErrorKind::BrokenPipe,
         StreamError::Closed => io::ErrorKind::NotConnected,
+        StreamError::GaveWay => io::ErrorKind::ConnectionAborted,
     };
     io::Error::new(kind, error)
 }

@@ -20,7 +20,7 @@ const MTU: u16 = 1420;
 fn open(place: usize) -> (EndpointTun, Stack) {
     let addresses = FAMILIES.map(|family| family[place].parse().unwrap()).to_vec();
     let (tun, stack) = weft_embed::open(Config { addresses, mtu: MTU, memory: 64 << 20 });
-    stack.set_routes(vec!["10.0.0.0/24".parse().unwrap(), "fd00::/64".parse().unwrap()]);
+    stack.set_routes(&[vec!["10.0.0.0/24".parse().unwrap(), "fd00::/64".parse().unwrap()]]);
     (tun, stack)
 }
 
@@ -246,6 +246,28 @@ fn datagrams_of_all_sizes_arrive_whole_with_their_source() {
                 assert!((source, into.filled()) == (from, &datagram), "{len} bytes");
             }
         }
+    });
+}
+
+#[test]
+fn a_flood_of_datagrams_leaves_the_thread_to_other_tasks() {
+    between(async |near, far| {
+        let to = at(FAMILIES[0][1], 53);
+        let (client, server) = (near.udp(at(FAMILIES[0][0], 0)).unwrap(), far.udp(to).unwrap());
+        for _ in 0..1000 {
+            poll_fn(|cx| client.poll_send(cx, &[7; 10], to)).await.unwrap();
+        }
+        let receive = |cx: &mut Context<'_>| {
+            let mut buffer = [0; 10];
+            server.poll_recv(cx, &mut ReadBuf::new(&mut buffer)).is_ready()
+        };
+        let mut turns = Vec::new();
+        while turns.iter().sum::<usize>() < 1000 {
+            let turn = |cx: &mut Context<'_>| Poll::Ready((0..1000).take_while(|_| receive(cx)).count());
+            turns.push(poll_fn(turn).await);
+            tokio::task::yield_now().await;
+        }
+        assert!(turns.iter().all(|received| *received < 200), "{turns:?}");
     });
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use ipnet::IpNet;
 use weft_tunnel::Offload;
 
 use crate::chunk::{Pool, SMALL};
@@ -43,6 +44,11 @@ pub(crate) struct Common {
     pub(crate) memory: u64,
     /// Bytes that connections have advertised or hold, whichever is more, and have queued to send.
     pub(crate) reserved: u64,
+    /// The part of each owner. The first is of addresses that no owner has.
+    pub(crate) owned: Vec<u64>,
+    owners: Vec<(IpNet, usize)>,
+    /// Packets that may wait in `replies`.
+    pub(crate) most_replies: usize,
     replies: VecDeque<Reply>,
     paths: VecDeque<(std::net::IpAddr, u16, u64)>,
 }
@@ -60,15 +66,36 @@ impl Common {
             mtu,
             memory: memory - 2 * keep,
             reserved: 0,
+            owned: vec![0],
+            owners: Vec::new(),
+            most_replies: MAX_REPLIES,
             replies: VecDeque::new(),
             paths: VecDeque::new(),
         }
     }
 
     /// Replaces what a connection has reserved.
-    pub(crate) fn reserve(&mut self, before: u64, now: u64) {
+    pub(crate) fn reserve(&mut self, owner: usize, before: u64, now: u64) {
         self.reserved = self.reserved + now - before;
+        if let Some(owned) = self.owned.get_mut(owner) {
+            *owned = *owned + now - before;
+        }
         self.pool.is_scarce = self.reserved > self.memory / 2;
+    }
+
+    /// Replaces the owners by those with these networks. Nobody has reserved anything.
+    pub(crate) fn set_owners(&mut self, networks: &[Vec<IpNet>]) {
+        let networks_of = |(owner, of): (usize, &'_ Vec<IpNet>)| {
+            of.iter().map(|network| (*network, owner)).collect::<Vec<_>>()
+        };
+        self.owners = (1..).zip(networks).flat_map(networks_of).collect();
+        self.owned = vec![0; networks.len() + 1];
+    }
+
+    /// Returns the owner of an address: the one with the longest prefix.
+    pub(crate) fn owner(&self, address: std::net::IpAddr) -> usize {
+        let of = self.owners.iter().filter(|(network, _)| network.contains(&address));
+        of.max_by_key(|(network, _)| network.prefix_len()).map_or(0, |(_, owner)| *owner)
     }
 
     /// Returns the most that one connection may have of a limit.
@@ -88,7 +115,7 @@ impl Common {
     }
 
     pub(crate) fn reply(&mut self, reply: Reply) {
-        if self.replies.len() < MAX_REPLIES {
+        if self.replies.len() < self.most_replies {
             self.replies.push_back(reply);
         } else {
             self.stats.dropped_packets += 1;

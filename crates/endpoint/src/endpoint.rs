@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use weft_tunnel::Offload;
 
 use crate::chunk::SMALL;
@@ -26,6 +27,8 @@ const MIN_MTU: u16 = 576;
 /// What a connection may have beyond the memory: a window of 4 KiB in two buffers, the one that its
 /// application has taken, and one to send.
 const MINIMUM: u64 = 4 * SMALL as u64;
+/// After how many nanoseconds it is looked for connections that stand still, where there was none.
+const LOOK_AGAIN: u64 = 1_000_000_000;
 /// Bytes that a connection sends before the next one has its turn.
 const QUANTUM: u64 = 64 << 10;
 
@@ -105,6 +108,8 @@ pub struct Endpoint {
     udp_queue: VecDeque<u32>,
     reassembly: Reassembly,
     error_limit: ErrorLimit,
+    /// The owner of which no connection stands still, and until when that is believed.
+    none_stands_still: (usize, u64),
     /// Counters of RFC 6056, section 3.3.4.
     port_counters: [u16; 64],
 }
@@ -133,6 +138,7 @@ impl Endpoint {
             udp_queue: VecDeque::new(),
             reassembly: Reassembly::default(),
             error_limit: ErrorLimit { tokens: ErrorLimit::BURST, at: 0 },
+            none_stands_still: (0, 0),
             port_counters: [0; 64],
         }
     }
@@ -279,6 +285,18 @@ impl Endpoint {
         self.reassembly.expire(now);
     }
 
+    /// Sets the networks of each owner of peers' addresses. Where memory is short, connections of the owner
+    /// with the most give way to those of others.
+    pub fn set_owners(&mut self, networks: &[Vec<IpNet>]) {
+        self.common.set_owners(networks);
+        for index in self.streams.indices() {
+            if let Some(stream) = self.streams.get_mut(index) {
+                stream.owner = self.common.owner(stream.tuple.peer);
+                self.common.owned[stream.owner] += stream.reserved();
+            }
+        }
+    }
+
     /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.common.events.pop_front()
@@ -354,15 +372,61 @@ impl Endpoint {
         }
     }
 
-    /// Reports whether there is room for one more connection with this window. Released ones give way.
-    fn has_room(&mut self, window: u16) -> bool {
+    /// Reports whether there is room for one more connection with this window to a peer. Others give way:
+    /// released ones first.
+    fn has_room(&mut self, window: u16, peer: IpAddr) -> bool {
         let most = self.common.memory / 8 * 7;
         while self.common.reserved + u64::from(window) > most {
-            if !self.reset_orphan(|stream| stream.reserved() > 0) {
+            if !self.reset_orphan(|stream| stream.reserved() > 0) && !self.take_from_the_largest(peer) {
                 return false;
             }
         }
         self.streams.len() < self.common.limits.streams as usize || self.reset_orphan(|_| true)
+    }
+
+    /// Resets connections of the owner with the most memory, those first that have moved least recently, until
+    /// a small part of all memory is free: what it costs to look for them is spread over those that follow.
+    /// For a connection of the same owner only those give way that have stood still for long. Returns whether
+    /// there was one.
+    fn take_from_the_largest(&mut self, peer: IpAddr) -> bool {
+        let (now, owner) = (self.common.now, self.common.owner(peer));
+        let Some((largest, most)) = (0..).zip(&self.common.owned).max_by_key(|(_, owned)| **owned) else {
+            return false;
+        };
+        let is_own = self.common.owned.get(owner) == Some(most);
+        let victim_of = if is_own { owner } else { largest };
+        let (of, until) = self.none_stands_still;
+        if is_own && of == owner && now < until {
+            return false;
+        }
+        let of_owner = self.streams.iter().filter(|(_, it)| it.owner == victim_of && it.reserved() > 0);
+        let mut victims: Vec<(u64, u32)> = of_owner
+            .map(|(index, stream)| {
+                let (since, patience) = stream.moved_at();
+                (if is_own { since + patience } else { since }, index)
+            })
+            .collect();
+        victims.sort_unstable();
+        let mut wanted = self.common.memory / 256;
+        let mut has_one = false;
+        for (from, index) in victims {
+            if is_own && from > now {
+                // One that gets something to send or to take has less patience.
+                self.none_stands_still = (owner, from.min(now + LOOK_AGAIN));
+                break;
+            }
+            let Some(stream) = self.streams.get_mut(index) else { continue };
+            has_one = true;
+            let gained = stream.reserved();
+            stream.give_way(&mut self.common);
+            self.common.stats.gave_way += 1;
+            self.settle(index);
+            if gained >= wanted {
+                break;
+            }
+            wanted -= gained;
+        }
+        has_one
     }
 
     fn limit_orphans(&mut self) {
@@ -431,6 +495,7 @@ impl Endpoint {
             }
         }
         assert_eq!(reserved, self.common.reserved, "memory");
+        assert_eq!(reserved, self.common.owned.iter().sum::<u64>(), "memory of the owners");
         let always = self.streams.len() as u64 * MINIMUM;
         assert!(reserved <= self.common.memory + always, "{reserved} bytes of {}", self.common.memory);
         let attached = self.streams.iter().filter(|(_, stream)| !stream.is_detached).count();

@@ -76,6 +76,9 @@ pub enum StreamError {
     /// The stream was reset or released by this end.
     #[error("the stream is closed")]
     Closed,
+    /// Another connection needed its memory.
+    #[error("too little memory for all connections (--memory-limit)")]
+    GaveWay,
 }
 
 /// Why a connection cannot be opened.

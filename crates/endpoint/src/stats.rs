@@ -20,6 +20,8 @@ pub struct Stats {
     pub failed: u64,
     /// Connections that the peer or this end reset, or that timed out.
     pub reset: u64,
+    /// Connections that gave way to new ones where memory was short.
+    pub gave_way: u64,
     /// Bytes that were sent again.
     pub retransmitted_bytes: u64,
     /// Expirations of the retransmission timer.

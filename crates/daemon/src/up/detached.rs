@@ -88,7 +88,7 @@ pub fn bring_up(
         memory: budget(options.memory(memory::available_bytes())),
     });
     let allowed_ips = allowed_ips(&in_file);
-    stack.set_routes(allowed_ips.concat());
+    stack.set_routes(&allowed_ips);
     let inherited = Inherited { endpoint: Some(endpoint), ..Inherited::default() };
     let mut supervisor =
         bring_up_on((host, inherited), config, overrides, &found, &options, &inbox, metrics)?;
@@ -126,7 +126,7 @@ impl Tunnel {
         supervisor.on_loaded = Some(Box::new(move |config, _| {
             let taken = claim.follow(config);
             let allowed_ips = allowed_ips(config);
-            stack.set_routes(allowed_ips.concat());
+            stack.set_routes(&allowed_ips);
             changed(allowed_ips);
             let message = "Address and MTU are those of the start until the tunnel starts again";
             let stays = (kept(config) != at_start).then(|| message.to_owned());

@@ -175,7 +175,7 @@ impl Endpoint {
         }
         let listener = record.listener;
         let rtt = (record.retries == 0).then(|| self.common.now.saturating_sub(record.sent_at));
-        let has_room = self.has_room(handshake.own_window);
+        let has_room = self.has_room(handshake.own_window, tuple.peer);
         let listener = self.listeners.get_mut(listener);
         let Some(listener) = listener.filter(|listener| has_room && listener.ready.len() < listener.backlog)
         else {

@@ -29,7 +29,7 @@ impl Endpoint {
         if to.port() == 0 || !is_host(to.ip()) {
             return Err(ConnectError::InvalidDestination);
         }
-        if !self.has_room(self.common.first_window()) {
+        if !self.has_room(self.common.first_window(), to.ip()) {
             return Err(ConnectError::TooMany);
         }
         let tuple = Tuple { local, peer: to.ip(), local_port: 0, peer_port: to.port() };
@@ -213,6 +213,7 @@ impl Endpoint {
     /// Tells the peers of all connections that they are no more.
     pub fn reset_all(&mut self, now: Instant) {
         self.tick(now);
+        self.common.most_replies += self.streams.len();
         for index in self.streams.indices() {
             if let Some(stream) = self.streams.get_mut(index) {
                 stream.reset(&mut self.common);

@@ -15,6 +15,7 @@ impl Connection {
     /// Takes what has arrived; an empty chunk is the end.
     pub(crate) fn take(&mut self, common: &mut Common) -> Result<Option<Chunk>, StreamError> {
         if let Some(chunk) = self.receive.take(&mut common.pool) {
+            self.moved(chunk.len() as u64, common.now);
             self.account(common);
             self.measure(common);
             if self.wants_window_update(common) && !self.fin_received && self.state != StreamState::Closed {

@@ -29,6 +29,10 @@ const DEFAULT_MSS: [u16; 2] = [536, 1220];
 /// Challenge acknowledgements of a connection in five seconds (RFC 5961, section 7).
 const CHALLENGES: u8 = 10;
 const CHALLENGE_PERIOD: u64 = 5_000_000_000;
+/// How long a connection may stand still where memory is short: with bytes that somebody does not take, and
+/// without.
+const STUCK: u64 = 20_000_000_000;
+const STILL: u64 = 60_000_000_000;
 /// Segments at the start that are acknowledged at once, so that the peer's window grows.
 pub(crate) const QUICK_ACKS: u8 = 16;
 
@@ -155,8 +159,12 @@ pub(crate) struct Connection {
     pub(super) user_timeout: u64,
     pub(super) challenges: u8,
     pub(super) challenges_since: u64,
-    /// The part of `Common::reserved` that is of this connection.
+    /// The part of `Common::reserved` that is of this connection, and whose connection it is.
     pub(super) reserved: u64,
+    pub(crate) owner: usize,
+    /// Bytes that have left it since it moved, and when that was.
+    moved: u64,
+    moved_at: u64,
 
     pub(super) bytes_acked: u64,
     pub(super) bytes_received: u64,
@@ -250,6 +258,9 @@ impl Connection {
             challenges: 0,
             challenges_since: 0,
             reserved: 0,
+            owner: common.owner(tuple.peer),
+            moved: 0,
+            moved_at: common.now,
             bytes_acked: 0,
             bytes_received: 0,
             bytes_retransmitted: 0,
@@ -399,6 +410,32 @@ impl Connection {
         }
     }
 
+    /// Notes bytes that the peer has acknowledged or the application has taken. A connection moves when these
+    /// are as many as it holds: a byte now and then does not keep its memory.
+    pub(super) fn moved(&mut self, bytes: u64, now: u64) {
+        self.moved += bytes;
+        if self.moved >= self.reserved {
+            (self.moved, self.moved_at) = (0, now);
+        }
+    }
+
+    /// Returns when it moved, and for how long it may stand still where memory is short.
+    pub(crate) fn moved_at(&self) -> (u64, u64) {
+        let is_stuck = self.send.len() > 0 || self.receive.ready() > 0;
+        (self.moved_at, if is_stuck { STUCK } else { STILL })
+    }
+
+    /// Ends the connection: another one needs its memory.
+    pub(crate) fn give_way(&mut self, common: &mut Common) {
+        if self.una >= FIRST {
+            self.send_reset(common);
+        }
+        self.fail(StreamError::GaveWay, common);
+        self.receive.clear(&mut common.pool);
+        // What was not taken is lost: the end must not look like one.
+        self.fin_received = false;
+    }
+
     /// Tells the peer that the connection is no more.
     pub(super) fn send_reset(&self, common: &mut Common) {
         let header = Header {
@@ -446,7 +483,7 @@ impl Connection {
     /// Brings `common.reserved` up to date.
     pub(crate) fn account(&mut self, common: &mut Common) {
         let now = self.reservation();
-        common.reserve(std::mem::replace(&mut self.reserved, now), now);
+        common.reserve(self.owner, std::mem::replace(&mut self.reserved, now), now);
     }
 
     /// Returns what the peer may send and the buffers of what is to be sent.
@@ -469,7 +506,7 @@ impl Connection {
     pub(crate) fn dispose(&mut self, common: &mut Common) {
         self.send.clear(&mut common.pool);
         self.receive.clear(&mut common.pool);
-        common.reserve(std::mem::take(&mut self.reserved), 0);
+        common.reserve(self.owner, std::mem::take(&mut self.reserved), 0);
     }
 
     /// Returns the record of TIME-WAIT.

@@ -233,6 +233,7 @@ impl Connection {
             is_late = first_again.is_some_and(|is_old| self.is_original(una, is_old));
             let payload = ack.min(self.send.end()) - una.min(self.send.end());
             self.bytes_acked += payload;
+            self.moved(payload, now);
             self.send.release(ack, &mut common.pool);
             self.una = ack;
             self.rtt.reset_backoff();
