@@ -384,10 +384,10 @@ impl Endpoint {
         self.streams.len() < self.common.limits.streams as usize || self.reset_orphan(|_| true)
     }
 
-    /// Resets connections of the owner with the most memory, those first that have moved least recently, until
-    /// a small part of all memory is free: what it costs to look for them is spread over those that follow.
-    /// For a connection of the same owner only those give way that have stood still for long. Returns whether
-    /// there was one.
+    /// Resets connections of the owner with the most memory, those first that have moved least recently,
+    /// until a small part of all memory is free: what it costs to look for them is spread over those that
+    /// follow. For a connection of the same owner only those give way that have stood still for long. Returns
+    /// whether there was one.
     fn take_from_the_largest(&mut self, peer: IpAddr) -> bool {
         let (now, owner) = (self.common.now, self.common.owner(peer));
         let Some((largest, most)) = (0..).zip(&self.common.owned).max_by_key(|(_, owned)| **owned) else {

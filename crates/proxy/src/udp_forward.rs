@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weft_ipc::Refusals;
 use weft_network::{Datagrams, Network, datagram};
@@ -130,7 +130,8 @@ pub(crate) async fn serve(
                         continue;
                     }
                 };
-                if !open.contains_key(&from) {
+                let is_new = !open.contains_key(&from);
+                if is_new {
                     if !mappings.used().admit(from) {
                         let reason = format!("{} has too many new ones", from.ip());
                         mappings.refusals.report("a source of datagrams", &reason);
@@ -146,6 +147,10 @@ pub(crate) async fn serve(
                 }
                 let Some(Open { mapping, .. }) = open.get(&from) else { continue };
                 send(mapping, datagram, &waiting).await;
+                if is_new {
+                    // Tasks of new sources run as fast as these come.
+                    yield_now().await;
+                }
             }
             Some(ended) = tasks.join_next_with_id() => {
                 // A mapping that could not be opened is tried again with the next datagram.

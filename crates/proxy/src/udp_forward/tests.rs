@@ -180,3 +180,27 @@ async fn replies_that_wait_for_room_are_bounded_over_all_sources_and_given_back(
         () = driver => {}
     }
 }
+
+#[tokio::test]
+async fn a_flood_of_new_sources_takes_no_turn_from_the_tasks_of_others() {
+    const SOURCES: usize = 1000;
+    let (listening, slow) = (Arc::<Fake>::default(), Arc::<Slow>::default());
+    let network: Arc<dyn Network> = Arc::clone(&slow) as Arc<dyn Network>;
+    let target = Arc::new(Target::Host(network, (Ipv4Addr::LOCALHOST, 9).into()));
+    let [waiting, sockets] = [4 << 20, 2 * SOURCES].map(|most| Budget::new(most).account());
+    let forward = serve(Arc::clone(&listening) as Arc<dyn Datagrams>, target, waiting, sockets);
+    let from = |port| (Ipv4Addr::LOCALHOST, port).into();
+    listening.arrive((1..=SOURCES).map(|port| (vec![0], from(port as u16))));
+    let driver = async {
+        let left = || listening.arriving.lock().unwrap().datagrams.len();
+        while left() > 0 {
+            yield_now().await;
+            let behind = SOURCES - left() - slow.sent.load(Relaxed);
+            assert!(behind < 100, "{behind} sources wait for their turn");
+        }
+    };
+    tokio::select! {
+        never = forward => match never {},
+        () = driver => {}
+    }
+}
