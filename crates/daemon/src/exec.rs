@@ -110,7 +110,7 @@ fn run_with_proxy(args: &ExecArgs) -> Result<Ended, Error> {
         Ok(())
     };
     let start = |reach, host: &_, _, end: End| {
-        let (thread, addresses) = proxy::serve(options, reach, host)?;
+        let (thread, addresses) = proxy::serve(options, args.memory_limit, reach, host)?;
         command.envs(variables(&addresses, &login));
         running = target.get().map(|target| run_beside(target.clone(), &mut command, &end));
         Ok(thread)

@@ -67,7 +67,7 @@ pub fn run(args: &ProxyArgs) -> Result<(), Error> {
             let _ = report.send(result);
             end(None);
         }),
-        None => Ok(serve(options, reach, host)?.0),
+        None => Ok(serve(options, args.memory_limit, reach, host)?.0),
     };
     let result = use_tunnel(args, hear, start);
     let signal = signal.get().copied();
@@ -279,14 +279,15 @@ pub(crate) fn maker(sockets: Sockets, congestion: Option<&str>) -> MakeSocket {
 /// What is served, and where.
 type Addresses = Vec<(&'static str, String)>;
 
-/// Serves until the thread is dropped.
+/// Serves until the thread is dropped. Counts on at most `memory_limit` MiB.
 pub(crate) fn serve(
     options: Options,
+    memory_limit: Option<u32>,
     reach: Reach,
     host: &Arc<dyn Network>,
 ) -> Result<(ServerThread, Addresses), Error> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let options = bounded(options, 1)?;
+    let options = bounded(options, memory_limit, 1)?;
     wait_for_release(&options);
     let open = options.open_to_others();
     let server = {
@@ -338,9 +339,15 @@ fn serve_stdio(
     Ok(ServerThread::start(THREAD, runtime, serve)?)
 }
 
-/// Bounds a proxy by the memory and the descriptors that this process may have, as one of `servers`.
-pub(crate) fn bounded(options: Options, servers: usize) -> std::io::Result<Options> {
-    let available = memory::available_bytes();
+/// Bounds a proxy by the memory, of which it counts on at most `memory_limit` MiB, and by the descriptors
+/// that this process may have, as one of `servers`.
+pub(crate) fn bounded(
+    options: Options,
+    memory_limit: Option<u32>,
+    servers: usize,
+) -> std::io::Result<Options> {
+    let limit = memory_limit.map(|mib| u64::from(mib) << 20);
+    let available = [memory::available_bytes(), limit].into_iter().flatten().min();
     let by_memory =
         available.map_or(MIN_CLIENTS, |bytes| bytes / CLIENTS_SHARE / CLIENT_BYTES).max(MIN_CLIENTS);
     let options = options.within_descriptors(raise_descriptors()?, servers);

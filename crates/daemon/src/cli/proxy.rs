@@ -72,7 +72,8 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "STACK", value_enum, default_value_t)]
     pub stack: Stack,
     /// With --stack own, count on at most this memory, in MiB: connections in the tunnel have a sixteenth of
-    /// it. Otherwise the limit of the cgroup counts, else the memory of the machine.
+    /// it, and the number of clients follows from it. Otherwise the limit of the cgroup counts, else the
+    /// memory of the machine.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
     pub memory_limit: Option<u32>,
     /// The tunnel.

@@ -101,7 +101,7 @@ fn start(
         return Ok(None);
     }
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let options = proxy::bounded(Options { reverses, ..Options::default() }, SERVERS)?;
+    let options = proxy::bounded(Options { reverses, ..Options::default() }, None, SERVERS)?;
     let server = {
         let _inside = runtime.enter();
         let reach = Reach::new(Arc::clone(from), Vec::new(), None);
