@@ -15,8 +15,15 @@ const WRITERS: [(&str, &str); 6] = [
 ];
 const WAYS: [&str; 6] = ["println!(", "print!(", "stdout()", "stderr()", "Stdout", "dbg!("];
 /// What only asks what the stream is, or calls a writer.
-const QUESTIONS: [&str; 6] =
-    ["Output::stdout()", "is_terminal()", "is_hung_up(", "fstat(", ".as_fd()", "leaves(&io::"];
+const QUESTIONS: [&str; 7] = [
+    "Output::stdout()",
+    "is_terminal()",
+    "is_hung_up(",
+    "fstat(",
+    ".as_fd()",
+    "leaves(&io::",
+    "use_stderr()",
+];
 
 #[test]
 fn there_is_no_other_way_to_a_terminal() {
