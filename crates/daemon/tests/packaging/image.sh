@@ -91,7 +91,8 @@ CONF
     wait_for reaches "$name" 10.78.0.2
 
     crun start "$name"
-    wait_for crun exec "$name" /usr/bin/weft status wg0
+    # The kill switch comes after the routes.
+    wait_for grep -q 'wg0 is up' "$out/$name/log"
     wait_for reaches "$name" 10.9.0.1
     refuse reaches "$name" 10.78.0.2
     is "$(grep -v '^#' "$out/$name/resolv.conf")" "nameserver 10.9.0.1"
