@@ -83,12 +83,11 @@ impl Common {
         self.pool.is_scarce = self.reserved > self.memory / 2;
     }
 
-    /// Replaces the owners by those with these networks. Nobody has reserved anything.
+    /// Replaces the owners by those with these networks, of which none has reserved anything yet.
     pub(crate) fn set_owners(&mut self, networks: &[Vec<IpNet>]) {
-        let networks_of = |(owner, of): (usize, &'_ Vec<IpNet>)| {
-            of.iter().map(|network| (*network, owner)).collect::<Vec<_>>()
-        };
-        self.owners = (1..).zip(networks).flat_map(networks_of).collect();
+        let owners = (1..).zip(networks);
+        self.owners =
+            owners.flat_map(|(owner, of)| of.iter().map(move |network| (*network, owner))).collect();
         self.owned = vec![0; networks.len() + 1];
     }
 

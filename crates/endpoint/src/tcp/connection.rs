@@ -29,8 +29,8 @@ const DEFAULT_MSS: [u16; 2] = [536, 1220];
 /// Challenge acknowledgements of a connection in five seconds (RFC 5961, section 7).
 const CHALLENGES: u8 = 10;
 const CHALLENGE_PERIOD: u64 = 5_000_000_000;
-/// How long a connection may stand still where memory is short: with bytes that somebody does not take, and
-/// without.
+/// How long a connection may stand still where memory is short: with bytes that wait for the peer or the
+/// application, and without.
 const STUCK: u64 = 20_000_000_000;
 const STILL: u64 = 60_000_000_000;
 /// Segments at the start that are acknowledged at once, so that the peer's window grows.
@@ -159,7 +159,7 @@ pub(crate) struct Connection {
     pub(super) user_timeout: u64,
     pub(super) challenges: u8,
     pub(super) challenges_since: u64,
-    /// The part of `Common::reserved` that is of this connection, and whose connection it is.
+    /// The part of `Common::reserved` that is of this connection, and the owner for which it counts.
     pub(super) reserved: u64,
     pub(crate) owner: usize,
     /// Bytes that have left it since it moved, and when that was.
