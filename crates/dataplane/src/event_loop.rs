@@ -30,6 +30,8 @@ use crate::{
 
 /// Maximum number of handshake messages and keepalives that wait for the socket.
 const CONTROL_SLOTS: usize = 256;
+/// Number of turns that a whole queue of a TUN takes, of 1,000 packets of 1,500 bytes.
+const LAST_TURNS: usize = 32;
 
 /// Moves packets between one TUN and one pair of sockets through one tunnel.
 pub struct EventLoop<T, U, S> {
@@ -112,10 +114,22 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
     }
 
-    /// Runs until a command ends it or the device is gone.
+    /// Runs until a command ends it or the device is gone. Packets that were sent before the command still
+    /// leave, such as the reset of a connection that ends with the interface.
     pub async fn run(mut self) -> Result<(), DataplaneError> {
         // A turn has its own budgets, and the runtime has no other task that could starve.
-        tokio::task::unconstrained(poll_fn(|cx| self.poll_turn(cx))).await
+        tokio::task::unconstrained(poll_fn(|cx| self.poll_turn(cx))).await?;
+        for _ in 0..LAST_TURNS {
+            // The runtime looks at its descriptors before it goes on.
+            tokio::task::yield_now().await;
+            let now = self.clock.begin();
+            let last = poll_fn(|cx| Poll::Ready(self.captured_packets(cx, now)));
+            // The device may be gone by now.
+            if !matches!(tokio::task::unconstrained(last).await, Ok(Turn::Busy)) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
@@ -123,22 +137,11 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         if self.commands(cx, now).is_ready() {
             return Poll::Ready(Ok(()));
         }
-        let packets = if self.captures.is_on() {
-            let mut captures = std::mem::take(&mut self.captures);
-            captures.set_port(self.udp.port());
-            let packets = self.packets(cx, now, &mut captures);
-            self.captures = captures;
-            packets
-        } else {
-            self.packets(cx, now, &mut ())
-        }?;
+        let packets = self.captured_packets(cx, now)?;
         self.log_events(now);
         self.arm_timer(cx, now);
         let is_busy = self.unfinished.is_some() || packets == Turn::Busy;
         self.clock.end(is_busy);
-        if self.captures.is_on() {
-            self.captures.turn(cx, !is_busy);
-        }
         if is_busy {
             cx.waker().wake_by_ref();
             // Lets other threads run on this core now instead of at the next scheduler tick (every 1 to
@@ -147,6 +150,19 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
             std::thread::yield_now();
         }
         Poll::Pending
+    }
+
+    /// Moves packets past the captures.
+    fn captured_packets(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<Turn, DataplaneError> {
+        if !self.captures.is_on() {
+            return self.packets(cx, now, &mut ());
+        }
+        let mut captures = std::mem::take(&mut self.captures);
+        captures.set_port(self.udp.port());
+        let packets = self.packets(cx, now, &mut captures);
+        captures.turn(cx, matches!(packets, Ok(Turn::Idle)));
+        self.captures = captures;
+        packets
     }
 
     /// Moves packets both ways, handshakes before data.

@@ -41,6 +41,25 @@ fn a_socket_that_takes_nothing_stops_the_reading_and_loses_nothing() {
 }
 
 #[test]
+fn what_was_sent_before_the_end_leaves() {
+    with_nodes(2, SMALL, async |nodes| {
+        shake_hands(&nodes, 0, 1).await;
+        // More than a turn carries, and the command is there with them.
+        for number in 0..64 {
+            nodes[0].kernel.inject(&packet(0, 1, number), Offload::None).unwrap();
+        }
+        nodes[0].commands.try_send(Command::Stop).unwrap();
+        nodes[0].commands.closed().await;
+        let mut arrived = Vec::new();
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+            arrived.extend(nodes[1].kernel.take().map(|packet| number(&packet)));
+        }
+        assert_eq!(arrived, Vec::from_iter(0..64));
+    });
+}
+
+#[test]
 fn a_send_that_fails_costs_what_it_carried_and_what_follows_keeps_its_order() {
     with_nodes(2, SMALL, async |nodes| {
         shake_hands(&nodes, 0, 1).await;
