@@ -13,7 +13,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weft_tunnel::{PeerSettings, PublicKey};
 
-use settings::{InterfaceSettings, ReportSettings};
+use device::{AllowedIpChange, DeviceChange, PeerChange};
+use settings::{InterfaceSettings, InterfaceSettingsChange, ReportSettings};
 
 mod advice;
 pub mod device;
@@ -129,6 +130,22 @@ impl Config {
             Endpoint::Name { .. } => None,
         };
         self.peers.iter().map(|peer| peer.endpoint.as_ref().and_then(address)).collect()
+    }
+
+    /// Returns the change that configures the tunnel. `endpoints` are the addresses of the peers, in the order
+    /// of [`Self::peers`].
+    pub fn change(&self, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
+        let peers = self.peers.iter().enumerate().map(|(place, peer)| PeerChange {
+            endpoint: endpoints.get(place).copied().flatten(),
+            settings: peer.settings.clone().into(),
+            replace_allowed_ips: true,
+            allowed_ips: peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect(),
+            ..PeerChange::new(peer.public_key)
+        });
+        // Without a key in the configuration the present key stays: a command sets it.
+        let private_key = self.interface.settings.private_key.clone().map(Some);
+        let settings = InterfaceSettingsChange { private_key, ..InterfaceSettingsChange::default() };
+        DeviceChange { settings, replace_peers: true, peers: peers.collect() }
     }
 
     /// Takes the peers out of [`Self::peers`] that have ended now, and returns their keys. A peer that has

@@ -1,8 +1,25 @@
 //! A TCP/IP stack in the place of a TUN device, for tunnels that end in the process that uses them.
 //!
-//! [`open`] returns the two sides: [`EndpointTun`] is the device of a packet thread, and [`Stack`] is the
-//! network that applications of this process use. Between them is one [`weft_endpoint::Endpoint`] under one
-//! lock (`shared.rs`). The packet thread holds it for a batch, an application for the hand-over of a chunk.
+//! [`Tunnel`] is a whole tunnel for a program: no device, no right, and nothing of the system changes but UDP
+//! sockets. There may be several, and there is no global state. `examples/fetch.rs` is a program that uses one:
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use tokio::io::AsyncReadExt as _;
+//! use weft_embed::{Settings, Tunnel};
+//!
+//! let tunnel = Tunnel::open(Settings::read("office.conf".as_ref())?).await?;
+//! let mut greeting = [0; 64];
+//! let count = tunnel.connect("mail.internal", 25).await?.read(&mut greeting).await?;
+//! # let _ = count;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Beneath it, [`open`] returns the two sides of the stack: [`EndpointTun`] is the device of a packet thread,
+//! and [`Stack`] is the network that applications of this process use. Between them is one
+//! [`weft_endpoint::Endpoint`] under one lock (`shared.rs`). The packet thread holds it for a batch, an
+//! application for the hand-over of a chunk.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -12,6 +29,7 @@ mod shared;
 mod stack;
 mod stream;
 mod tun;
+mod tunnel;
 mod udp;
 
 use std::net::IpAddr;
@@ -25,7 +43,11 @@ use shared::Shared;
 pub use stack::Stack;
 pub use stream::{TcpListener, TcpStream};
 pub use tun::EndpointTun;
+pub use tunnel::{Driver, OpenError, Settings, Tunnel};
 pub use udp::UdpSocket;
+pub use weft_config::device::PeerState;
+pub use weft_endpoint::Stats;
+pub use weft_network::{Connection, Datagrams, Listener, LookUpError, Network, datagram};
 
 /// What a stack is opened with.
 #[derive(Clone, Debug)]

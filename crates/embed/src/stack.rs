@@ -122,15 +122,25 @@ impl Stack {
         const PATIENCE: Duration = Duration::from_millis(250);
         const TICK: Duration = Duration::from_millis(1);
         let begin = Instant::now();
-        let mut woken = Vec::new();
-        self.shared.call(|state| {
-            state.endpoint.reset_all(begin);
-            state.end(&mut woken);
-        });
-        woken.into_iter().for_each(Waker::wake);
+        self.reset_all();
         while self.shared.lock().endpoint.has_output() && begin.elapsed() < PATIENCE {
             std::thread::sleep(TICK);
         }
+    }
+
+    /// The same without waiting.
+    pub(crate) fn reset_all(&self) {
+        let mut woken = Vec::new();
+        self.shared.call(|state| {
+            state.endpoint.reset_all(Instant::now());
+            state.end(&mut woken);
+        });
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns the counters of the endpoint.
+    pub(crate) fn endpoint_stats(&self) -> weft_endpoint::Stats {
+        self.shared.lock().endpoint.stats()
     }
 
     /// Makes a UDP socket. Port 0 selects a free port.

@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod connect_first;
 pub mod datagram;
 mod kernel;
 mod network;
 mod resolver;
 mod stream;
 
+pub use connect_first::{CONNECT_TIMEOUT, connect_first};
 pub use kernel::{Kernel, MakeSocket};
 pub use network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Stats};
 pub use resolver::Resolver;

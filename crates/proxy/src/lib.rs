@@ -47,7 +47,7 @@ pub use address::{
 pub use descriptors::DESCRIPTORS;
 pub use destination::{Destination, Host, InvalidDestination};
 pub use machine::Near;
-pub use reach::{CONNECT_TIMEOUT, Elsewhere, Reach, ReachError};
+pub use reach::{Elsewhere, Reach, ReachError};
 pub use server::{Options, Server, StartError};
 #[cfg(unix)]
 pub use stdio::{Stdio, StdioError, connect_stdio};

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use weft_config::device::{AllowedIpChange, DeviceChange, PeerChange};
+use weft_config::device::PeerChange;
 use weft_config::exit;
-use weft_config::settings::{InterfaceSettingsChange, PeerSettingsChange};
+use weft_config::settings::PeerSettingsChange;
 use weft_config::{Config, SAYS_ALL};
 use weft_control::Controller;
 use weft_dataplane::{DataplaneError, OnEvent, Snapshot};
@@ -114,7 +114,7 @@ impl<T> Opened<T> {
         controller.set_mtu(mtu)?;
         let mut keepalives = DeviceChange::default();
         if is_new {
-            let mut change = device_change(config, endpoints);
+            let mut change = config.change(endpoints);
             keepalives.peers = change.peers.iter_mut().filter_map(held_back).collect();
             // A random port that was opened stays.
             let was_changed = controller.listen_port() != port;
@@ -415,20 +415,4 @@ fn held_back(change: &mut PeerChange) -> Option<PeerChange> {
 
 pub(super) fn known(endpoints: &[Option<SocketAddr>]) -> Vec<SocketAddr> {
     endpoints.iter().flatten().copied().collect()
-}
-
-/// Returns the change that configures the tunnel; `endpoints` are the addresses of the peers, in the order of
-/// the configuration.
-pub(super) fn device_change(config: &Config, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
-    let peers = config.peers.iter().enumerate().map(|(place, peer)| PeerChange {
-        endpoint: endpoints.get(place).copied().flatten(),
-        settings: peer.settings.clone().into(),
-        replace_allowed_ips: true,
-        allowed_ips: peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect(),
-        ..PeerChange::new(peer.public_key)
-    });
-    // Without a key in the configuration the present key stays: a command sets it.
-    let private_key = config.interface.settings.private_key.clone().map(Some);
-    let settings = InterfaceSettingsChange { private_key, ..InterfaceSettingsChange::default() };
-    DeviceChange { settings, replace_peers: true, peers: peers.collect() }
 }

@@ -16,7 +16,7 @@ use weft_tunnel::PublicKey;
 use weft_uapi::{Control as _, ControlError};
 
 use super::Overrides;
-use super::daemon::{Daemon, device_change, known};
+use super::daemon::{Daemon, known};
 use super::look_up::{Found, InVain, PATIENCE, is_elsewhere};
 use crate::carried_over::PeerAddress;
 
@@ -137,7 +137,7 @@ fn difference(
     state: &DeviceState,
     endpoints: &[Option<SocketAddr>],
 ) -> DeviceChange {
-    let mut change = device_change(new, endpoints);
+    let mut change = new.change(endpoints);
     let here: HashMap<PublicKey, Option<SocketAddr>> =
         state.peers.iter().map(|peer| (peer.public_key, peer.endpoint)).collect();
     for peer in &mut change.peers {
