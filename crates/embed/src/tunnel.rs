@@ -4,8 +4,10 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::thread;
 
 use ipnet::IpNet;
@@ -109,25 +111,25 @@ pub enum OpenError {
 pub struct Tunnel {
     network: Arc<Stack>,
     addresses: Vec<IpAddr>,
-    controller: Arc<Controller>,
+    /// `None` once the tunnel is shut down: the event loop ends with the last sender of commands.
+    controller: Mutex<Option<Arc<Controller>>>,
     /// Closed when the driver has ended.
     running: watch::Receiver<()>,
+    /// The thread of the driver, unless the caller polls it.
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
 /// Moves the packets of a tunnel: poll it until it ends, which it does when the tunnel is dropped.
 #[must_use = "a tunnel moves nothing unless its driver is polled"]
 pub struct Driver {
-    event_loop: std::pin::Pin<Box<dyn Future<Output = Result<(), DataplaneError>> + Send>>,
-    _running: watch::Sender<()>,
+    event_loop: Pin<Box<dyn Future<Output = Result<(), DataplaneError>> + Send>>,
+    running: Option<watch::Sender<()>>,
 }
 
 impl Future for Driver {
     type Output = Result<(), DataplaneError>;
 
-    fn poll(
-        mut self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.event_loop.as_mut().poll(cx)
     }
 }
@@ -141,17 +143,18 @@ impl Tunnel {
     pub async fn open(settings: Settings) -> Result<Self, OpenError> {
         let endpoints = look_up_endpoints(&settings.config).await?;
         let (answer, opened) = oneshot::channel();
-        thread::Builder::new().name("weft-packets".to_owned()).spawn(move || {
+        let thread = thread::Builder::new().name("weft-packets".to_owned()).spawn(move || {
             let made = weft_dataplane::runtime().map_err(OpenError::from).and_then(|runtime| {
                 let inside = runtime.enter();
                 let (tunnel, driver) = Self::set_up(settings, &endpoints)?;
                 drop(inside);
                 Ok((tunnel, driver, runtime))
             });
-            let (tunnel, driver, runtime) = match made {
+            let (tunnel, mut driver, runtime) = match made {
                 Ok(made) => made,
                 Err(error) => return drop(answer.send(Err(error))),
             };
+            let running = driver.running.take();
             // If the caller has gone, this drops the tunnel, and the driver ends.
             drop(answer.send(Ok(tunnel)));
             if let Err(error) = runtime.block_on(driver) {
@@ -159,8 +162,11 @@ impl Tunnel {
             }
             // A look-up of a name may take its time.
             runtime.shutdown_background();
+            drop(running);
         })?;
-        opened.await.unwrap_or_else(|_| Err(io::Error::other("its thread has ended").into()))
+        let tunnel = opened.await.unwrap_or_else(|_| Err(io::Error::other("its thread has ended").into()))?;
+        *lock(&tunnel.thread) = Some(thread);
+        Ok(tunnel)
     }
 
     /// Opens a tunnel in the runtime of the caller, who polls the [`Driver`], in a task for example. The
@@ -197,8 +203,9 @@ impl Tunnel {
         event_loop.configure(controller.configure(&config.change(endpoints)));
         event_loop.report_events(Some(follow_names(&config, &controller)));
         let (ended, running) = watch::channel(());
-        let driver = Driver { event_loop: Box::pin(event_loop.run()), _running: ended };
-        Ok((Self { network, addresses, controller, running }, driver))
+        let driver = Driver { event_loop: Box::pin(event_loop.run()), running: Some(ended) };
+        let controller = Mutex::new(Some(controller));
+        Ok((Self { network, addresses, controller, running, thread: Mutex::default() }, driver))
     }
 
     /// Returns the addresses of this end in the tunnel.
@@ -259,36 +266,39 @@ impl Tunnel {
     /// # Errors
     /// The tunnel has ended.
     pub async fn peers(&self) -> Result<Vec<PeerState>, ControlError> {
-        let controller = Arc::clone(&self.controller);
+        let controller = lock(&self.controller).clone().ok_or(ControlError::Ended)?;
         let asked = tokio::task::spawn_blocking(move || controller.get().map(|state| state.peers));
         asked.await.unwrap_or(Err(ControlError::Ended))
     }
 
-    /// Returns when the tunnel has ended by itself, because its sockets failed.
+    /// Resets all connections, and begins the end of the tunnel: what waits for it fails.
+    pub fn shut_down(&self) {
+        self.network.reset_all();
+        // The resets leave before the event loop ends.
+        lock(&self.controller).take();
+    }
+
+    /// Returns when the tunnel has ended, because it was shut down or its sockets failed: they are closed,
+    /// and nothing moves any more.
     pub async fn ended(&self) {
         let mut running = self.running.clone();
         // Fails once the driver is gone.
         while running.changed().await.is_ok() {}
+        // It returns, and nothing else.
+        let thread = lock(&self.thread).take();
+        thread.into_iter().for_each(|thread| drop(thread.join()));
     }
 
-    /// Waits until the other ends have acknowledged all that was sent to them, also by connections that were
-    /// dropped. Connections that are open are waited for, without limit.
-    pub async fn drained(&self) {
-        self.network.drained().await;
-    }
-
-    /// Ends the tunnel as dropping it does, and returns once its sockets are closed and its thread moves nothing any more.
+    /// Shuts the tunnel down, and waits until it has ended.
     pub async fn close(self) {
-        let mut running = self.running.clone();
-        drop(self);
-        while running.changed().await.is_ok() {}
+        self.shut_down();
+        self.ended().await;
     }
 }
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        // The event loop ends with the last sender of commands, after it has sent the resets.
-        self.network.reset_all();
+        self.shut_down();
     }
 }
 
@@ -338,4 +348,9 @@ fn follow_names(config: &Config, controller: &Arc<Controller>) -> OnEvent {
             is_busy.store(false, Relaxed);
         });
     })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing is half changed after a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-/* A WireGuard tunnel for a program that has a TUN: an app for Android or iOS, a container runtime, a test.
+/* A WireGuard tunnel for a program that has a TUN: an app for Android or iOS, a container runtime, a test; and, further
+ * below, one whose connections are sockets, for a program that has none.
  *
  * Every function may be called from any thread, but not from a callback. A function that can fail returns a status,
  * and weft_last_error() returns one line with the cause and the remedy. A call that fails changes nothing. A panic
@@ -24,6 +25,7 @@ typedef enum weft_status {
     WEFT_STOPPED = -6,            /* after weft_stop(), or after the interface ended by itself */
     WEFT_SYSTEM = -7,             /* the system refused something */
     WEFT_PANIC = -8,              /* a defect of weft: the interface has ended */
+    WEFT_NETWORK = -9,            /* a destination in the tunnel was not reached, or not in time */
 } weft_status;
 
 /* An interface; 0 is none. */
@@ -74,6 +76,52 @@ int32_t weft_stop(weft_interface interface);
 
 /* Ends the interface if it runs, and forgets it. */
 int32_t weft_free(weft_interface interface);
+
+/* A tunnel that ends in this process, with a TCP/IP stack of its own: it needs no TUN and no right, and changes nothing
+ * of the system. 0 is none. Each has two threads, and ends with the process; in a child of fork(2), calls return
+ * WEFT_STOPPED. */
+typedef uint64_t weft_tunnel;
+typedef uint64_t weft_listener;
+
+typedef struct weft_address {
+    char ip[46]; /* text, ends with a zero */
+    uint16_t port;
+} weft_address;
+
+typedef struct weft_tunnel_statistics {
+    uint64_t sent_bytes;     /* to all peers, UDP payload */
+    uint64_t received_bytes; /* from all peers */
+    int64_t last_handshake;  /* the latest of a peer, seconds since 1970; 0: none */
+    uint64_t connections;    /* open now */
+    uint64_t memory;         /* bytes that they have reserved */
+} weft_tunnel_statistics;
+
+/* Opens a tunnel from `text`, a file of wg-quick(8): PrivateKey, Address, DNS, ListenPort and MTU of [Interface] count,
+ * and the peers. `memory`: bytes that connections may reserve; 0: 64 MiB. Names of endpoints are looked up by the system,
+ * again when a peer does not answer. */
+int32_t weft_tunnel_open(const char *text, uint64_t memory, weft_tunnel *tunnel);
+
+/* Connects to a name or an address in the tunnel. A name is looked up at the servers of `DNS`, through the tunnel.
+ * `*descriptor` is a connected TCP socket of the loopback that belongs to the program; resets and the end of one direction
+ * pass through it. `timeout_ms`: 30 s if it is 0. */
+int32_t weft_connect(weft_tunnel tunnel, const char *host, uint16_t port, uint32_t timeout_ms, int *descriptor);
+
+/* Listens at `ip`, an address of the tunnel. Port 0 selects a free port. `at`, which may be NULL, gets the address. */
+int32_t weft_listen(weft_tunnel tunnel, const char *ip, uint16_t port, weft_listener *listener, weft_address *at);
+
+/* Waits for a connection: `timeout_ms` at most, without limit if it is 0. `from` may be NULL. */
+int32_t weft_accept(weft_listener listener, uint32_t timeout_ms, int *descriptor, weft_address *from);
+
+/* Listens no more. A call of weft_accept() that waits returns when it has its connection, or its time is over. */
+int32_t weft_listener_close(weft_listener listener);
+
+/* `*descriptor` is a socket whose messages are datagrams to one destination, and from there. It belongs to the program. */
+int32_t weft_udp(weft_tunnel tunnel, const char *host, uint16_t port, int *descriptor);
+
+int32_t weft_tunnel_stats(weft_tunnel tunnel, weft_tunnel_statistics *statistics);
+
+/* Ends the tunnel: its connections are reset, calls that wait return, and its port is free. */
+int32_t weft_tunnel_close(weft_tunnel tunnel);
 
 /* Returns the cause and the remedy of the last failure on this thread, one line, valid until the next call on it. */
 const char *weft_last_error(void);

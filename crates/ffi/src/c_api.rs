@@ -18,7 +18,7 @@ use crate::{Error, Interface, MAX_TEXT_BYTES, Options};
 
 /// Numbers in the place of pointers: one that is wrong, or of an interface that is gone, is an error.
 static INTERFACES: Mutex<BTreeMap<u64, Arc<Interface>>> = Mutex::new(BTreeMap::new());
-static LAST: AtomicU64 = AtomicU64::new(0);
+pub(crate) static LAST: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -61,7 +61,7 @@ fn find(number: u64) -> Result<Arc<Interface>, Error> {
 }
 
 /// Returns the status of a call, and keeps the line of an error.
-fn status(call: impl FnOnce() -> Result<(), Error>) -> i32 {
+pub(crate) fn status(call: impl FnOnce() -> Result<(), Error>) -> i32 {
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)));
     let Err(error) = result else { return 0 };
     let line = CString::new(error.to_string().replace('\0', " ")).unwrap_or_default();
@@ -85,7 +85,7 @@ fn status_of(number: u64, call: impl FnOnce(&Interface) -> Result<(), Error>) ->
 ///
 /// # Safety
 /// The pointer is NULL or that of a text which lives for `'a` and ends with a zero.
-unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a str, Error> {
+pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a str, Error> {
     if pointer.is_null() {
         return Err(Error::Null("the text"));
     }

@@ -16,6 +16,18 @@ pub enum Error {
     /// No interface has this number.
     #[error("there is no interface {0}: pass what weft_open() wrote, before weft_free()")]
     NoInterface(u64),
+    /// No tunnel or listener has this number.
+    #[error("there is no {0} {1}: pass what weft wrote, before it is closed")]
+    NoNumber(&'static str, u64),
+    /// The text is no address.
+    #[error("{0} is no address: pass one of the tunnel, such as 10.0.0.2")]
+    Address(String),
+    /// The text is no configuration of a tunnel.
+    #[error("the text is refused: {0}")]
+    Configuration(String),
+    /// A destination in a tunnel was not reached.
+    #[error("{0}: {1}")]
+    Network(String, String),
     /// The memory limit is lower than what an interface needs.
     #[error("a memory limit of {0} bytes is too low: an interface needs 16777216 (16 MiB); 0 means no limit")]
     MemoryLimit(u64),
@@ -81,14 +93,20 @@ impl Error {
     /// Returns the status, as in `weft.h`.
     pub fn status(&self) -> i32 {
         match self {
-            Self::Null(_) | Self::NoInterface(_) | Self::MemoryLimit(_) | Self::Level(_) => -1,
-            Self::NotUtf8(_) | Self::TooLong | Self::Text(_) => -2,
+            Self::Null(_)
+            | Self::NoInterface(_)
+            | Self::NoNumber(..)
+            | Self::Address(_)
+            | Self::MemoryLimit(_)
+            | Self::Level(_) => -1,
+            Self::NotUtf8(_) | Self::TooLong | Self::Text(_) | Self::Configuration(_) => -2,
             Self::Closed { .. } | Self::NoTun { .. } => -3,
             Self::NotRunning => -4,
             Self::Running | Self::Callback => -5,
             Self::Stopped => -6,
             Self::System(_) | Self::Unprotected(_) => -7,
             Self::Panicked(_) => -8,
+            Self::Network(..) => -9,
         }
     }
 

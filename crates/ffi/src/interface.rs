@@ -251,7 +251,7 @@ impl Drop for Interface {
 }
 
 /// A thread inside a runtime must not wait for the event loop, which may be its own.
-fn refuse_callbacks() -> Result<(), Error> {
+pub(crate) fn refuse_callbacks() -> Result<(), Error> {
     if tokio::runtime::Handle::try_current().is_ok() { Err(Error::Callback) } else { Ok(()) }
 }
 

@@ -31,21 +31,33 @@
 //! weft_stop(wg)
 //! ```
 //!
+//! A program without a TUN uses an [`EmbeddedTunnel`], whose connections are sockets:
+//!
+//! ```c
+//! weft_tunnel tunnel;
+//! int socket;
+//! if (weft_tunnel_open(text, NULL, &tunnel) != WEFT_OK) return fail(weft_last_error());
+//! if (weft_connect(tunnel, "build.internal", 443, 0, &socket) != WEFT_OK) return fail(weft_last_error());
+//! ```
+//!
 //! Panics are caught: build the library with `panic = "unwind"`, the default.
 
 #![cfg(unix)]
 #![warn(missing_docs)]
 
 mod c_api;
+mod c_tunnel;
 mod error;
 mod interface;
 mod log;
 mod text;
+mod tunnel;
 
 pub use error::Error;
 pub use interface::{Interface, MIN_MEMORY_LIMIT, Options, Protect};
 pub use log::{Logger, set_logger};
 pub use text::MAX_TEXT_BYTES;
+pub use tunnel::{EmbeddedListener, EmbeddedTunnel};
 
 // The mock clock of the tests stands still: with it a session would never expire.
 const _: () = assert!(!weft_tunnel::MOCK_CLOCK, "weft-ffi is built with the feature `mock-instant`");

@@ -11,11 +11,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use socket2::SockRef;
 use weft::interface::{Inherited, Interface, Options};
 use weft_lab::counters::Counters;
 use weft_lab::flood::{Contents, Flood, Junk, Kind, ObservedMessage, Sources};
@@ -70,6 +72,8 @@ fn hex(bytes: &[u8; 32]) -> String {
 struct Scene {
     program: Namespace,
     text: String,
+    /// The key of the program, and that of its peer.
+    keys: (PrivateKey, PublicKey),
     key: PublicKey,
     _peer: Interface,
     peer: Namespace,
@@ -128,7 +132,8 @@ fn scene() -> Scene {
         hex(own.as_bytes()),
         hex(other.public_key().as_bytes())
     );
-    Scene { program, text, key: own.public_key(), _peer: peer, peer: namespace }
+    let keys = (own.clone(), other.public_key());
+    Scene { program, text, keys, key: own.public_key(), _peer: peer, peer: namespace }
 }
 
 #[test]
@@ -158,6 +163,46 @@ fn a_program_that_carries_a_tunnel_leaks_no_memory_and_reads_none_that_is_not_it
         scene.program.command(&command[0]).args(&command[1..]).arg(&rounds).arg(&scene.text).output();
     let said = assert_success(&output.unwrap());
     assert!(said.starts_with(&format!("{rounds} rounds")), "{said}");
+}
+
+#[test]
+fn a_program_without_a_tun_has_the_connections_of_a_tunnel() {
+    if !here::tun_permitted() || !here::installed(&["cc", "ip"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (program, scene) = (compile("embedded", folder.path()), scene());
+    let listener = scene.peer.run(|| TcpListener::bind("10.88.0.1:7").unwrap());
+    let echo = move || {
+        while let Ok((mut connection, _)) = listener.accept() {
+            let mut back = connection.try_clone().unwrap();
+            if std::io::copy(&mut connection, &mut back).is_err() {
+                continue;
+            }
+            let _ = back.shutdown(Shutdown::Write);
+            let client = TcpStream::connect("10.88.0.2:80").unwrap();
+            (&client).read_exact(&mut [0; 5]).unwrap();
+            SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+    };
+    // Until the process ends.
+    let _until_the_end = scene.peer.spawn("stream echo", echo).unwrap();
+    let (own, other) = scene.keys;
+    let text = format!(
+        "[Interface]\nPrivateKey = {}\nAddress = 10.88.0.2/24\n[Peer]\nPublicKey = {}\n\
+         AllowedIPs = 10.88.0.0/24\nEndpoint = 10.66.0.1:{PORT}\n",
+        *own.to_base64(),
+        other
+    );
+    // The scene takes datagrams without a mark for those of a program that has not protected its sockets.
+    assert_success(&scene.program.command("ip").args(["rule", "del", "pref", "10"]).output().unwrap());
+    let mut command = scene.program.command(&program);
+    assert_eq!(assert_success(&command.arg(&text).output().unwrap()), "done\n");
+    if here::installed(&["valgrind"]) {
+        let command = under_valgrind(&program);
+        let output = scene.program.command(&command[0]).args(&command[1..]).arg(&text).output();
+        assert_eq!(assert_success(&output.unwrap()), "done\n");
+    }
 }
 
 #[test]

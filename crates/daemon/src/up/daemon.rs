@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use weft_config::device::PeerChange;
+use weft_config::device::{DeviceChange, PeerChange};
 use weft_config::exit;
 use weft_config::settings::PeerSettingsChange;
 use weft_config::{Config, SAYS_ALL};

@@ -26,7 +26,7 @@
         }                                                                                            \
     } while (0)
 
-static int count_entries(const char *directory) {
+static inline int count_entries(const char *directory) {
     int entries = 0;
     DIR *open = opendir(directory);
     CHECK(open != NULL);
@@ -36,7 +36,7 @@ static int count_entries(const char *directory) {
 }
 
 /* A new device with these flags, up, with an address of 10.88.0.0/24 unless it is NULL. */
-static int make_tun(const char *name, int flags, const char *address) {
+static inline int make_tun(const char *name, int flags, const char *address) {
     struct ifreq request = {0};
     struct sockaddr_in *inet = (struct sockaddr_in *)&request.ifr_addr;
     int tun = open("/dev/net/tun", O_RDWR | O_CLOEXEC), control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -60,7 +60,7 @@ static int make_tun(const char *name, int flags, const char *address) {
 
 /* What the first interface of a process leaves to the next: the runtime keeps two descriptors where another crate of
  * the build handles signals. */
-static void warm_up(int tun) {
+static inline void warm_up(int tun) {
     weft_interface interface;
     CHECK(weft_open("set=1\n", tun, NULL, &interface) == WEFT_OK && weft_free(interface) == WEFT_OK);
 }
@@ -71,7 +71,7 @@ struct runner {
     char error[512];
 };
 
-static void *run(void *argument) {
+static inline void *run(void *argument) {
     struct runner *runner = argument;
     runner->status = weft_run(runner->interface);
     snprintf(runner->error, sizeof runner->error, "%s", weft_last_error());
@@ -79,7 +79,7 @@ static void *run(void *argument) {
 }
 
 /* Waits until the interface runs. */
-static void await_running(weft_interface interface) {
+static inline void await_running(weft_interface interface) {
     char *text = NULL;
     int32_t status;
     while ((status = weft_get(interface, &text)) == WEFT_NOT_RUNNING) sched_yield();
