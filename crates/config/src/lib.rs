@@ -132,8 +132,8 @@ impl Config {
         self.peers.iter().map(|peer| peer.endpoint.as_ref().and_then(address)).collect()
     }
 
-    /// Returns the change that configures the tunnel. `endpoints` are the addresses of the peers, in the order
-    /// of [`Self::peers`].
+    /// Returns the change that configures the tunnel. `endpoints` are the addresses of the peers, in the
+    /// order of [`Self::peers`].
     pub fn change(&self, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
         let peers = self.peers.iter().enumerate().map(|(place, peer)| PeerChange {
             endpoint: endpoints.get(place).copied().flatten(),

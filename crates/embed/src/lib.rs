@@ -1,7 +1,8 @@
 //! A TCP/IP stack in the place of a TUN device, for tunnels that end in the process that uses them.
 //!
 //! [`Tunnel`] is a whole tunnel for a program: no device, no right, and nothing of the system changes but UDP
-//! sockets. There may be several, and there is no global state. `examples/fetch.rs` is a program that uses one:
+//! sockets. There may be several, and there is no global state. `examples/fetch.rs` is a program that uses
+//! one:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -35,8 +35,9 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads the file of wg-quick(8) at a path. Of `[Interface]`, PrivateKey, Address, DNS, ListenPort and MTU
-    /// (1420 if it is missing) count; what would change the system, such as FwMark and PostUp, has no effect.
+    /// Reads the file of wg-quick(8) at a path. Of `[Interface]`, PrivateKey, Address, DNS, ListenPort and
+    /// MTU (1420 if it is missing) count; what would change the system, such as FwMark and PostUp, has no
+    /// effect.
     ///
     /// # Errors
     /// The file cannot be read or has errors, each with its line; the tunnel would have no key or no address.
@@ -105,9 +106,9 @@ pub enum OpenError {
     System(#[from] io::Error),
 }
 
-/// A tunnel that ends in this process. Its methods must be called inside of a runtime of tokio with timers and
-/// I/O. Dropping it resets its connections, also those that were dropped and still send (see [`Self::drained`]);
-/// what still has one of them gets errors.
+/// A tunnel that ends in this process. Its methods must be called inside of a runtime of tokio with timers
+/// and I/O. Dropping it resets its connections, also those that were dropped and still send (see
+/// [`Self::drained`]); what still has one of them gets errors.
 pub struct Tunnel {
     network: Arc<Stack>,
     addresses: Vec<IpAddr>,
@@ -170,7 +171,8 @@ impl Tunnel {
     }
 
     /// Opens a tunnel in the runtime of the caller, who polls the [`Driver`], in a task for example. The
-    /// runtime should ask the system for events often (`event_interval(1)`): one turn of the driver is a poll.
+    /// runtime should ask the system for events often (`event_interval(1)`): one turn of the driver is a
+    /// poll.
     ///
     /// # Errors
     /// Those of [`OpenError`].

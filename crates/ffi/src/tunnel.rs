@@ -239,8 +239,8 @@ fn message_pair() -> io::Result<(Socket, Socket)> {
     Ok((program, ours))
 }
 
-/// Carries datagrams until the program has closed its end, or the tunnel is gone. What there is no room for is
-/// dropped, as by any UDP.
+/// Carries datagrams until the program has closed its end, or the tunnel is gone. What there is no room for
+/// is dropped, as by any UDP.
 async fn carry_datagrams(program: UnixDatagram, socket: Arc<dyn Datagrams>, to: SocketAddr) {
     let mut buffer = vec![0; BUFFER];
     loop {
