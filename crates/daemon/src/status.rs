@@ -11,10 +11,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weft_config::settings::ReportSettings;
 use weft_control::Configured;
 use weft_dataplane::PacketThread;
+use weft_embed::{Stack, StreamStats};
 use weft_report::{
-    AlternationReport, DropReport, ExpiredPeerReport, HistogramReport, LimitReport, PacketThreadReport,
-    PeerReport, QueueReport, RefusalReport, SendFailureReport, StageReport, StatusReport, ThreadReport,
-    TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
+    AlternationReport, ConnectionReport, DropReport, ExpiredPeerReport, HistogramReport, LimitReport,
+    PacketThreadReport, PeerReport, QueueReport, RefusalReport, SendFailureReport, StageReport, StatusReport,
+    ThreadReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
 };
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{
@@ -67,6 +68,8 @@ pub struct Running {
     pub expired: Vec<ExpiredPeerReport>,
     /// What is known of peers beside their sessions.
     pub hints: HashMap<PublicKey, PeerHints>,
+    /// The TCP/IP stack of this process in the place of a device.
+    pub stack: Option<Stack>,
     /// The processes that use an interface without root.
     pub members: Arc<Mutex<Vec<u32>>>,
     /// Findings of the daemon itself, such as steps that failed without ending it.
@@ -151,6 +154,7 @@ impl Running {
             file: HashMap::new(),
             expired: Vec::new(),
             hints: HashMap::new(),
+            stack: None,
             members: Arc::default(),
             findings: Vec::new(),
         }
@@ -201,6 +205,7 @@ impl Running {
         };
         let uptime_ms = milliseconds(now, self.since);
         let settings = configured.settings;
+        let (connections, more_connections) = self.stack.as_ref().map(connections).unwrap_or_default();
         StatusReport {
             interface: self.interface.clone(),
             weft_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -230,6 +235,8 @@ impl Running {
             send_failure: snapshot.send_failure.map(|failure| send_failure(failure, now)),
             peers: configured.peers.iter().map(peer).collect(),
             expired_peers: self.expired.clone(),
+            connections,
+            more_connections,
             packet_threads: snapshot.packet_threads.iter().map(packet_thread).collect(),
             peer_moves: snapshot.moves,
             threads: weft_confine::threads().into_iter().map(thread).collect(),
@@ -237,6 +244,42 @@ impl Running {
             recent: None,
             findings: self.findings.clone(),
         }
+    }
+}
+
+/// Returns the connections of a stack that a report has, and the number of the others.
+fn connections(stack: &Stack) -> (Vec<ConnectionReport>, u64) {
+    const SHOWN: usize = 256;
+    let mut all = stack.connections();
+    all.sort_by_key(|one| std::cmp::Reverse(one.bytes_acked.saturating_add(one.bytes_received)));
+    let more = all.len().saturating_sub(SHOWN) as u64;
+    (all.iter().take(SHOWN).map(connection).collect(), more)
+}
+
+fn connection(stats: &StreamStats) -> ConnectionReport {
+    let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    ConnectionReport {
+        local: stats.local.to_string(),
+        remote: stats.peer.to_string(),
+        state: stats.state.name().to_owned(),
+        rtt_us: us(stats.rtt),
+        rtt_var_us: us(stats.rtt_var),
+        min_rtt_us: us(stats.min_rtt),
+        rto_us: us(stats.rto),
+        mss: stats.mss,
+        cwnd_bytes: stats.cwnd,
+        ssthresh_bytes: Some(stats.ssthresh).filter(|bytes| *bytes != u64::MAX),
+        in_flight_bytes: stats.in_flight,
+        send_queue_bytes: stats.send_queue,
+        receive_queue_bytes: stats.receive_queue,
+        receive_window_bytes: stats.receive_window,
+        send_window_bytes: stats.send_window,
+        acked_bytes: stats.bytes_acked,
+        received_bytes: stats.bytes_received,
+        retransmitted_bytes: stats.bytes_retransmitted,
+        timeouts: stats.timeouts,
+        recoveries: stats.recoveries,
+        undone: stats.undone,
     }
 }
 

@@ -47,7 +47,7 @@ pub use tun::EndpointTun;
 pub use tunnel::{Driver, OpenError, Settings, Tunnel};
 pub use udp::UdpSocket;
 pub use weft_config::device::PeerState;
-pub use weft_endpoint::Stats;
+pub use weft_endpoint::{Stats, StreamStats};
 pub use weft_network::{Connection, Datagrams, Listener, LookUpError, Network, datagram};
 
 /// What a stack is opened with.

@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use weft_endpoint::StreamState;
+use weft_endpoint::{StreamState, StreamStats};
 use weft_network::{Connection, Datagrams, Later, Listener, LookUpError, Network, Resolver, Stats};
 
 use crate::routes::Routes;
@@ -136,6 +136,11 @@ impl Stack {
             state.end(&mut woken);
         });
         woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns the TCP connections, in no order.
+    pub fn connections(&self) -> Vec<StreamStats> {
+        self.shared.lock().endpoint.streams().collect()
     }
 
     /// Returns the counters of the endpoint.

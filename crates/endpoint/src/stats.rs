@@ -57,6 +57,24 @@ pub enum StreamState {
     Closed,
 }
 
+impl StreamState {
+    /// Returns the name of the state, as ss(8) has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SynSent => "SYN-SENT",
+            Self::SynReceived => "SYN-RECV",
+            Self::Established => "ESTAB",
+            Self::FinWait1 => "FIN-WAIT-1",
+            Self::FinWait2 => "FIN-WAIT-2",
+            Self::CloseWait => "CLOSE-WAIT",
+            Self::Closing => "CLOSING",
+            Self::LastAck => "LAST-ACK",
+            Self::TimeWait => "TIME-WAIT",
+            Self::Closed => "CLOSED",
+        }
+    }
+}
+
 /// One connection now: the fields of Linux's TCP_INFO that this endpoint has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamStats {

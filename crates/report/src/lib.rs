@@ -23,7 +23,7 @@ pub use peer_name::{PeerNameError, find_peer};
 pub use recent::add_recent;
 pub use stage::stage_of;
 pub use status::{
-    AlternationReport, DropReport, ExpiredPeerReport, HistogramReport, LimitReport, PacketThreadReport,
-    PeerReport, QueueReport, Rates, Recent, RefusalReport, SendFailureReport, StageReport, StatusReport,
-    ThreadReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
+    AlternationReport, ConnectionReport, DropReport, ExpiredPeerReport, HistogramReport, LimitReport,
+    PacketThreadReport, PeerReport, QueueReport, Rates, Recent, RefusalReport, SendFailureReport,
+    StageReport, StatusReport, ThreadReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport,
 };

@@ -63,6 +63,12 @@ pub struct StatusReport {
     /// The peers in the configuration file that have ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expired_peers: Vec<ExpiredPeerReport>,
+    /// The TCP connections of a stack of this process, those with the most bytes first, at most 256.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub connections: Vec<ConnectionReport>,
+    /// Further connections.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub more_connections: u64,
     /// The packet threads, in order.
     pub packet_threads: Vec<PacketThreadReport>,
     /// How often a peer moved to a packet thread that had less to do.
@@ -300,6 +306,53 @@ pub struct SendFailureReport {
     pub error: String,
     /// Milliseconds since the failure.
     pub age_ms: u64,
+}
+
+/// A TCP connection of a stack of this process: what TCP_INFO (tcp(7)) has, as far as that stack has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConnectionReport {
+    /// The end in the process, as address and port.
+    pub local: String,
+    /// The other end.
+    pub remote: String,
+    /// The state, as ss(8) names it.
+    pub state: String,
+    /// The smoothed round trip time and its deviation, in microseconds; 0 before the first sample.
+    pub rtt_us: u64,
+    pub rtt_var_us: u64,
+    /// The least round trip time, in microseconds.
+    pub min_rtt_us: u64,
+    /// The retransmission timeout, in microseconds.
+    pub rto_us: u64,
+    /// Payload bytes of a full segment.
+    pub mss: u16,
+    /// Bytes of the congestion window.
+    pub cwnd_bytes: u64,
+    /// The slow start threshold in bytes; none before the first loss.
+    pub ssthresh_bytes: Option<u64>,
+    /// Bytes that were sent and are not acknowledged.
+    pub in_flight_bytes: u64,
+    /// Bytes that are not acknowledged, those that wait to be sent included.
+    pub send_queue_bytes: u64,
+    /// Bytes that arrived and were not read.
+    pub receive_queue_bytes: u64,
+    /// Bytes that the other end may send, and that it takes.
+    pub receive_window_bytes: u64,
+    pub send_window_bytes: u64,
+    /// Payload bytes that were acknowledged, that arrived in order, and that were sent again.
+    pub acked_bytes: u64,
+    pub received_bytes: u64,
+    pub retransmitted_bytes: u64,
+    /// Expirations of the retransmission timer; losses that were repaired without; losses that were none.
+    pub timeouts: u64,
+    pub recoveries: u64,
+    pub undone: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Packets dropped for one reason.

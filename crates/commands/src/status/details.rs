@@ -10,6 +10,7 @@ use super::glance;
 
 /// The maximum number of entries of a list that are shown; the rest are counted. `--json` has all of them.
 const SHOWN: usize = 6;
+const SHOWN_CONNECTIONS: usize = 20;
 
 /// Formats an interface with its peers, and the findings, for a terminal with this many columns.
 pub(super) fn render(report: &StatusReport, width: Option<usize>) -> String {
@@ -32,6 +33,10 @@ pub(super) fn render(report: &StatusReport, width: Option<usize>) -> String {
         text += &one_peer(peer, report);
     }
     text += &glance::more(report.peers.len());
+    if !report.connections.is_empty() {
+        let _ = writeln!(text, "{}", connections(report));
+        text += &more_connections(report);
+    }
     if !report.drops.is_empty() {
         let _ = writeln!(text, "{}", drops(report));
     }
@@ -325,6 +330,33 @@ fn peer_rows(peer: &PeerReport, are_threads: bool) -> Vec<(&'static str, String)
         rows.push(("thread", number.to_string()));
     }
     rows
+}
+
+/// The TCP connections of a stack of the process.
+fn connections(report: &StatusReport) -> Table {
+    let mut table = new_table();
+    table.set_header(["connection", "state", "RTT", "window", "in flight", "sent", "received", "sent again"]);
+    for one in report.connections.iter().take(SHOWN_CONNECTIONS) {
+        table.add_row([
+            format!("{} {}", one.local, one.remote),
+            one.state.clone(),
+            format!("{}.{} ms", one.rtt_us / 1000, one.rtt_us % 1000 / 100),
+            bytes(one.cwnd_bytes),
+            bytes(one.in_flight_bytes),
+            bytes(one.acked_bytes),
+            bytes(one.received_bytes),
+            bytes(one.retransmitted_bytes),
+        ]);
+    }
+    table
+}
+
+fn more_connections(report: &StatusReport) -> String {
+    let listed = report.connections.len().saturating_sub(SHOWN_CONNECTIONS) as u64;
+    match report.more_connections.saturating_add(listed) {
+        0 => String::new(),
+        more => format!("and {more} more connections\n"),
+    }
 }
 
 fn drops(report: &StatusReport) -> Table {

@@ -40,6 +40,11 @@ fn facts(report: &StatusReport) -> Vec<String> {
     let usual = format!("/etc/wireguard/{}.conf", report.interface);
     facts.extend(report.file.iter().filter(|file| **file != usual).map(|file| format!("file {file}")));
     facts.extend(report.members.iter().map(|process| format!("used by process {process}")));
+    match (report.connections.len() as u64).saturating_add(report.more_connections) {
+        0 => {}
+        1 => facts.push("1 connection".to_owned()),
+        all => facts.push(format!("{all} connections")),
+    }
     facts.push(match (&report.public_key, report.peers.len()) {
         (None, _) => "no private key".to_owned(),
         (_, 0) => "no peers".to_owned(),

@@ -94,6 +94,7 @@ pub fn bring_up(
         bring_up_on((host, inherited), config, overrides, &found, &options, &inbox, metrics)?;
     // The kernel counts nothing for it.
     supervisor.device_is_in(PathBuf::new(), BACKING, None);
+    supervisor.ends_in(stack.clone());
     if is_file {
         supervisor.is_from(&file);
     }

@@ -184,6 +184,12 @@ impl Supervisor {
         self.managed.running().source = Some(file.to_owned());
     }
 
+    /// Reports the connections of the stack that is in the place of a device.
+    #[cfg(target_os = "linux")]
+    pub(super) fn ends_in(&self, stack: weft_embed::Stack) {
+        self.managed.running().stack = Some(stack);
+    }
+
     /// Reports the processes that use an interface without root.
     #[cfg(target_os = "linux")]
     pub(super) fn is_used_by(&self, processes: Arc<std::sync::Mutex<Vec<u32>>>) {

@@ -219,6 +219,30 @@ fn a_tunnel_of_its_own_stack_is_asked_and_taken_down_as_any_other() {
     let interface = &status["interfaces"][0];
     assert_eq!((&interface["tun"]["backing"], &interface["mtu"]), (&"own".into(), &1420.into()));
     assert_eq!(interface["addresses"], serde_json::json!(["10.77.0.2/24", "fd77::2/64"]));
+    assert!(interface.get("connections").is_none(), "{interface}");
+    let listener = world.gateway.run(|| TcpListener::bind("203.0.113.1:81")).unwrap();
+    let client = world.client.run(|| TcpStream::connect("127.0.0.1:1080")).unwrap();
+    // SOCKS5 without a password, to an address.
+    (&client).write_all(&[5, 1, 0, 5, 1, 0, 1, 203, 0, 113, 1, 0, 81]).unwrap();
+    let (server, from) = within("the connection arrives", move || listener.accept()).unwrap();
+    (&server).write_all(b"hello").unwrap();
+    (&client).read_exact(&mut [0; 2 + 10 + 5]).unwrap();
+    let status = world.weft_in_session(&["status", "office", "--json", "--sample", "0"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let connections = status["interfaces"][0]["connections"].as_array().unwrap();
+    let [connection] = &connections[..] else { panic!("{connections:?}") };
+    assert_eq!(connection["local"], from.to_string());
+    assert_eq!((&connection["remote"], &connection["state"]), (&"203.0.113.1:81".into(), &"ESTAB".into()));
+    assert_eq!(connection["received_bytes"], 5);
+    assert!(
+        connection["rtt_us"].as_u64() > Some(0) && connection["mss"].as_u64() > Some(1000),
+        "{connection}"
+    );
+    let shown = world.weft_in_session(&["status", "office", "-v", "--sample", "0"]);
+    assert!(shown.text().contains("203.0.113.1:81"), "{shown:?}");
+    let glance = world.weft_in_session(&["status", "office", "--sample", "0"]);
+    assert!(glance.text().contains("1 connection"), "{glance:?}");
+    drop((client, server));
     // A second command of the file would take the session from the first one.
     let second = world.in_session(world.proxy_command(&file, &["--socks5", "1081"])).output().unwrap();
     let second = Ended::from(second);

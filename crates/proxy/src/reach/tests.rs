@@ -9,6 +9,9 @@ use weft_network::{Datagrams, Later, Listener, Stats, Stream};
 
 use super::*;
 
+/// Of RFC 8305, section 5.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
 /// Addresses that end in 1 accept at once, in 2 refuse at once, in 3 accept after a second, and others are
 /// silent. The name `all` has all of `addresses`.
 #[derive(Default)]

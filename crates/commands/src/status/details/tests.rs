@@ -1,6 +1,8 @@
 use weft_config::settings::ReportSettings;
 use weft_report::finding::{Finding, Level};
-use weft_report::{DropReport, PacketThreadReport, Rates, Recent, ThreadReport, TunQueueReport, TunReport};
+use weft_report::{
+    ConnectionReport, DropReport, PacketThreadReport, Rates, Recent, ThreadReport, TunQueueReport, TunReport,
+};
 
 use super::*;
 
@@ -52,6 +54,16 @@ fn everything_that_a_user_asks_for_is_shown() {
             },
             PeerReport { public_key: "SILENT".to_owned(), is_trying: true, ..PeerReport::default() },
         ],
+        connections: (0..30)
+            .map(|port| ConnectionReport {
+                local: format!("10.0.0.1:{}", 1000 + port),
+                remote: "10.0.0.9:443".to_owned(),
+                state: "ESTAB".to_owned(),
+                rtt_us: 20_345,
+                ..ConnectionReport::default()
+            })
+            .collect(),
+        more_connections: 7,
         drops: vec![DropReport {
             reason: "no_peer".to_owned(),
             direction: "outbound".to_owned(),
@@ -101,6 +113,9 @@ fn everything_that_a_user_asks_for_is_shown() {
         "815 dropped",
         "25 s",
         "none yet, trying",
+        "10.0.0.1:1019 10.0.0.9:443",
+        "20.3 ms",
+        "and 17 more connections",
         "not known",
         "+4",
         "routing",
