@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, stdout};
+use tokio::io::{AsyncWriteExt as _, copy, stdout};
 use weft_embed::{Settings, Tunnel};
 
 #[tokio::main(flavor = "current_thread")]

@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use nix::sys::signal::{SigHandler, Signal, signal};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 
 /// Opens a new terminal, and returns its two ends, which no other process has: closing the first one hangs
@@ -23,9 +22,6 @@ pub fn open() -> io::Result<(File, OwnedFd)> {
 pub fn attach(command: &mut Command, end: &OwnedFd) -> io::Result<()> {
     command.stdin(end.try_clone()?).stdout(end.try_clone()?).stderr(end.try_clone()?);
     let take = || {
-        // A shell ignores it for what it runs in the background, and a command at a terminal would too.
-        // SAFETY: no handler is installed.
-        unsafe { signal(Signal::SIGINT, SigHandler::SigDfl)? };
         rustix::process::setsid()?;
         Ok(rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?)
     };
