@@ -273,6 +273,12 @@ impl Tunnel {
         asked.await.unwrap_or(Err(ControlError::Ended))
     }
 
+    /// Waits until the other ends have acknowledged all that was sent to them, also by connections that were
+    /// dropped. Connections that are open are waited for, without limit.
+    pub async fn drained(&self) {
+        self.network.drained().await;
+    }
+
     /// Resets all connections, and begins the end of the tunnel: what waits for it fails.
     pub fn shut_down(&self) {
         self.network.reset_all();
