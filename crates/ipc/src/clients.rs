@@ -45,6 +45,7 @@ where
     let places = Places::new(count);
     let mut clients = JoinSet::new();
     let full: Arc<str> = format!("{name}: all {count} places are taken").into();
+    let slow: Arc<str> = format!("{name}: an answer takes long").into();
     let disconnected = Arc::<Refusals>::default();
     let mut is_reported = false;
     loop {
@@ -63,14 +64,16 @@ where
             Ok((stream, source)) => {
                 let place = Arc::new(places.take(source).await);
                 let client = serve(stream, Arc::clone(&place));
-                let (full, disconnected) = (Arc::clone(&full), Arc::clone(&disconnected));
+                let (full, slow, disconnected) =
+                    (Arc::clone(&full), Arc::clone(&slow), Arc::clone(&disconnected));
                 clients.spawn(async move {
                     tokio::select! {
                         biased;
                         () = client => {}
                         () = place.wanted() => {
                             if let Some(left_out) = disconnected.admit() {
-                                tracing::warn!(left_out, "{full}; a client gives way to another one: {source}");
+                                let why = if place.is_asked() { full } else { slow };
+                                tracing::warn!(left_out, "{why}; a client gives way to another one: {source}");
                             }
                         }
                     }

@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weft_config::metrics::HostName;
+use weft_ipc::{Place, Places};
 use weft_report::{StatusReport, has_session, unready};
 
 use super::exposition::{self, Format};
@@ -29,6 +30,8 @@ const HTML: &str = "text/html; charset=utf-8";
 /// share a report only if they ask at the same moment, so each of these answers may be a separate text,
 /// 7.7 MB with 10,000 peers.
 const LARGE_ANSWERS: usize = 4;
+/// How long a client has for a large answer when another one waits: 7.7 MB at 30 Mbit/s.
+const LARGE_ANSWER: Duration = Duration::from_secs(2);
 /// An answer about this many peers has about 256 KiB.
 const MANY_PEERS: usize = 200;
 
@@ -36,13 +39,13 @@ const MANY_PEERS: usize = 200;
 pub(super) struct Site {
     sampler: Arc<Sampler>,
     hosts: Hosts,
-    large: Arc<Semaphore>,
+    large: Arc<Places>,
 }
 
-/// The bytes of a large answer. They hold the permit until the last byte is sent.
+/// The bytes of a large answer. They hold the place until the last byte is sent.
 struct Held {
     bytes: Bytes,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl AsRef<[u8]> for Held {
@@ -51,9 +54,9 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-fn held(bytes: Bytes, permit: Option<OwnedSemaphorePermit>) -> Bytes {
-    match permit {
-        Some(permit) => Bytes::from_owner(Held { bytes, _permit: permit }),
+fn held(bytes: Bytes, place: Option<Place>) -> Bytes {
+    match place {
+        Some(place) => Bytes::from_owner(Held { bytes, _place: place }),
         None => bytes,
     }
 }
@@ -77,7 +80,7 @@ struct Status<'a> {
 
 impl Site {
     pub(super) fn new(take_report: Arc<TakeReport>, hosts: Hosts) -> Self {
-        Self { sampler: Sampler::new(take_report), hosts, large: Arc::new(Semaphore::new(LARGE_ANSWERS)) }
+        Self { sampler: Sampler::new(take_report), hosts, large: Places::new(LARGE_ANSWERS) }
     }
 
     /// Replaces the names that requests may use.
@@ -85,8 +88,8 @@ impl Site {
         self.hosts.change(hosts);
     }
 
-    /// Answers a request; its body is ignored.
-    pub(super) async fn answer<B>(&self, request: &Request<B>) -> Answer {
+    /// Answers the request of the client that has this place; its body is ignored.
+    pub(super) async fn answer<B>(&self, request: &Request<B>, client: &Place) -> Answer {
         if let Err(host) = self.check_host(request) {
             return text(
                 StatusCode::MISDIRECTED_REQUEST,
@@ -104,8 +107,8 @@ impl Site {
         let query = Query::parse(request.uri().query());
         let outcome = match request.uri().path() {
             "/" => Ok(page()),
-            "/metrics" => self.metrics(&query, Format::accepted(request.headers())).await,
-            "/status.json" => self.status(query).await,
+            "/metrics" => self.metrics(&query, Format::accepted(request.headers()), client).await,
+            "/status.json" => self.status(query, client).await,
             "/healthz" => self.sampler.sample().await.map(|_| text(StatusCode::OK, "alive\n".to_owned())),
             "/readyz" => self.sampler.sample().await.map(|sample| ready(&sample)),
             _ => Ok(text(
@@ -130,34 +133,35 @@ impl Site {
         if self.hosts.allow(asked) { Ok(()) } else { Err(shown()) }
     }
 
-    /// Returns a sample for an answer about at most `max_peers` peers, and the permit to [hold](held) if the
-    /// answer is large. A request that waits for the permit keeps no sample in memory.
+    /// Returns a sample for an answer about at most `max_peers` peers, and the place to [hold](held) if the
+    /// answer is large. A request that waits for that place keeps no sample in memory.
     async fn sample(
         &self,
         max_peers: usize,
-    ) -> Result<(Arc<Sample>, Option<OwnedSemaphorePermit>), NoSample> {
+        client: &Place,
+    ) -> Result<(Arc<Sample>, Option<Place>), NoSample> {
         let sample = self.sampler.sample().await?;
         if sample.report.peers.len().min(max_peers) <= MANY_PEERS {
             return Ok((sample, None));
         }
         drop(sample);
-        // The semaphore is never closed, so this always succeeds.
-        let permit = Arc::clone(&self.large).acquire_owned().await.ok();
-        Ok((self.sampler.sample().await?, permit))
+        let place = self.large.take_also(client).await;
+        place.expect_end(LARGE_ANSWER);
+        Ok((self.sampler.sample().await?, Some(place)))
     }
 
-    async fn metrics(&self, query: &Query, format: Format) -> Result<Answer, NoSample> {
+    async fn metrics(&self, query: &Query, format: Format, client: &Place) -> Result<Answer, NoSample> {
         let with_peers = query.peers != Some(0);
-        let (sample, permit) = self.sample(if with_peers { usize::MAX } else { 0 }).await?;
+        let (sample, place) = self.sample(if with_peers { usize::MAX } else { 0 }, client).await?;
         let which = 2 * usize::from(with_peers) + usize::from(format == Format::OpenMetrics);
         let body = aside(move || {
-            held(sample.text(which, |report| exposition::encode(report, with_peers, format)), permit)
+            held(sample.text(which, |report| exposition::encode(report, with_peers, format)), place)
         });
         Ok(respond(StatusCode::OK, format.content_type(), body.await?))
     }
 
-    async fn status(&self, query: Query) -> Result<Answer, NoSample> {
-        let (sample, permit) = self.sample(query.peers.unwrap_or(usize::MAX)).await?;
+    async fn status(&self, query: Query, client: &Place) -> Result<Answer, NoSample> {
+        let (sample, place) = self.sample(query.peers.unwrap_or(usize::MAX), client).await?;
         let body = aside(move || {
             let whole: &StatusReport = &sample.report;
             let with_session = whole.peers.iter().filter(|peer| has_session(peer)).count();
@@ -177,7 +181,7 @@ impl Site {
                 status(&StatusReport { peers, ..sample.head.clone() }, matching)
             };
             // Serialization of these types cannot fail.
-            held(json.unwrap_or_default().into(), permit)
+            held(json.unwrap_or_default().into(), place)
         });
         Ok(respond(StatusCode::OK, JSON, body.await?))
     }

@@ -73,7 +73,8 @@ async fn ask(
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let answer = site.answer(&request.body(()).unwrap()).await;
+    let place = Places::new(1).take(weft_ipc::Source::Unknown).await;
+    let answer = site.answer(&request.body(()).unwrap(), &place).await;
     let (parts, body) = answer.into_parts();
     let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
     (parts.status, Response::from_parts(parts, Full::default()), body)

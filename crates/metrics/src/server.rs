@@ -124,7 +124,7 @@ where
         let (site, place) = (Arc::clone(&site), Arc::clone(&place));
         async move {
             place.begin_serving();
-            let answer = site.answer(&request).await;
+            let answer = site.answer(&request, &place).await;
             place.expect_progress();
             Ok::<_, Infallible>(answer)
         }
@@ -148,7 +148,10 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio::sync::mpsc;
 
     use super::*;
     use weft_ipc::Places;
@@ -161,58 +164,127 @@ mod tests {
         Ok(StatusReport { peers: (0..2000).map(peer).collect(), ..StatusReport::default() })
     }
 
-    /// A client that sent a request, and the server's end of its connection.
-    struct Client {
-        stream: DuplexStream,
-        served: tokio::task::JoinHandle<()>,
+    /// The way to a server of that gateway.
+    struct Running(mpsc::UnboundedSender<(DuplexStream, Source)>);
+
+    /// Runs `work` with such a server.
+    async fn serving(work: impl AsyncFnOnce(Running)) {
+        let site = Arc::new(Site::new(Arc::new(gateway), Hosts::named(&[])));
+        let (sender, mut clients) = mpsc::unbounded_channel();
+        let next = async || clients.recv().await.ok_or(io::ErrorKind::NotConnected.into());
+        tokio::select! {
+            _ = serve_each("metrics", CLIENTS, next, |stream, place| serve(stream, Arc::clone(&site), place)) => {}
+            () = work(Running(sender)) => {}
+        }
     }
 
-    impl Client {
-        async fn ask(site: &Arc<Site>, path: &str) -> Self {
+    impl Running {
+        /// Returns a client at 192.0.2.`host` that has sent a request.
+        async fn ask(&self, host: u8, path: &str) -> Client {
             let (mut stream, other) = duplex(16 << 10);
-            let place = Places::new(1).take(Source::Unknown).await;
-            let served = tokio::spawn(serve(other, Arc::clone(site), Arc::new(place)));
+            self.0.send((other, IpAddr::from([192, 0, 2, host]).into())).unwrap();
             let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
-            Self { stream, served }
+            Client(stream)
         }
+    }
 
+    struct Client(DuplexStream);
+
+    impl Client {
         async fn is_answered(&mut self) {
-            assert_eq!(self.stream.read_u8().await.unwrap(), b'H');
+            assert_eq!(self.0.read_u8().await.unwrap(), b'H');
         }
 
         async fn rest(mut self) -> usize {
             let mut rest = Vec::new();
-            self.stream.read_to_end(&mut rest).await.unwrap();
-            self.served.await.unwrap();
+            self.0.read_to_end(&mut rest).await.unwrap();
             rest.len()
         }
     }
 
+    const MOMENT: Duration = Duration::from_secs(1);
+
     #[tokio::test(start_paused = true)]
     async fn large_answers_are_few_at_once_and_are_not_kept_for_a_client_that_takes_nothing() {
-        let site = Arc::new(Site::new(Arc::new(gateway), Hosts::named(&[])));
-        let mut stuck = Vec::new();
-        for path in ["/metrics", "/status.json", "/metrics", "/status.json?peers=1000"] {
-            let mut client = Client::ask(&site, path).await;
-            client.is_answered().await;
-            stuck.push(client);
-        }
-        let mut next = Client::ask(&site, "/metrics").await;
-        let soon = Duration::from_secs(4);
-        assert!(timeout(soon, next.is_answered()).await.is_err(), "a fifth large answer was made");
-        // Small answers are still served.
-        for path in ["/metrics?peers=off", "/status.json?peers=100", "/healthz", "/"] {
-            let client = Client::ask(&site, path).await;
-            assert!(timeout(soon, client.rest()).await.is_ok(), "{path}");
-        }
-        next.is_answered().await;
-        let whole = next.rest().await;
-        assert!(whole > 1 << 19, "{whole}");
-        for client in stuck {
-            let taken = client.rest().await;
-            assert!(taken < 64 << 10, "{taken} bytes were kept for a client that took nothing");
-        }
+        serving(async |server| {
+            let mut stuck = Vec::new();
+            for (host, path) in
+                [(1, "/metrics"), (2, "/status.json"), (3, "/metrics"), (4, "/status.json?peers=1000")]
+            {
+                let mut client = server.ask(host, path).await;
+                client.is_answered().await;
+                stuck.push(client);
+            }
+            let mut next = server.ask(5, "/metrics").await;
+            assert!(timeout(MOMENT, next.is_answered()).await.is_err(), "a fifth large answer was made");
+            // Small answers are still served.
+            for path in ["/metrics?peers=off", "/status.json?peers=100", "/healthz", "/"] {
+                let client = server.ask(5, path).await;
+                assert!(timeout(MOMENT, client.rest()).await.is_ok(), "{path}");
+            }
+            next.is_answered().await;
+            let whole = next.rest().await;
+            assert!(whole > 1 << 19, "{whole}");
+            sleep(Duration::from_secs(5)).await;
+            for client in stuck {
+                let taken = client.rest().await;
+                assert!(taken < 64 << 10, "{taken} bytes were kept for a client that took nothing");
+            }
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_takes_many_large_answers_slowly_keeps_no_other_out() {
+        serving(async |server| {
+            let mut slow = Vec::new();
+            for _ in 0..16 {
+                let Client(mut stream) = server.ask(1, "/metrics").await;
+                slow.push(tokio::spawn(async move {
+                    let mut part = [0; 1 << 10];
+                    while let Ok(1..) = stream.read(&mut part).await {
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                }));
+            }
+            sleep(MOMENT).await;
+            for _ in 0..4 {
+                let mut scrape = server.ask(2, "/metrics").await;
+                // Not after those of the other host that wait, though they have asked before.
+                assert!(timeout(3 * MOMENT, scrape.is_answered()).await.is_ok());
+                assert!(scrape.rest().await > 1 << 19);
+            }
+            slow.into_iter().for_each(|slow| slow.abort());
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_a_large_answer_slowly_gives_way_when_another_host_waits() {
+        serving(async |server| {
+            let mut slow = Vec::new();
+            for host in 1..=4 {
+                let Client(mut stream) = server.ask(host, "/metrics").await;
+                slow.push(tokio::spawn(async move {
+                    let (mut part, mut taken) = ([0; 1 << 10], 0);
+                    while let Ok(count @ 1..) = stream.read(&mut part).await {
+                        taken += count;
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                    taken
+                }));
+            }
+            sleep(MOMENT).await;
+            let scrape = server.ask(5, "/metrics").await;
+            assert!(timeout(3 * MOMENT, scrape.rest()).await.is_ok());
+            let mut taken = Vec::new();
+            for slow in slow {
+                taken.push(slow.await.unwrap());
+            }
+            assert_eq!(taken.iter().filter(|taken| **taken < 1 << 19).count(), 1, "{taken:?}");
+        })
+        .await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -237,18 +309,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_takes_an_answer_slowly_gets_all_of_it() {
-        let site = Arc::new(Site::new(Arc::new(gateway), Hosts::named(&[])));
-        let mut client = Client::ask(&site, "/metrics").await;
-        let mut taken = 0;
-        let mut part = vec![0; 64 << 10];
-        loop {
-            sleep(Duration::from_secs(1)).await;
-            match client.stream.read(&mut part).await.unwrap() {
-                0 => break,
-                count => taken += count,
+        serving(async |server| {
+            let mut client = server.ask(1, "/metrics").await;
+            let mut taken = 0;
+            let mut part = vec![0; 64 << 10];
+            loop {
+                sleep(Duration::from_secs(1)).await;
+                match client.0.read(&mut part).await.unwrap() {
+                    0 => break,
+                    count => taken += count,
+                }
             }
-        }
-        assert!(taken > 1 << 19, "{taken}");
-        client.served.await.unwrap();
+            assert!(taken > 1 << 19, "{taken}");
+        })
+        .await;
     }
 }

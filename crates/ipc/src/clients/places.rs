@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -51,6 +52,8 @@ struct Taken {
     clients: BTreeMap<u64, Client>,
     /// Each is shared by the clients of a source or an owner, which counts them.
     sources: HashMap<Source, Weak<Source>>,
+    /// The clients that wait for a place, by number.
+    waiting: BTreeMap<u64, Source>,
     /// A new client waits: the first client that may be asked for its place is asked at once.
     is_awaited: bool,
 }
@@ -115,39 +118,59 @@ impl Places {
     }
 
     /// Returns a place for a client that has sent nothing yet. If none is free, asks another client for its
-    /// place, now or as soon as one may be asked. Only one task may call this.
+    /// place, now or as soon as one may be asked. Of several that wait, one of the source with the fewest
+    /// places is next.
     pub async fn take(self: &Arc<Self>, source: Source) -> Place {
+        self.take_as(source, Arc::default()).await
+    }
+
+    /// Returns a place for the client of a place among others. When it is asked for this one,
+    /// [`wanted`](Place::wanted) of that one returns too.
+    pub async fn take_also(self: &Arc<Self>, client: &Place) -> Place {
+        self.take_as(client.source, Arc::clone(&client.shared)).await
+    }
+
+    async fn take_as(self: &Arc<Self>, source: Source, shared: Arc<Shared>) -> Place {
+        let number = self.lock().number();
+        let waiting = Waiting { places: self, number };
+        self.lock().waiting.insert(number, source);
         loop {
-            let earliest = match self.try_take(source) {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            match self.try_take(&waiting, &shared) {
                 Ok(place) => return place,
-                Err(earliest) => earliest,
-            };
-            let changed = self.changed.notified();
-            match earliest {
-                Some(earliest) => drop(timeout_at(earliest, changed).await),
-                None => changed.await,
+                Err(Some(earliest)) => drop(timeout_at(earliest, changed).await),
+                Err(None) => changed.await,
             }
         }
     }
 
     /// Returns a place if one is free. Else asks a client for its place, or returns the time from which a
     /// client may be asked; `None` if that depends on a change first.
-    fn try_take(self: &Arc<Self>, source: Source) -> Result<Place, Option<Instant>> {
+    fn try_take(
+        self: &Arc<Self>,
+        waiting: &Waiting<'_>,
+        shared: &Arc<Shared>,
+    ) -> Result<Place, Option<Instant>> {
         let mut taken = self.lock();
+        let number = waiting.number;
+        let Some(source) =
+            taken.waiting.get(&number).copied().filter(|_| taken.next_waiting() == Some(number))
+        else {
+            return Err(None);
+        };
         if taken.clients.len() < self.count {
             taken.is_awaited = false;
-            taken.next += 1;
-            let (number, shared) = (taken.next, Arc::<Shared>::default());
             let client = Client {
                 owner: taken.counted(source.owner()),
                 source: taken.counted(source),
                 turn: Turn::Client { since: Instant::now(), grace: Duration::ZERO },
                 has_ended: false,
                 standing: Standing::Silent,
-                shared: Arc::clone(&shared),
+                shared: Arc::clone(shared),
             };
             taken.clients.insert(number, client);
-            return Ok(Place { places: Arc::clone(self), number, source, shared });
+            return Ok(Place { places: Arc::clone(self), number, source, shared: Arc::clone(shared) });
         }
         if taken.clients.values().any(|client| client.turn == Turn::Asked) {
             return Err(None);
@@ -167,6 +190,21 @@ impl Places {
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client that waits for a place. Dropping it lets the next one have it.
+struct Waiting<'a> {
+    places: &'a Places,
+    number: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut taken = self.places.lock();
+        taken.waiting.remove(&self.number);
+        taken.is_awaited &= !taken.waiting.is_empty();
+        self.places.changed.notify_waiters();
     }
 }
 
@@ -198,6 +236,18 @@ impl Choice {
 }
 
 impl Taken {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Returns the client that has the next place.
+    fn next_waiting(&self) -> Option<u64> {
+        let places = |of: &Source| self.sources.get(of).map_or(0, Weak::strong_count);
+        let waiting = self.waiting.iter();
+        waiting.min_by_key(|(_, source)| (places(&source.owner()), places(source))).map(|(number, _)| *number)
+    }
+
     /// Returns the count of a source or an owner, for one more client.
     fn counted(&mut self, source: Source) -> Arc<Source> {
         let known = self.sources.entry(source).or_default();
@@ -283,6 +333,12 @@ impl Place {
         self.turn(Turn::Client { since: Instant::now(), grace: GRACE });
     }
 
+    /// Records that the client receives the whole of an answer now: its place may be asked for after this
+    /// time, though it makes progress.
+    pub fn expect_end(&self, within: Duration) {
+        self.turn(Turn::Client { since: Instant::now(), grace: within });
+    }
+
     /// Records that the request is complete, and that the client may make it. The place is not asked for
     /// until the client has to send or receive.
     pub fn begin_serving(&self) {
@@ -318,6 +374,11 @@ impl Place {
         self.shared.has_bytes.store(has_bytes, Relaxed);
     }
 
+    /// Reports whether another client needs this place, and not one that was taken beside it.
+    pub(super) fn is_asked(&self) -> bool {
+        self.places.lock().clients.get(&self.number).is_some_and(|client| client.turn == Turn::Asked)
+    }
+
     /// Waits until another client needs the place.
     pub async fn wanted(&self) {
         self.shared.wanted.notified().await;
@@ -348,7 +409,7 @@ impl Place {
                 };
                 client.turn = turn;
                 if is_awaited {
-                    self.places.changed.notify_one();
+                    self.places.changed.notify_waiters();
                 }
             }
         }
@@ -358,7 +419,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.places.lock().remove(self.number);
-        self.places.changed.notify_one();
+        self.places.changed.notify_waiters();
     }
 }
 

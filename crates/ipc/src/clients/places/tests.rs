@@ -72,6 +72,43 @@ async fn a_peer_of_a_tunnel_keeps_no_other_out_by_moving_a_little() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_those_that_wait_one_of_the_source_with_the_fewest_places_is_next() {
+    let (places, mut held) = taken(&[1, 1]).await;
+    let mut waiting: Vec<_> = [1, 1, 2].map(|id| Box::pin(places.take(process(id)))).into();
+    for next in &mut waiting {
+        assert!(timeout(Duration::ZERO, next).await.is_err());
+    }
+    // It has asked last.
+    held[0] = None;
+    let of_other = timeout(Duration::ZERO, waiting.remove(2)).await.unwrap();
+    assert!(timeout(Duration::ZERO, &mut waiting[0]).await.is_err());
+    // One that waits no more keeps no place from the others.
+    drop(waiting.remove(0));
+    held[1] = None;
+    timeout(Duration::ZERO, waiting.remove(0)).await.unwrap();
+    drop(of_other);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_with_two_places_gives_way_when_either_is_needed() {
+    let (clients, answers) = (Places::new(2), Places::new(1));
+    let client = clients.take(process(1)).await;
+    let answer = answers.take_also(&client).await;
+    answer.expect_end(GRACE * 2);
+    advance(GRACE).await;
+    let other = clients.take(process(2)).await;
+    let mut next = std::pin::pin!(answers.take_also(&other));
+    assert!(timeout(Duration::ZERO, &mut next).await.is_err());
+    assert!(timeout(Duration::ZERO, client.wanted()).await.is_err(), "it has a moment left");
+    answer.expect_progress();
+    assert!(timeout(GRACE, &mut next).await.is_err());
+    timeout(Duration::ZERO, client.wanted()).await.unwrap();
+    assert!(!client.is_asked() && answer.is_asked());
+    drop(answer);
+    next.await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_moves_a_client_to_the_end() {
     let (places, mut held) = taken(&[1, 2, 3]).await;
     let first = held[0].as_ref().unwrap();
