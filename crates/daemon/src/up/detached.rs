@@ -16,7 +16,9 @@ use weft_host::{Host, memory};
 use super::Options;
 use super::daemon::known;
 use super::message::{MESSAGES, Message};
-use super::rootless::{Claimed, Prepared, allowed_ips, bring_up_on, options, prepare, with_one_queue};
+use super::rootless::{
+    Claimed, Prepared, allowed_ips, bring_up_on, directory_of_user, options, prepare, with_one_queue,
+};
 use super::supervisor::Supervisor;
 use crate::cli::RootlessArgs;
 use crate::interface::Inherited;
@@ -78,6 +80,7 @@ pub fn bring_up(
         drop(to_end.send(signal.map_or(Message::Stop, Message::Signal)));
     });
     hear(Arc::clone(&end))?;
+    let _ = directory_of_user();
     let Prepared { in_file, config, overrides, metrics, found, claim } = prepare(args, source, &cancel)?;
     let options = with_one_queue(&options(args.tun, &config));
     let options = Options { inline_queues: 1, memory_limit, ..options };

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::num::NonZeroU16;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
@@ -52,14 +52,19 @@ pub fn join(args: &RootlessArgs) -> Result<(Member, Inside), Error> {
     let (is_file, text_hash) = (source.is_file, weft_host::text_hash(&source.text));
     let place = file.clone();
     let run = move |members: &Members| run(args, source, &place, members);
-    let directory = user_dir().inspect_err(|error| {
-        output::warning(&format!("no other command can join or ask this tunnel: {error}"));
-    });
-    let (member, inside) = weft_rootless::join(directory.ok().as_deref(), &name, run)?;
+    let (member, inside) = weft_rootless::join(directory_of_user().as_deref(), &name, run)?;
     if !member.has_started_it() {
         compare(&member, args, is_file.then_some(&*file), text_hash)?;
     }
     Ok((member, inside))
+}
+
+/// Returns the runtime directory of this user. Warns if there is none: the tunnel comes up without it.
+pub(super) fn directory_of_user() -> Option<PathBuf> {
+    let warn = |error: &_| {
+        output::warning(&format!("no other command finds this tunnel, or that it has its key: {error}"));
+    };
+    user_dir().inspect_err(warn).ok()
 }
 
 /// Compares a tunnel that runs with what this command asks for. That of standard input or a pipe has the name
@@ -170,7 +175,9 @@ impl Claimed {
         }
         *claimed = None;
         let interface = &config.interface.name;
-        match KeyClaim::new(&user_dir().ok()?, &public, interface) {
+        let claim =
+            user_dir().map_err(ClaimError::from).and_then(|own| KeyClaim::new(&own, &public, interface));
+        match claim {
             Ok(claim) => {
                 *claimed = Some((public, claim));
                 None
@@ -245,7 +252,7 @@ fn claim_key(config: &Config, target: &str) -> Result<Option<(PublicKey, KeyClai
             return refused_by(report.pid, &name);
         }
     }
-    // Without a directory of this user, the command that starts the tunnel has said so.
+    // `directory_of_user` has warned.
     let Ok(directory) = user_dir() else { return Ok(None) };
     match KeyClaim::new(&directory, &public, &config.interface.name) {
         Ok(claim) => Ok(Some((public, claim))),
@@ -373,7 +380,7 @@ pub(super) fn bring_up_on(
     let (ended, happened) = (inbox.clone(), inbox.clone());
     let on_event = Box::new(move |event| drop(happened.try_send(Message::Peer(event))));
     let on_end = move || drop(ended.send(Message::Ended));
-    // Without a directory of this user, the command that starts the tunnel has said so.
+    // `directory_of_user` has warned.
     let name = &config.interface.name;
     let socket = user_dir().ok().map(|own| runtime_dir::control_socket(&own, name));
     let on_open = |interface: &Interface| {

@@ -432,11 +432,22 @@ fn a_directory_in_tmp_that_another_user_made_is_not_used() {
         assert_eq!(std::fs::read_dir(&own.0).unwrap().count(), 0);
         let ended = staying.end();
         let told = format!(
-            "warning: no other command can join or ask this tunnel: {}: the runtime directory belongs to user 0; ",
+            "warning: no other command finds this tunnel, or that it has its key: {}: the runtime directory belongs to \
+             user 0; set XDG_RUNTIME_DIR",
             own.0.display()
         );
         assert!(ended.code == Some(1) && ended.stderr.starts_with(&told), "{ended:?}");
         assert_eq!(ended.stderr.matches("no other command").count(), 1, "{ended:?}");
+    }
+    for stack in ["own", "kernel"] {
+        let command = world.weft(&["proxy", file.to_str().unwrap(), "--stack", stack, "--socks5", "1080"]);
+        let process = Process::start(&world.client, command).unwrap();
+        process.wait_for_line("serving");
+        let log = process.log();
+        let told =
+            format!("{}: the runtime directory belongs to user 0; set XDG_RUNTIME_DIR", own.0.display());
+        assert_eq!(log.matches(&told).count(), 1, "{stack}: {log}");
+        process.stop();
     }
 }
 
