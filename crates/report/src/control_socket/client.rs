@@ -26,6 +26,8 @@ const SHORT_PATIENCE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(4);
 /// How long the daemon may take to accept the byte that ends a capture.
 const END_PATIENCE: Duration = Duration::from_secs(1);
+/// How often a request is sent again to a daemon that hangs up.
+const TRIES: usize = 4;
 /// The size of a read buffer, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
@@ -64,8 +66,6 @@ pub struct Client {
     name: InterfaceName,
     path: PathBuf,
     connection: Connection,
-    /// Whether an answer was received over this connection.
-    is_used: bool,
 }
 
 impl Client {
@@ -107,7 +107,7 @@ impl Client {
         match Connection::connect(&path, Instant::now() + SHORT_PATIENCE) {
             Ok(connection) => {
                 check_server(name, &path, &connection)?;
-                Ok(Self { name: name.clone(), path, connection, is_used: false })
+                Ok(Self { name: name.clone(), path, connection })
             }
             Err(source) => Err(match source.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
@@ -161,19 +161,9 @@ impl Client {
         }
     }
 
-    /// Requests the state of the interface. Reconnects once if the daemon closed an idle connection.
+    /// Requests the state of the interface.
     pub fn status(&mut self) -> Result<StatusReport, ClientError> {
-        let request = Request::of(Kind::Status);
-        let line = match self.ask(&request, 0, SHORT_PATIENCE) {
-            // The daemon may have closed the connection since the last answer, to free its place for another
-            // client.
-            Err(ClientError::Io { .. }) if self.is_used => {
-                self.reconnect()?;
-                self.ask(&request, 0, SHORT_PATIENCE)?
-            }
-            asked => asked?,
-        };
-        self.is_used = true;
+        let line = self.ask(&Request::of(Kind::Status), 0, SHORT_PATIENCE)?;
         self.understand(&line)
     }
 
@@ -201,7 +191,7 @@ impl Client {
     /// Those of [`ClientError`]: [`ClientError::Refused`] if the end would wait for the command that wants
     /// it.
     pub fn stop(
-        self,
+        mut self,
         within_command: bool,
         mut goes_on: impl FnMut(Duration) -> bool,
     ) -> Result<Vec<String>, ClientError> {
@@ -234,7 +224,7 @@ impl Client {
     }
 
     /// Starts a capture.
-    pub fn capture(self, request: &CaptureRequest) -> Result<PacketStream, ClientError> {
+    pub fn capture(mut self, request: &CaptureRequest) -> Result<PacketStream, ClientError> {
         let request = Request {
             peer: request.peer.clone(),
             stage: request.layer,
@@ -248,7 +238,7 @@ impl Client {
 
     /// Sends a request and returns the line that answers it.
     fn ask(
-        &self,
+        &mut self,
         request: &Request<'_>,
         room: usize,
         patience: Duration,
@@ -257,28 +247,55 @@ impl Client {
     }
 
     /// Sends a request and returns the line that answers it, and a buffer with the bytes that came after that
-    /// line.
+    /// line. Connects again where the daemon has hung up on a request that it has not read: it gives the
+    /// place of a client to another one, but not while it serves a request.
     fn ask_for_more(
-        &self,
+        &mut self,
         request: &Request<'_>,
         room: usize,
         patience: Duration,
     ) -> Result<(Zeroizing<Vec<u8>>, LineBuffer), ClientError> {
         let end = Instant::now() + patience;
         let line = to_line(request, room).map_err(|error| self.garbled(error))?;
-        self.connection.write_all(&line, end).map_err(|error| self.failed(error, patience))?;
-        let mut buffer = LineBuffer::default();
+        let mut tries = 0..TRIES;
+        loop {
+            let mut buffer = LineBuffer::default();
+            let failed = match self.ask_once(&line, &mut buffer, end) {
+                Ok(answer) => return Ok((answer, buffer)),
+                Err(Unanswered::Endless) => return Err(self.garbled("the line does not end")),
+                Err(Unanswered::Io(error)) => error,
+            };
+            // Where it has read the whole request, the connection ends without an error. That matters for a
+            // request that changes something.
+            let is_unread = match failed.kind() {
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                    cfg!(unix) || request.request == Kind::Status
+                }
+                io::ErrorKind::UnexpectedEof => request.request == Kind::Status,
+                _ => false,
+            };
+            if !is_unread || !buffer.is_empty() || tries.next().is_none() {
+                return Err(self.failed(failed, patience));
+            }
+            self.reconnect()?;
+        }
+    }
+
+    fn ask_once(
+        &self,
+        line: &[u8],
+        buffer: &mut LineBuffer,
+        end: Instant,
+    ) -> Result<Zeroizing<Vec<u8>>, Unanswered> {
+        self.connection.write_all(line, end)?;
         let mut bytes = Zeroizing::new(vec![0; READ_BYTES]);
         loop {
-            let read = self.connection.read(&mut bytes, end);
-            let count = read.map_err(|error| self.failed(error, patience))?;
+            let count = self.connection.read(&mut bytes, end)?;
             if count == 0 {
-                let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon has hung up");
-                return Err(self.failed(ended, patience));
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon has hung up").into());
             }
-            let line = buffer.push(&bytes[..count], MAX_ANSWER);
-            if let Some(line) = line.map_err(|_| self.garbled("the line does not end"))? {
-                return Ok((line, buffer));
+            if let Some(line) = buffer.push(&bytes[..count], MAX_ANSWER).map_err(|_| Unanswered::Endless)? {
+                return Ok(line);
             }
         }
     }
@@ -304,6 +321,19 @@ impl Client {
             io::ErrorKind::TimedOut => timed_out(&self.name, patience, self.server_process()),
             _ => ClientError::Io { name: self.name.to_string(), path: self.path.clone(), source },
         }
+    }
+}
+
+/// Why there is no answer.
+enum Unanswered {
+    Io(io::Error),
+    /// Its line does not end.
+    Endless,
+}
+
+impl From<io::Error> for Unanswered {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
     }
 }
 

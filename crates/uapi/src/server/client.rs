@@ -70,6 +70,8 @@ impl Client {
             deadline: None,
             large: None,
         };
+        // Commands that come together connect before the first of them sends.
+        self.place.expect_progress();
         loop {
             // Even if the next request has arrived already: a client that sends requests without a pause
             // keeps no other client out.

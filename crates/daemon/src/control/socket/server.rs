@@ -128,6 +128,8 @@ async fn serve(
     waiting: Waiting,
 ) {
     let mut buffer = LineBuffer::default();
+    // Commands that come together connect before the first of them sends.
+    place.expect_progress();
     while let Some(line) = read_line(&mut stream, &mut buffer, &place).await {
         place.begin_serving();
         let kind = kind_of(&line);
@@ -229,5 +231,48 @@ fn answer_to(request: &Request<'_>, manage: &dyn Manage) -> Result<Line, ManageE
         Kind::Stop => manage.check_stop(request.within_command).map(|()| ok(&Done {})),
         // `serve` handles captures before this.
         Kind::Capture => Ok(ok(&Done {})),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+    use weft_ipc::Source;
+    use weft_report::StatusReport;
+
+    use super::*;
+
+    struct Idle;
+
+    impl Manage for Idle {
+        fn status(&self) -> Result<StatusReport, ManageError> {
+            Ok(StatusReport::default())
+        }
+
+        fn stop(&self) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn commands_that_connect_before_the_first_one_sends_are_all_answered() {
+        let (mut clients, mut accepted): (Vec<_>, Vec<_>) = (0..3 * CLIENTS).map(|_| duplex(1 << 16)).unzip();
+        let serve = |stream, place| serve(stream, Arc::new(Idle), place, Waiting::default());
+        let next = async || match accepted.pop() {
+            Some(stream) => Ok((stream, Source::Unknown)),
+            None => std::future::pending().await,
+        };
+        let ask = async {
+            // All that are accepted before one has to give way.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            for client in clients.iter_mut().rev() {
+                client.write_all(b"{\"version\":1,\"request\":\"status\"}\n").await.unwrap();
+                assert_eq!(client.read_u8().await.unwrap(), b'{');
+            }
+        };
+        tokio::select! {
+            _ = serve_each("a socket", CLIENTS, next, serve) => {}
+            () = ask => {}
+        }
     }
 }

@@ -257,6 +257,21 @@ fn silent_and_slow_clients_keep_no_other_out() {
 }
 
 #[test]
+fn a_command_that_lost_its_place_between_two_requests_is_answered() {
+    let socket = Socket::of(Arc::default());
+    let mut client = socket.client();
+    client.status().unwrap();
+    let others: Vec<Raw> = (0..100).map(|_| socket.raw()).collect();
+    // All of them were accepted when the last one is answered.
+    others[99].write_all(b"{\"version\":1,\"request\":\"status\"}\n").unwrap();
+    others[99].line();
+    let text = Zeroizing::new(String::new());
+    let reload = Reload { text, file: "x".into(), dry_run: false, within_command: false, is_saved: false };
+    client.reload(&reload).unwrap();
+    drop(others);
+}
+
+#[test]
 fn a_client_beyond_the_limit_waits_for_those_that_are_served() {
     let (release, hold) = mpsc::channel();
     let (on_request, served) = mpsc::channel();
