@@ -11,7 +11,7 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use weft_report::{HistogramReport, StatusReport};
+use weft_report::{HistogramReport, StatusReport, total};
 
 use weft_dataplane::Histogram;
 
@@ -141,7 +141,7 @@ impl Writer<'_> {
 
     /// Writes a histogram of whole numbers: upper bounds, and the count of each bucket.
     fn histogram(&mut self, name: &str, help: &str, buckets: &[(f64, u64)], sum: u64) -> fmt::Result {
-        let count = buckets.iter().map(|(_, count)| count).sum();
+        let count = total(buckets.iter().map(|(_, count)| *count));
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         family.encode_histogram::<NoLabelSet>(sum as f64, count, buckets, None)
     }

@@ -7,7 +7,7 @@ use weft_tunnel::DropReason;
 
 use crate::explain::explain;
 use crate::finding::{Finding, Level};
-use crate::format::{age, bytes, short_key};
+use crate::format::{age, bytes, short_key, total};
 use crate::rules::{self, SESSION_MS};
 use crate::status::{ExpiredPeerReport, PeerReport, Rates, StatusReport};
 
@@ -463,7 +463,7 @@ fn packet_threads(report: &StatusReport, findings: &mut Vec<Finding>) {
     let of_peers = report.peers.iter().filter(|peer| busiest.is_none() || peer.packet_thread == busiest);
     let of_peers = of_peers.filter_map(|peer| Some((sum(peer.rates?), peer))).filter(|(bytes, _)| *bytes > 0);
     let total = match busiest {
-        Some(_) => of_peers.clone().map(|(bytes, _)| bytes).fold(0, u64::saturating_add),
+        Some(_) => total(of_peers.clone().map(|(bytes, _)| bytes)),
         None => sum(recent.rates),
     };
     let of_full = of_peers.clone();

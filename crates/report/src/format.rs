@@ -1,4 +1,9 @@
-//! Formats numbers for people.
+//! Adds up and formats numbers for people.
+
+/// Returns the sum of numbers of a report: a daemon may send any.
+pub fn total(numbers: impl IntoIterator<Item = u64>) -> u64 {
+    numbers.into_iter().fold(0, u64::saturating_add)
+}
 
 /// Formats a number of bytes, such as `1.5 MiB`.
 pub fn bytes(count: u64) -> String {

@@ -18,7 +18,7 @@ mod stage;
 mod status;
 
 pub use diagnose::{STARTING, diagnose, has_session, of_expired, should_have_session, unready};
-pub use format::{age, bucket_label, bytes, rate, short_key};
+pub use format::{age, bucket_label, bytes, rate, short_key, total};
 pub use peer_name::{PeerNameError, find_peer};
 pub use recent::add_recent;
 pub use stage::stage_of;

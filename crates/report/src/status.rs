@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use weft_config::settings::ReportSettings;
 
 use crate::finding::Finding;
+use crate::format::total;
 use crate::peer_name::{PeerNameError, find_peer};
 
 /// The state of an interface at one moment. Counters start at 0 when the interface comes up.
@@ -547,7 +548,7 @@ impl StatusReport {
 
     /// Returns the packets dropped for any reason.
     pub fn dropped(&self) -> u64 {
-        self.drops.iter().map(|drop| drop.packets).sum()
+        total(self.drops.iter().map(|drop| drop.packets))
     }
 
     /// Returns the packets dropped for this reason.
@@ -562,5 +563,5 @@ impl StatusReport {
 }
 
 fn packets_of(drops: &[DropReport], reason: weft_tunnel::DropReason) -> u64 {
-    drops.iter().filter(|drop| drop.reason == reason.label()).map(|drop| drop.packets).sum()
+    total(drops.iter().filter(|drop| drop.reason == reason.label()).map(|drop| drop.packets))
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use weft_report::{LimitReport, PeerReport, StatusReport};
-use weft_report::{age, bucket_label, bytes, finding, rate};
+use weft_report::{age, bucket_label, bytes, finding, rate, total};
 
 use super::glance;
 
@@ -117,7 +117,7 @@ fn interface(report: &StatusReport) -> Vec<(&'static str, String)> {
         row("moves", format!("{} of peers to packet threads with less to do", report.peer_moves));
     }
     let (tun, udp) = (report.tun.queue_overflows, report.udp.receive_overflows);
-    if tun + udp > 0 {
+    if total([tun, udp]) > 0 {
         row("overflows", format!("{tun} packets of the TUN's queue, {udp} datagrams of the receive buffers"));
     }
     if report.tun.write_drops > 0 {
@@ -215,13 +215,13 @@ fn batches(report: &StatusReport) -> String {
     if parts.is_empty() {
         parts.push("no traffic yet".to_owned());
     }
-    let total: u64 = udp.batch_segments.iter().sum();
-    if total > 0 {
+    let sends = total(udp.batch_segments);
+    if sends > 0 {
         let mut sizes = String::from("\nsends of");
         let mut separator = "";
         for (bucket, &count) in udp.batch_segments.iter().enumerate() {
             if count > 0 {
-                let percent = 100.0 * count as f64 / total as f64;
+                let percent = 100.0 * count as f64 / sends as f64;
                 let _ = write!(sizes, "{separator} {}: {percent:.0} %", bucket_label(bucket));
                 separator = ",";
             }
@@ -364,8 +364,7 @@ fn drops(report: &StatusReport) -> Table {
     table.set_header(["dropped", "now", "direction", "stage", "reason"]);
     for drop in &report.drops {
         let recent = report.recent.iter().flat_map(|recent| &recent.drops);
-        let growth =
-            recent.filter(|recent| recent.reason == drop.reason).map(|recent| recent.packets).sum::<u64>();
+        let growth = total(recent.filter(|recent| recent.reason == drop.reason).map(|recent| recent.packets));
         let growth = match growth {
             0 => Cell::new(""),
             growth => Cell::new(format!("+{growth}")).fg(Color::Yellow),

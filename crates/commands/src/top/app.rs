@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use ratatui::style::{Color, Style};
 use weft_report::finding::Finding;
-use weft_report::{PeerReport, StatusReport, add_recent, diagnose};
+use weft_report::{PeerReport, StatusReport, add_recent, diagnose, total};
 
 use super::Look;
 use super::history::History;
@@ -138,7 +138,7 @@ impl App {
         if let Some(recent) = &report.recent {
             self.inbound.push(recent.rates.rx_bytes_per_second);
             self.outbound.push(recent.rates.tx_bytes_per_second);
-            let dropped: u64 = recent.drops.iter().map(|drop| drop.packets).sum();
+            let dropped = total(recent.drops.iter().map(|drop| drop.packets));
             self.drops.push(dropped.saturating_mul(1000) / recent.window_ms.max(1));
         }
         let mut before = std::mem::take(&mut self.peers);

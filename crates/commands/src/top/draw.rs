@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Sparkline, Wrap};
 use weft_report::finding::{Finding, Level, wrapped};
-use weft_report::{StatusReport, age, bucket_label, bytes, rate};
+use weft_report::{StatusReport, age, bucket_label, bytes, rate, total};
 
 use super::app::{App, View};
 use super::history::History;
@@ -197,7 +197,7 @@ fn rate_line(app: &App, name: &str, history: &History, colour: Color, width: u16
 fn numbers_of(report: &StatusReport, app: &App, width: usize) -> Vec<Line<'static>> {
     let queues = &report.queues;
     let recent = report.recent.clone().unwrap_or_default();
-    let sends: u64 = recent.batch_segments.iter().sum();
+    let sends = total(recent.batch_segments);
     let mut batches = String::from("batches ");
     for (bucket, &count) in recent.batch_segments.iter().enumerate().filter(|(_, count)| **count > 0) {
         batches += &format!(" {}: {:.0} %", bucket_label(bucket), 100.0 * count as f64 / sends as f64);

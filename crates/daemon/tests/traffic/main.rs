@@ -27,6 +27,7 @@ mod hang_up;
 mod lifecycle;
 mod limits;
 mod live_changes;
+mod lying;
 #[cfg(not(feature = "portable"))]
 mod missing_features;
 mod order;
