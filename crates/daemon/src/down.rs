@@ -209,7 +209,12 @@ fn end_process(process: Process, directory: &Path, interface: &InterfaceName) ->
     let failures = match end_over_socket(directory, interface) {
         Ok(failures) => failures,
         // A socket that is not served, or not well, keeps no daemon from ending.
-        Err(error @ (ClientError::Io { .. } | ClientError::Timeout { .. } | ClientError::Garbled { .. })) => {
+        Err(
+            error @ (ClientError::Io { .. }
+            | ClientError::Timeout { .. }
+            | ClientError::StillServed { .. }
+            | ClientError::Garbled { .. }),
+        ) => {
             tracing::warn!("{error}");
             None
         }
@@ -262,7 +267,13 @@ fn refuse_stopped(process: Process) -> Result<(), HostError> {
 /// Ends a daemon over its control socket. That which `weft NAME` started has a control socket, but no record
 /// and no lock. Returns what failed at its end, or `None` if there was no daemon.
 fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<Option<Vec<String>>, ClientError> {
+    let client = match Client::connect_in(directory, interface) {
+        Err(ClientError::NotRunning { .. }) => return Ok(None),
+        connected => connected?,
+    };
     let within_command = is_within_command(interface);
+    // One of another user says what it likes of its commands.
+    let is_believed = client.other_user()?.is_none();
     let mut told = String::new();
     let goes_on = |passed: Duration| {
         let waits_for = waits_for(directory, interface);
@@ -270,9 +281,9 @@ fn end_over_socket(directory: &Path, interface: &InterfaceName) -> Result<Option
             tracing::warn!("{interface}: {command}");
             told.clone_from(command);
         }
-        passed < PATIENCE || (waits_for.is_some() && !is_within_any_command())
+        passed < PATIENCE || (is_believed && waits_for.is_some() && !is_within_any_command())
     };
-    match Client::connect_in(directory, interface).and_then(|client| client.stop(within_command, goes_on)) {
+    match client.stop(within_command, goes_on) {
         Ok(failures) => Ok(Some(failures)),
         Err(ClientError::NotRunning { .. }) => Ok(None),
         Err(error) => Err(error),

@@ -177,6 +177,9 @@ pub enum ClientError {
         /// The process that listens and its state, in parentheses; empty if the system does not tell.
         process: String,
     },
+    /// The daemon has ended the connection of a client that wants the end of the interface, and nothing else.
+    #[error("process {process} says that {name} is down, and still serves it: end that process")]
+    StillServed { name: String, process: u32 },
     /// The answer is invalid, or of another version.
     #[error(
         "{name} answered in a way that this weft does not understand ({reason}): is it of another version?"

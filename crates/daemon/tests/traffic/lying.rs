@@ -138,3 +138,14 @@ fn the_largest_numbers_of_a_daemon_stop_no_command_that_shows_them() {
         assert!(top.wait().success(), "{}", top.output());
     }
 }
+
+#[test]
+fn an_interface_is_not_down_while_its_daemon_still_serves_it() {
+    let directory = serve(vec![json!({})]);
+    let output = weft(directory.path(), &["down", NAME]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let process = std::process::id();
+    let expected = format!("process {process} says that {NAME} is down, and still serves it");
+    assert!(told.contains(&expected) && !told.contains("interface is down"), "{told}");
+}

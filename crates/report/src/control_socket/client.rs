@@ -26,6 +26,8 @@ const SHORT_PATIENCE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(4);
 /// How long the daemon may take to accept the byte that ends a capture.
 const END_PATIENCE: Duration = Duration::from_secs(1);
+/// The maximum bytes of the line that says what failed at an end.
+const MAX_OUTCOME: usize = 1 << 20;
 /// How often a request is sent again to a daemon that hangs up.
 const TRIES: usize = 4;
 /// The size of a read buffer, in bytes.
@@ -140,6 +142,15 @@ impl Client {
         self.connection.server_process()
     }
 
+    /// Returns the user that runs the daemon, unless that is root or this user.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub fn other_user(&self) -> Result<Option<u32>, ClientError> {
+        let user = self.connection.server().map_err(|error| self.failed(error, PATIENCE))?;
+        Ok(user.filter(|user| !Users::of_process().trusts(*user)))
+    }
+
     pub fn name(&self) -> &InterfaceName {
         &self.name
     }
@@ -151,10 +162,8 @@ impl Client {
     /// does not decide what this process reads.
     pub fn own_file(&mut self) -> Result<Option<PathBuf>, ClientError> {
         let Some(file) = self.status()?.file.map(PathBuf::from) else { return Ok(None) };
-        match self.connection.server().map_err(|error| self.failed(error, PATIENCE))? {
-            Some(user)
-                if !Users::of_process().trusts(user) && file != config::path_of(self.name.as_str()) =>
-            {
+        match self.other_user()? {
+            Some(user) if file != config::path_of(self.name.as_str()) => {
                 Err(ClientError::OthersFile { name: self.name.to_string(), user, file })
             }
             _ => Ok(Some(file)),
@@ -189,7 +198,7 @@ impl Client {
     ///
     /// # Errors
     /// Those of [`ClientError`]: [`ClientError::Refused`] if the end would wait for the command that wants
-    /// it.
+    /// it, [`ClientError::StillServed`] if the daemon only says that the interface is gone.
     pub fn stop(
         mut self,
         within_command: bool,
@@ -199,7 +208,7 @@ impl Client {
         let request = Request { within_command, ..Request::of(Kind::Stop) };
         let (line, mut rest) = self.ask_for_more(&request, 0, SHORT_PATIENCE)?;
         let Done {} = self.understand(&line)?;
-        let mut outcome = rest.next(MAX_ANSWER).map_err(|_| self.garbled("the line does not end"))?;
+        let mut outcome = rest.next(MAX_OUTCOME).map_err(|_| self.garbled("the line does not end"))?;
         let mut bytes = [0; 4096];
         let mut look = begin + INTERVAL;
         loop {
@@ -213,13 +222,26 @@ impl Client {
                 other => other.map_err(|error| self.failed(error, begin.elapsed()))?,
             };
             if count == 0 {
+                self.check_gone()?;
                 let outcome = outcome.map(|line| self.understand::<Incomplete>(&line)).transpose()?;
                 return Ok(outcome.map_or_else(Vec::new, |incomplete| incomplete.failures));
             }
             if outcome.is_none() {
-                let line = rest.push(&bytes[..count], MAX_ANSWER);
+                let line = rest.push(&bytes[..count], MAX_OUTCOME);
                 outcome = line.map_err(|_| self.garbled("the line does not end"))?;
             }
+        }
+    }
+
+    /// Checks that the process that was to end the interface serves it no more: it removes its socket first.
+    fn check_gone(&self) -> Result<(), ClientError> {
+        let process = self.server_process().filter(|_| cfg!(unix));
+        let again = Self::connect_to(&self.name, self.path.clone()).ok().and_then(|it| it.server_process());
+        match process {
+            Some(process) if again == Some(process) => {
+                Err(ClientError::StillServed { name: self.name.to_string(), process })
+            }
+            _ => Ok(()),
         }
     }
 

@@ -147,8 +147,9 @@ fn what_follows_the_outcome_of_an_end_is_not_kept() {
     weft_ipc::runtime_dir::make(path.parent().unwrap()).unwrap();
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        scope.spawn(move || {
             let (mut client, _) = listener.accept().unwrap();
+            drop(listener);
             BufReader::new(&client).read_until(b'\n', &mut Vec::new()).unwrap();
             let answers = "{\"version\":1,\"ok\":{}}\n{\"version\":1,\"ok\":{\"failures\":[\"firewall\"]}}\n";
             client.write_all(answers.as_bytes()).unwrap();
