@@ -29,6 +29,8 @@ const MAX_REPLY: usize = 16 << 10;
 const MAX_TOKEN: usize = 64;
 /// The most bytes of a name or a reason in a refusal.
 const MAX_TEXT: usize = 512;
+/// The most seconds that a refusal tells of: more than a test of any release takes.
+const MAX_TOLD_SECONDS: u64 = 3600;
 /// The most bytes of the name of a congestion control (`TCP_CA_NAME_MAX`, with its end).
 const MAX_CONGESTION: usize = 15;
 /// The highest rate of datagrams, in bits per second.
@@ -215,8 +217,10 @@ impl Line for Reply {
             Self::End { counters } => {
                 counters.as_ref().is_some_and(Counters::is_large).then_some("too many counters")
             }
-            Self::Refused(Refusal::Busy { .. } | Refusal::NotAPeer | Refusal::TooMuch { .. })
-            | Self::Begin => None,
+            Self::Refused(Refusal::Busy { seconds } | Refusal::TooMuch { seconds, .. }) => {
+                (*seconds > MAX_TOLD_SECONDS).then_some("a time that no speed test takes")
+            }
+            Self::Refused(Refusal::NotAPeer) | Self::Begin => None,
         }
     }
 }
@@ -375,7 +379,17 @@ mod tests {
         };
         let sample = |counters: String| format!("{{\"sample\":{{\"counters\":{counters}}}}}\n");
         let end = |counters: String| format!("{{\"end\":{{\"counters\":{counters}}}}}\n");
-        let ok = [sample(counters(256, 256, 8)), sample(counters(0, 10, 64)), end(counters(64, 100, 20))];
+        let busy = |seconds: u64| format!("{{\"refused\":{{\"busy\":{{\"seconds\":{seconds}}}}}}}\n");
+        let too_much = |seconds: u64| {
+            format!("{{\"refused\":{{\"too_much\":{{\"seconds\":{seconds},\"streams\":1}}}}}}\n")
+        };
+        let ok = [
+            sample(counters(256, 256, 8)),
+            sample(counters(0, 10, 64)),
+            end(counters(64, 100, 20)),
+            busy(3600),
+            too_much(3600),
+        ];
         let refused = [
             sample(counters(257, 0, 0)),
             sample(counters(0, 257, 8)),
@@ -384,6 +398,9 @@ mod tests {
             format!("{{\"accepted\":{{\"token\":\"{}\"}}}}\n", "a".repeat(65)),
             format!("{{\"refused\":{{\"failed\":\"{}\"}}}}\n", "a".repeat(513)),
             "{\"refused\":{\"failed\":\"a\\nerror: b\"}}\n".to_owned(),
+            busy(3601),
+            busy(u64::MAX),
+            too_much(3601),
             "{\"refused\":{\"congestion\":{\"name\":\"a\\u001b\",\"reason\":\"\"}}}\n".to_owned(),
             "{\"end\":{\"counters\":{\"busy_us\":[],\"drops\":{\"a\\nb\":0}}}}\n".to_owned(),
             format!(
