@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
+use weft_sched::LogLimit;
 use weft_tun::{Tun, TunStatsSnapshot};
 use weft_tunnel::{Change, ControlQueue, DropCounters, DropReason, Event, PublicKey, Tunnel};
 use weft_udp::Udp;
@@ -19,7 +20,6 @@ use crate::commands::LongCommand;
 use crate::inbound::Inbound;
 use crate::initiation_filter::InitiationFilter;
 use crate::junk_filter::JunkFilter;
-use crate::log_limit::LogLimit;
 use crate::outbound::Outbound;
 use crate::parts::{Observer, Parts, Turn};
 use crate::siblings::Siblings;

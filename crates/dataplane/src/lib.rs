@@ -20,7 +20,6 @@ mod fake_kernel;
 mod inbound;
 mod initiation_filter;
 mod junk_filter;
-mod log_limit;
 mod outbound;
 mod parts;
 mod siblings;

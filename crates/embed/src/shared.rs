@@ -1,11 +1,16 @@
 //! The endpoint, and the tasks that wait for it, under one lock.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_endpoint::{Endpoint, Event, ListenerId, StreamError, StreamId, UdpId};
+use weft_sched::LogLimit;
+
+/// The least time between two lines about connections that gave way.
+const GAVE_WAY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What the packet thread and the applications share.
 pub(crate) struct Shared {
@@ -24,6 +29,9 @@ pub(crate) struct State {
     pub(crate) armed_for: Option<Instant>,
     /// Whether the packet thread has ended: nothing moves any more.
     pub(crate) is_gone: bool,
+    /// Connections that gave way and were not told of.
+    gave_way: u64,
+    gave_way_limit: LogLimit,
 }
 
 impl Shared {
@@ -36,6 +44,8 @@ impl Shared {
             packets: None,
             armed_for: None,
             is_gone: false,
+            gave_way: 0,
+            gave_way_limit: LogLimit::new(GAVE_WAY_INTERVAL),
         };
         Self { state: Mutex::new(state) }
     }
@@ -119,8 +129,13 @@ fn gone() -> io::Error {
 impl State {
     /// Moves the tasks for which something happened to `woken`.
     pub(crate) fn collect(&mut self, woken: &mut Vec<Waker>) {
+        let mut gave_way = None;
         while let Some(event) = self.endpoint.poll_event() {
             match event {
+                Event::GaveWay(peer) => {
+                    gave_way = Some(peer);
+                    self.gave_way += 1;
+                }
                 Event::Readable(id) => woken.extend(self.streams.of(id).and_then(|slot| slot.read.take())),
                 Event::Writable(id) => woken.extend(self.streams.of(id).and_then(|slot| slot.write.take())),
                 Event::Ended(id) => {
@@ -134,6 +149,20 @@ impl State {
                 Event::Datagram(id) => woken.extend(self.udp.of(id).and_then(|slot| slot.read.take())),
                 Event::UdpWritable(id) => woken.extend(self.udp.of(id).and_then(|slot| slot.write.take())),
             }
+        }
+        if let Some(peer) = gave_way {
+            self.tell_of(peer);
+        }
+    }
+
+    /// Says, once a minute at most, that connections gave way, the last one of this peer.
+    fn tell_of(&mut self, peer: IpAddr) {
+        if self.gave_way_limit.allow(Instant::now()).is_some() {
+            let count = std::mem::take(&mut self.gave_way);
+            tracing::warn!(
+                count,
+                "the memory of the tunnel's connections is taken; some gave way to others, the last one of {peer}"
+            );
         }
     }
 

@@ -2,13 +2,17 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::VecDeque;
+use std::fmt::{Debug, Write as _};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use tracing::field::Field;
+use tracing::{Metadata, Subscriber, span};
 use weft_embed::{Config, EndpointTun, Stack, TcpStream};
 use weft_network::{Connection as _, Datagrams as _, Later};
 use weft_tun::Tun as _;
@@ -18,8 +22,12 @@ const FAMILIES: [[&str; 2]; 2] = [["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2
 const MTU: u16 = 1420;
 
 fn open(place: usize) -> (EndpointTun, Stack) {
+    open_with(place, 64 << 20)
+}
+
+fn open_with(place: usize, memory: u64) -> (EndpointTun, Stack) {
     let addresses = FAMILIES.map(|family| family[place].parse().unwrap()).to_vec();
-    let (tun, stack) = weft_embed::open(Config { addresses, mtu: MTU, memory: 64 << 20 });
+    let (tun, stack) = weft_embed::open(Config { addresses, mtu: MTU, memory });
     stack.set_routes(&[vec!["10.0.0.0/24".parse().unwrap(), "fd00::/64".parse().unwrap()]]);
     (tun, stack)
 }
@@ -47,7 +55,14 @@ fn carry(cx: &mut Context<'_>, from: &mut EndpointTun, to: &mut EndpointTun) -> 
 
 /// Runs `work` with two stacks, and a tunnel between them.
 fn between<T>(work: impl AsyncFnOnce(Stack, Stack) -> T) -> T {
-    let ((mut near_tun, near), (mut far_tun, far)) = (open(0), open(1));
+    run(open(0), open(1), work)
+}
+
+fn run<T>(
+    (mut near_tun, near): (EndpointTun, Stack),
+    (mut far_tun, far): (EndpointTun, Stack),
+    work: impl AsyncFnOnce(Stack, Stack) -> T,
+) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let tunnel = poll_fn(|cx| {
@@ -268,6 +283,65 @@ fn a_flood_of_datagrams_leaves_the_thread_to_other_tasks() {
             tokio::task::yield_now().await;
         }
         assert!(turns.iter().all(|received| *received < 200), "{turns:?}");
+    });
+}
+
+/// Keeps the messages of what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut fields = String::new();
+        event.record(&mut |field: &Field, value: &dyn Debug| write!(fields, "{field}={value:?} ").unwrap());
+        self.0.lock().unwrap().push(fields);
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn connections_that_give_way_are_told_of_once_a_minute() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let near = open_with(0, 4 << 20);
+    near.1.set_routes(&[vec!["10.0.0.2/32".parse().unwrap()], vec!["10.0.0.3/32".parse().unwrap()]]);
+    run(near, open(1), async |near, far| {
+        let to = at(FAMILIES[0][1], 80);
+        let _listener = far.listen(to).unwrap();
+        let mut open = Vec::new();
+        while let Ok(stream) = near.connect(to).await {
+            open.push(stream);
+        }
+        assert!(open.len() > 100 && log.0.lock().unwrap().is_empty(), "{}", open.len());
+        // Another peer, which does not answer.
+        let mut attempts: Vec<_> =
+            (1..=200).map(|port| Box::pin(near.connect(at("10.0.0.3", port)))).collect();
+        poll_fn(|cx| {
+            attempts.iter_mut().for_each(|attempt| assert!(attempt.as_mut().poll(cx).is_pending()));
+            Poll::Ready(())
+        })
+        .await;
+        let told = log.0.lock().unwrap().clone();
+        let [line] = &told[..] else { panic!("{told:?}") };
+        assert!(
+            line.contains("gave way to others, the last one of 10.0.0.2") && line.contains("count="),
+            "{line}"
+        );
     });
 }
 

@@ -420,6 +420,7 @@ impl Endpoint {
             let gained = stream.reserved();
             stream.give_way(&mut self.common);
             self.common.stats.gave_way += 1;
+            self.common.events.push_back(Event::GaveWay(stream.tuple.peer));
             self.settle(index);
             if gained >= wanted {
                 break;

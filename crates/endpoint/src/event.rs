@@ -53,6 +53,8 @@ pub enum Event {
     Datagram(UdpId),
     /// [`crate::Endpoint::send_udp`] has room again.
     UdpWritable(UdpId),
+    /// A connection of this peer gave way to another one, since memory is short.
+    GaveWay(std::net::IpAddr),
 }
 
 /// Why a stream is no more.

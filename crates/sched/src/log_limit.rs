@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 ///
 /// Use one limit for each cause. It keeps no list of remotes, so that remotes cannot make it grow.
 #[derive(Clone, Debug)]
-pub(crate) struct LogLimit {
+pub struct LogLimit {
     interval: Duration,
     last: Option<Instant>,
     suppressed: u64,
@@ -22,12 +22,12 @@ impl Default for LogLimit {
 
 impl LogLimit {
     /// Allows one line per interval.
-    pub(crate) const fn new(interval: Duration) -> Self {
+    pub const fn new(interval: Duration) -> Self {
         Self { interval, last: None, suppressed: 0 }
     }
 
     /// Returns the number of lines suppressed since the last one if a line may be logged now, else `None`.
-    pub(crate) fn allow(&mut self, now: Instant) -> Option<u64> {
+    pub fn allow(&mut self, now: Instant) -> Option<u64> {
         let too_soon = self.last.is_some_and(|last| now.saturating_duration_since(last) < self.interval);
         if too_soon {
             self.suppressed = self.suppressed.saturating_add(1);
