@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use weft_ipc::Source;
 
 use crate::budget::{Account, Charge};
+use crate::reach::Reach;
 
 /// A mapping ends after this time without a datagram (RFC 4787, section 4.3: at least 2 minutes).
 pub(crate) const MAPPING_TIMEOUT: Duration = Duration::from_secs(120);
@@ -84,13 +85,15 @@ impl Peers {
 /// at when its turn has come.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
+    /// The tunnel that they are in; `None`: they are outside.
+    tunnel: Option<Reach>,
     last_used: LastUsed<SocketAddr>,
-    /// The time by which each is in the orders.
-    ordered: HashMap<SocketAddr, Instant>,
-    /// All that one host may have.
+    /// The time by which each is in the orders, and the host. A reload may give its address to another peer.
+    ordered: HashMap<SocketAddr, (Instant, Source)>,
+    /// All that one host may have, or one peer of the tunnel.
     hosts: HashMap<Source, OfHost>,
     /// By what they have; the last one gives way.
-    order: BTreeSet<(usize, Rank)>,
+    order: BTreeSet<(usize, Rank, Source)>,
     /// Until when the new sources of each host would take with [`NEW_SOURCE`] between them.
     busy: HashMap<Source, Instant>,
 }
@@ -107,8 +110,8 @@ struct OfHost {
 }
 
 impl OfHost {
-    fn rank(&self) -> Option<(usize, Rank)> {
-        Some((self.count, *self.order.last()?))
+    fn rank(&self, host: Source) -> Option<(usize, Rank, Source)> {
+        Some((self.count, *self.order.last()?, host))
     }
 
     fn rank_of(&self, address: IpAddr) -> Option<Rank> {
@@ -118,13 +121,22 @@ impl OfHost {
 }
 
 impl Sources {
+    /// Creates an empty set for the clients of a reverse forward.
+    pub(crate) fn of_tunnel(reach: Reach) -> Self {
+        Self { tunnel: Some(reach), ..Self::default() }
+    }
+
+    fn host(&self, address: IpAddr) -> Source {
+        self.tunnel.as_ref().map_or(address.into(), |reach| reach.source(address)).owner()
+    }
+
     /// Reports whether a source that has no mapping may have one now, and counts it for its host.
     pub(crate) fn admit(&mut self, source: SocketAddr) -> bool {
         let now = Instant::now();
         if self.busy.len() >= HOSTS {
             self.busy.clear();
         }
-        let busy = self.busy.entry(source.ip().into()).or_insert(now);
+        let busy = self.busy.entry(self.host(source.ip())).or_insert(now);
         let next = now.max(*busy) + NEW_SOURCE;
         let is_admitted = next <= now + BURST;
         if is_admitted {
@@ -141,9 +153,9 @@ impl Sources {
             *used = now;
             return None;
         }
-        let address = source.ip();
-        let is_full = self.of(address).is_some_and(|sources| sources.len() >= MAPPINGS);
-        let oldest = if is_full { self.remove_oldest(|_| Some(address)) } else { None };
+        let at = (self.host(source.ip()), source.ip());
+        let is_full = self.of(at).is_some_and(|sources| sources.len() >= MAPPINGS);
+        let oldest = if is_full { self.remove_oldest(|_| Some(at)) } else { None };
         self.last_used.0.insert(source, now);
         self.reorder(source, Some(now));
         oldest
@@ -152,17 +164,17 @@ impl Sources {
     /// Removes the source that was not used for longest, among those of the host that has most, and of the
     /// address that has most there: one host takes no place from the others.
     pub(crate) fn give_way(&mut self) -> Option<SocketAddr> {
-        self.remove_oldest(|sources| sources.order.last().map(|(_, (_, _, address))| *address))
+        self.remove_oldest(|sources| sources.order.last().map(|(_, (_, _, address), host)| (*host, *address)))
     }
 
-    fn of(&self, address: IpAddr) -> Option<&BTreeSet<(Instant, SocketAddr)>> {
-        self.hosts.get(&address.into())?.addresses.get(&address)
+    fn of(&self, (host, address): (Source, IpAddr)) -> Option<&BTreeSet<(Instant, SocketAddr)>> {
+        self.hosts.get(&host)?.addresses.get(&address)
     }
 
-    /// Removes the source of an address that was not used for longest.
-    fn remove_oldest(&mut self, address: impl Fn(&Self) -> Option<IpAddr>) -> Option<SocketAddr> {
+    /// Removes the source of an address of a host that was not used for longest.
+    fn remove_oldest(&mut self, at: impl Fn(&Self) -> Option<(Source, IpAddr)>) -> Option<SocketAddr> {
         loop {
-            let (ordered, source) = *self.of(address(self)?)?.first()?;
+            let (ordered, source) = *self.of(at(self)?)?.first()?;
             let used = *self.last_used.0.get(&source)?;
             if used == ordered {
                 self.remove(source);
@@ -176,20 +188,22 @@ impl Sources {
     /// Changes the time by which a source is in the orders; `None`: it ends.
     fn reorder(&mut self, source: SocketAddr, time: Option<Instant>) {
         let address = source.ip();
-        let host = self.hosts.entry(address.into()).or_default();
-        if let Some(rank) = host.rank() {
+        let before = self.ordered.remove(&source);
+        let of = before.map_or_else(|| self.host(address), |(_, host)| host);
+        let host = self.hosts.entry(of).or_default();
+        if let Some(rank) = host.rank(of) {
             self.order.remove(&rank);
         }
         if let Some(rank) = host.rank_of(address) {
             host.order.remove(&rank);
         }
         let sources = host.addresses.entry(address).or_default();
-        if let Some(before) = self.ordered.remove(&source) {
+        if let Some((before, _)) = before {
             sources.remove(&(before, source));
             host.count -= 1;
         }
         if let Some(time) = time {
-            self.ordered.insert(source, time);
+            self.ordered.insert(source, (time, of));
             sources.insert((time, source));
             host.count += 1;
         }
@@ -197,9 +211,9 @@ impl Sources {
             Some(rank) => drop(host.order.insert(rank)),
             None => drop(host.addresses.remove(&address)),
         }
-        match host.rank() {
+        match host.rank(of) {
             Some(rank) => drop(self.order.insert(rank)),
-            None => drop(self.hosts.remove(&address.into())),
+            None => drop(self.hosts.remove(&of)),
         }
     }
 
@@ -353,6 +367,39 @@ mod tests {
             }
         }
         assert_eq!((sources.hosts.len(), sources.give_way()), (3, Some(honest)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_with_many_addresses_takes_no_place_from_another_one() {
+        let peer = |prefixes: &[&str]| -> Vec<ipnet::IpNet> {
+            prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect()
+        };
+        let [many, fewer] = [peer(&["10.1.0.0/16", "2001:db8::/32"]), peer(&["10.2.0.0/16"])];
+        let network: Arc<dyn weft_network::Network> = Arc::new(weft_network::Kernel::of_this_thread());
+        let reach = Reach::new(network, vec![many, fewer], None);
+        let mut sources = Sources::of_tunnel(reach.clone());
+        let honest: Vec<SocketAddr> = (1..=3).map(|port| ([10, 2, 0, 1], port).into()).collect();
+        honest.iter().for_each(|source| assert_eq!(sources.insert(*source), None));
+        for host in 0..10 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            sources.insert(([10, 1, host, 1], 1).into());
+            sources.insert(SocketAddr::new(format!("2001:db8:{host}::1").parse().unwrap(), 1));
+        }
+        for _ in 0..17 {
+            let source = sources.give_way().unwrap();
+            assert!(!honest.contains(&source), "{source}");
+        }
+        // They are where they were when a reload has changed the peers.
+        reach.allow(vec![]);
+        assert_eq!(std::iter::from_fn(|| sources.give_way()).count(), 6);
+        assert!(sources.hosts.is_empty() && sources.order.is_empty() && sources.ordered.is_empty());
+        // New ones are counted by peer too.
+        reach.allow(vec![peer(&["10.1.0.0/16"])]);
+        let admitted = (0..10_000_u16).filter(|number| {
+            let [high, low] = number.to_be_bytes();
+            sources.admit(([10, 1, high, low], 1).into())
+        });
+        assert_eq!(admitted.count(), 2048);
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,6 +20,7 @@ use crate::address::{Forward, LocalAddress, Reverse, Transport, TunnelAddress};
 use crate::budget::Budget;
 use crate::destination::Destination;
 use crate::gone::unless_gone;
+use crate::mapping::Sources;
 use crate::moves::Moves;
 use crate::proxy::Proxy;
 use crate::reach::Reach;
@@ -358,7 +359,11 @@ impl Server {
         }
         for (socket, target) in datagrams {
             let [waiting, sockets] = [&proxy.budget, &proxy.udp_sockets].map(Budget::account);
-            tasks.push(Box::pin(udp_forward::serve(socket, target, waiting, sockets)));
+            let sources = match &*target {
+                Target::Host(..) => Sources::of_tunnel(proxy.reach.clone()),
+                Target::Remote(..) => Sources::default(),
+            };
+            tasks.push(Box::pin(udp_forward::serve(socket, sources, target, waiting, sockets)));
         }
         tasks.push(Box::pin(async move {
             loop {

@@ -102,16 +102,17 @@ impl Mappings {
     }
 }
 
-/// Forwards the datagrams that arrive at a socket. Datagrams that wait are charged to one account, and the
-/// socket of each source to the other one. Never returns: drop it to end.
+/// Forwards the datagrams that arrive at a socket. `sources` has none yet. Datagrams that wait are charged to
+/// one account, and the socket of each source to the other one. Never returns: drop it to end.
 pub(crate) async fn serve(
     listening: Arc<dyn Datagrams>,
+    sources: Sources,
     target: Arc<Target>,
     waiting: Arc<Account>,
     sockets: Arc<Account>,
 ) -> Infallible {
     let mappings = Arc::new(Mappings {
-        used: Mutex::default(),
+        used: Mutex::new(sources),
         replies: Replies::new(Arc::clone(&listening), Arc::clone(&waiting)),
         target,
         refusals: Refusals::default(),

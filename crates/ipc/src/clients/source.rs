@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The origin of a client: what one client may have all of is one source. A client of the source with the
 /// most places gives way first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// An IPv4 address, or the first half of an IPv6 address: a host may have all addresses of a /64. Every
     /// process of this machine has all those of the loopback.

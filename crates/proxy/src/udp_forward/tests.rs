@@ -124,7 +124,13 @@ async fn what_waits_for_a_slow_name_is_bounded_over_all_sources_and_given_back()
     let reach = Reach::new(network, vec![vec!["192.0.2.0/24".parse().unwrap()]], None);
     let target = Arc::new(Target::Remote(reach, "slow.example:53".parse().unwrap()));
     let sockets = Budget::new(usize::from(SOURCES) * 4).account();
-    let forward = serve(Arc::clone(&listening) as Arc<dyn Datagrams>, target, budget.account(), sockets);
+    let forward = serve(
+        Arc::clone(&listening) as Arc<dyn Datagrams>,
+        Sources::default(),
+        target,
+        budget.account(),
+        sockets,
+    );
     let driver = async {
         // The last one sends more than a source may have waiting.
         for (round, sources, each, bytes) in [
@@ -162,7 +168,13 @@ async fn replies_that_wait_for_room_are_bounded_over_all_sources_and_given_back(
     let network: Arc<dyn Network> = Arc::new(Slow { is_echo: true, ..Slow::default() });
     let target = Arc::new(Target::Host(network, ([192, 0, 2, 1], 53).into()));
     let sockets = Budget::new(usize::from(SOURCES) * 4).account();
-    let forward = serve(Arc::clone(&listening) as Arc<dyn Datagrams>, target, budget.account(), sockets);
+    let forward = serve(
+        Arc::clone(&listening) as Arc<dyn Datagrams>,
+        Sources::default(),
+        target,
+        budget.account(),
+        sockets,
+    );
     let driver = async {
         listening.block(true);
         for round in [1, 2] {
@@ -188,7 +200,8 @@ async fn a_flood_of_new_sources_takes_no_turn_from_the_tasks_of_others() {
     let network: Arc<dyn Network> = Arc::clone(&slow) as Arc<dyn Network>;
     let target = Arc::new(Target::Host(network, (Ipv4Addr::LOCALHOST, 9).into()));
     let [waiting, sockets] = [4 << 20, 2 * SOURCES].map(|most| Budget::new(most).account());
-    let forward = serve(Arc::clone(&listening) as Arc<dyn Datagrams>, target, waiting, sockets);
+    let forward =
+        serve(Arc::clone(&listening) as Arc<dyn Datagrams>, Sources::default(), target, waiting, sockets);
     let from = |port| (Ipv4Addr::LOCALHOST, port).into();
     listening.arrive((1..=SOURCES).map(|port| (vec![0], from(port as u16))));
     let driver = async {
