@@ -10,12 +10,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use weft_config::settings::ReportSettings;
 use weft_control::Configured;
-use weft_dataplane::PacketThread;
-use weft_embed::{Stack, StreamStats};
+use weft_dataplane::{Histogram, PacketThread, SendFailure, Snapshot, Stage, Times};
+use weft_embed::Stack;
 use weft_report::{
-    AlternationReport, ConnectionReport, DropReport, ExpiredPeerReport, HistogramReport, LimitReport,
-    PacketThreadReport, PeerReport, QueueReport, RefusalReport, SendFailureReport, StageReport, StatusReport,
-    ThreadReport, TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
+    AlternationReport, DropReport, ExpiredPeerReport, HistogramReport, LimitReport, PacketThreadReport,
+    PeerReport, QueueReport, RefusalReport, SendFailureReport, StageReport, StatusReport, ThreadReport,
+    TimesReport, TunQueueReport, TunReport, TunnelReport, UdpReport, stage_of,
 };
 use weft_tun::{TunOffload, TunStatsSnapshot};
 use weft_tunnel::{
@@ -23,8 +23,7 @@ use weft_tunnel::{
 };
 use weft_udp::{UdpFeatures, UdpStats};
 
-use weft_dataplane::{Histogram, SendFailure, Snapshot, Stage, Times};
-
+mod connections;
 #[cfg(target_os = "linux")]
 mod device;
 
@@ -205,7 +204,8 @@ impl Running {
         };
         let uptime_ms = milliseconds(now, self.since);
         let settings = configured.settings;
-        let (connections, more_connections) = self.stack.as_ref().map(connections).unwrap_or_default();
+        let (connections, more_connections) =
+            self.stack.as_ref().map(connections::connections).unwrap_or_default();
         StatusReport {
             interface: self.interface.clone(),
             weft_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -244,42 +244,6 @@ impl Running {
             recent: None,
             findings: self.findings.clone(),
         }
-    }
-}
-
-/// Returns the connections of a stack that a report has, and the number of the others.
-fn connections(stack: &Stack) -> (Vec<ConnectionReport>, u64) {
-    const SHOWN: usize = 256;
-    let mut all = stack.connections();
-    all.sort_by_key(|one| std::cmp::Reverse(one.bytes_acked.saturating_add(one.bytes_received)));
-    let more = all.len().saturating_sub(SHOWN) as u64;
-    (all.iter().take(SHOWN).map(connection).collect(), more)
-}
-
-fn connection(stats: &StreamStats) -> ConnectionReport {
-    let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    ConnectionReport {
-        local: stats.local.to_string(),
-        remote: stats.peer.to_string(),
-        state: stats.state.name().to_owned(),
-        rtt_us: us(stats.rtt),
-        rtt_var_us: us(stats.rtt_var),
-        min_rtt_us: us(stats.min_rtt),
-        rto_us: us(stats.rto),
-        mss: stats.mss,
-        cwnd_bytes: stats.cwnd,
-        ssthresh_bytes: Some(stats.ssthresh).filter(|bytes| *bytes != u64::MAX),
-        in_flight_bytes: stats.in_flight,
-        send_queue_bytes: stats.send_queue,
-        receive_queue_bytes: stats.receive_queue,
-        receive_window_bytes: stats.receive_window,
-        send_window_bytes: stats.send_window,
-        acked_bytes: stats.bytes_acked,
-        received_bytes: stats.bytes_received,
-        retransmitted_bytes: stats.bytes_retransmitted,
-        timeouts: stats.timeouts,
-        recoveries: stats.recoveries,
-        undone: stats.undone,
     }
 }
 

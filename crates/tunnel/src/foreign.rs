@@ -69,13 +69,14 @@ mod tests {
     use super::*;
     use crate::change::Change;
     use crate::config::{PeerConfig, PeerSettings};
+    use crate::control_queue::ControlQueue;
     use crate::cookie::CookieRoot;
     use crate::key::PrivateKey;
     use crate::limits::PeerLimits;
     use crate::packet::PlainSlab;
     use crate::restore::Remembered;
     use crate::shard::Shard;
-    use crate::transmit::{ControlQueue, Ecn, RecvMeta};
+    use crate::transmit::{Ecn, RecvMeta};
     use crate::tunnel::TunnelConfig;
     use crate::{DropReason, Inbound};
 

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::budget::Work;
+use crate::control_queue::{ControlQueue, Pushed};
 use crate::drop_reason::DropReason;
 use crate::ecn;
 use crate::endpoints::Endpoint;
@@ -21,7 +22,7 @@ use crate::peer_index::Route;
 use crate::peer_timers::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT};
 use crate::session::{Content, DATA_OVERHEAD, REJECT_AFTER_TIME, SessionContext};
 use crate::shard::Shard;
-use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, Pushed, RecvMeta};
+use crate::transmit::{MAX_CONTROL_MESSAGE, RecvMeta};
 use crate::tunnel::Tunnel;
 
 /// An initiator begins a new handshake when it receives on a session this old (whitepaper, section 6.2).

@@ -14,6 +14,7 @@ mod budget;
 mod change;
 mod clean_stack;
 mod config;
+mod control_queue;
 mod cookie;
 mod drop_reason;
 mod ecn;
@@ -59,6 +60,7 @@ mod tunnel;
 pub use change::Change;
 pub use clean_stack::with_clean_stack;
 pub use config::{PeerConfig, PeerSettings};
+pub use control_queue::{ControlMessage, ControlQueue};
 pub use cookie::CookieRoot;
 pub use drop_reason::{DropCounters, DropReason};
 pub use event::Event;
@@ -77,8 +79,8 @@ pub use restore::Remembered;
 pub use session::REJECT_AFTER_TIME;
 pub use shard::Shard;
 pub use transmit::{
-    Batch, ControlMessage, ControlQueue, Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, MAX_CONTROL_MESSAGE, Path,
-    RecvMeta, Transmit, TransmitQueue,
+    Batch, Ecn, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS, MAX_CONTROL_MESSAGE, Path, RecvMeta, Transmit,
+    TransmitQueue,
 };
 
 pub use tunnel::{HandshakeLoad, KeyTaken, Progress, Tunnel, TunnelConfig, TunnelStats};

@@ -6,11 +6,12 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use crate::config::{PeerConfig, PeerSettings};
+use crate::control_queue::ControlQueue;
 use crate::drop_reason::DropReason;
 use crate::key::PrivateKey;
 use crate::offload::Offload;
 use crate::packet::{PacketMut, PlainSlab, TAILROOM};
-use crate::transmit::{ControlQueue, Ecn, RecvMeta, TransmitQueue};
+use crate::transmit::{Ecn, RecvMeta, TransmitQueue};
 use crate::tunnel::{Tunnel, TunnelConfig};
 
 /// Returns two tunnels that are the only peers of each other, for all addresses.

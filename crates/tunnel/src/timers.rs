@@ -7,13 +7,14 @@
 use std::time::{Duration, Instant};
 
 use crate::budget::Work;
+use crate::control_queue::{ControlQueue, Pushed};
 use crate::drop_reason::DropReason;
 use crate::event::Event;
 use crate::initiations::Cause;
 use crate::peer_id::PeerId;
 use crate::peer_timers::{REKEY_TIMEOUT, WakeReason};
 use crate::session::SessionContext;
-use crate::transmit::{ControlQueue, MAX_CONTROL_MESSAGE, Pushed};
+use crate::transmit::MAX_CONTROL_MESSAGE;
 use crate::tunnel::{Progress, Tunnel};
 
 /// How long handshakes are attempted for staged packets.
