@@ -82,9 +82,18 @@ impl Handle {
 
     /// Ends the event loops that have not ended.
     pub fn stop(&self) {
+        self.end(|| Command::Stop);
+    }
+
+    /// The same, and leaves the packets of the device to the process that has it next.
+    pub fn leave(&self) {
+        self.end(|| Command::Leave);
+    }
+
+    fn end(&self, command: impl Fn() -> Command) {
         for event_loop in &self.event_loops {
             // This fails if the channel is closed: then the loop has ended already.
-            let _ = event_loop.0.blocking_send(Command::Stop);
+            let _ = event_loop.0.blocking_send(command());
         }
     }
 

@@ -214,6 +214,12 @@ impl Interface {
         self.end()
     }
 
+    /// The same, and leaves the packets of the device to the process that has it next.
+    pub fn leave(mut self) -> Result<(), DataplaneError> {
+        self.handle.leave();
+        self.end()
+    }
+
     fn end(&mut self) -> Result<(), DataplaneError> {
         drop(self.start.take());
         drop(self.balancer.take());

@@ -91,6 +91,8 @@ pub enum Command {
     },
     /// End the event loop.
     Stop,
+    /// End the event loop, and leave the packets of the device to the process that has it next.
+    Leave,
 }
 
 /// A peer on its way to another packet thread.

@@ -114,12 +114,12 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         }
     }
 
-    /// Runs until a command ends it or the device is gone. Packets that were sent before the command still
-    /// leave, such as the reset of a connection that ends with the interface.
+    /// Runs until a command ends it or the device is gone. Packets that were sent before [`Command::Stop`]
+    /// still leave, such as the reset of a connection that ends with the interface.
     pub async fn run(mut self) -> Result<(), DataplaneError> {
         // A turn has its own budgets, and the runtime has no other task that could starve.
-        tokio::task::unconstrained(poll_fn(|cx| self.poll_turn(cx))).await?;
-        for _ in 0..LAST_TURNS {
+        let last_turns = tokio::task::unconstrained(poll_fn(|cx| self.poll_turn(cx))).await?;
+        for _ in 0..last_turns {
             // The runtime looks at its descriptors before it goes on.
             tokio::task::yield_now().await;
             let now = self.clock.begin();
@@ -132,10 +132,11 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         Ok(())
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DataplaneError>> {
+    /// Returns the number of turns to the end once a command ends it.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, DataplaneError>> {
         let now = self.clock.begin();
-        if self.commands(cx, now).is_ready() {
-            return Poll::Ready(Ok(()));
+        if let Poll::Ready(last_turns) = self.commands(cx, now) {
+            return Poll::Ready(Ok(last_turns));
         }
         let packets = self.captured_packets(cx, now)?;
         self.log_events(now);
@@ -194,9 +195,9 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
         Ok(if is_busy { Turn::Busy } else { Turn::Idle })
     }
 
-    /// Executes commands, a slice per turn. Returns `Ready` on [`Command::Stop`], or if no sender of commands
-    /// is left.
-    fn commands(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<()> {
+    /// Executes commands, a slice per turn. Returns the number of turns to the end on [`Command::Stop`] and
+    /// [`Command::Leave`], or if no sender of commands is left.
+    fn commands(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<usize> {
         loop {
             if let Some(command) = self.unfinished.take() {
                 self.clock.begin_stage();
@@ -281,7 +282,8 @@ impl<T: Tun, U: Udp, S: Fn() -> Vec<TunStatsSnapshot>> EventLoop<T, U, S> {
                 Some(Command::Ping { answer }) => {
                     let _ = answer.try_send(());
                 }
-                Some(Command::Stop) | None => return Poll::Ready(()),
+                Some(Command::Leave) => return Poll::Ready(0),
+                Some(Command::Stop) | None => return Poll::Ready(LAST_TURNS),
             }
         }
     }

@@ -365,7 +365,7 @@ impl Daemon {
 
     /// Ends, and leaves the device to the other processes that hold it.
     pub fn leave(mut self) -> Result<(), DataplaneError> {
-        self.interface.take().map_or(Ok(()), Interface::stop)
+        self.interface.take().map_or(Ok(()), Interface::leave)
     }
 
     /// Takes the interface down as [`Self::stop_after`] does, and keeps and saves nothing.

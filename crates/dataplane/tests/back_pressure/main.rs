@@ -42,20 +42,24 @@ fn a_socket_that_takes_nothing_stops_the_reading_and_loses_nothing() {
 
 #[test]
 fn what_was_sent_before_the_end_leaves() {
-    with_nodes(2, SMALL, async |nodes| {
+    with_nodes(3, SMALL, async |nodes| {
         shake_hands(&nodes, 0, 1).await;
-        // More than a turn carries, and the command is there with them.
-        for number in 0..64 {
-            nodes[0].kernel.inject(&packet(0, 1, number), Offload::None).unwrap();
+        shake_hands(&nodes, 2, 1).await;
+        // The device of one has another process next, which sends them.
+        for (node, command, expected) in [(0, Command::Stop, 64), (2, Command::Leave, 0)] {
+            // More than a turn carries, and the command is there with them.
+            for number in 0..64 {
+                nodes[usize::from(node)].kernel.inject(&packet(node, 1, number), Offload::None).unwrap();
+            }
+            nodes[usize::from(node)].commands.try_send(command).unwrap();
+            nodes[usize::from(node)].commands.closed().await;
+            let mut arrived = Vec::new();
+            for _ in 0..1000 {
+                tokio::task::yield_now().await;
+                arrived.extend(nodes[1].kernel.take().map(|packet| number(&packet)));
+            }
+            assert_eq!(arrived, Vec::from_iter(0..expected));
         }
-        nodes[0].commands.try_send(Command::Stop).unwrap();
-        nodes[0].commands.closed().await;
-        let mut arrived = Vec::new();
-        for _ in 0..1000 {
-            tokio::task::yield_now().await;
-            arrived.extend(nodes[1].kernel.take().map(|packet| number(&packet)));
-        }
-        assert_eq!(arrived, Vec::from_iter(0..64));
     });
 }
 
