@@ -31,6 +31,8 @@ pub struct PeerState {
     pub public_key: PublicKey,
     /// The current endpoint; `None`: not known yet.
     pub endpoint: Option<SocketAddr>,
+    /// Whether a client of UAPI set the current endpoint.
+    pub is_endpoint_set: bool,
     /// Its allowed-ips, in the order in which they were added.
     pub allowed_ips: Vec<IpNet>,
     /// The other settings.
@@ -49,6 +51,7 @@ impl PeerState {
         Self {
             public_key,
             endpoint: None,
+            is_endpoint_set: false,
             allowed_ips: Vec::new(),
             settings: PeerSettings::default(),
             last_handshake: None,

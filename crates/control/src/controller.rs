@@ -1,6 +1,7 @@
 //! The configuration of a running interface, and its state.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -74,15 +75,20 @@ impl Controller {
         Ok(self.dataplane.change(peers.into_iter().map(Change::PathChanged).collect())?)
     }
 
-    /// Configures tunnels that do not run yet, with what a previous process knew of the peers. Returns the
-    /// changes for each event loop; port and mark are not among them.
+    /// Configures tunnels that do not run yet, with what a previous process knew of the peers, and the
+    /// endpoints that clients of UAPI set. Returns the changes for each event loop; port and mark are not
+    /// among them.
     pub fn resume(
         &self,
         change: &DeviceChange,
         remembered: Vec<(PublicKey, Remembered)>,
+        set_endpoints: &[(PublicKey, SocketAddr)],
     ) -> Vec<Vec<Change>> {
         let restore = |(peer, remembered)| Change::Restore { peer, remembered };
         let mut changes = self.configure(change);
+        for (peer, endpoint) in set_endpoints {
+            self.lock().record_set_endpoint(*peer, *endpoint);
+        }
         changes.extend(remembered.into_iter().map(restore));
         self.dataplane.configure(changes)
     }
@@ -127,6 +133,36 @@ impl Controller {
         Ok(report(&configured, &snapshot))
     }
 
+    /// Applies a change of the configuration, or of the address of a name.
+    pub fn apply(&self, change: &DeviceChange) -> Result<(), ControlError> {
+        self.change(change, false)
+    }
+
+    fn change(&self, change: &DeviceChange, is_of_client: bool) -> Result<(), ControlError> {
+        let mut model = self.lock();
+        let present = model.settings();
+        let InterfaceSettingsChange { listen_port, fw_mark, .. } = change.settings.clone().without(present);
+        // Only this part can be refused. It comes first, so that a refusal leaves everything as it was.
+        if listen_port.is_some() || fw_mark.is_some() {
+            let mark = fw_mark.unwrap_or(present.fw_mark);
+            let port = self.dataplane.rebind(listen_port, fw_mark)?.map_err(|error| refused(&error))?;
+            model.rebound(port, mark);
+        }
+        let changes = model.change(change);
+        for peer in change.peers.iter().filter(|_| is_of_client) {
+            if let Some(endpoint) = peer.endpoint {
+                model.record_set_endpoint(peer.public_key, endpoint);
+            }
+        }
+        self.dataplane.change(changes)?;
+        // The call asks this controller for its state.
+        drop(model);
+        if let Some(call) = self.after_rebind.get().filter(|_| listen_port.is_some()) {
+            call();
+        }
+        Ok(())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Model> {
         // A thread that panics ends the process.
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
@@ -145,9 +181,11 @@ impl Control for Controller {
             let last_handshake = live
                 .and_then(|live| live.last_handshake)
                 .and_then(|at| wall_clock.checked_sub(now.saturating_duration_since(at)));
+            let endpoint = live.map_or(peer.endpoint, |live| live.endpoint);
             PeerState {
                 public_key: peer.public_key,
-                endpoint: live.map_or(peer.endpoint, |live| live.endpoint),
+                endpoint,
+                is_endpoint_set: endpoint.is_some() && endpoint == model.set_endpoint(&peer.public_key),
                 allowed_ips: peer.allowed_ips.clone(),
                 settings: peer.settings.clone(),
                 last_handshake,
@@ -158,24 +196,9 @@ impl Control for Controller {
         Ok(DeviceState { settings: model.settings().clone(), peers: peers.collect() })
     }
 
+    /// Applies a change by a client of UAPI.
     fn set(&self, change: DeviceChange) -> Result<(), ControlError> {
-        let mut model = self.lock();
-        let present = model.settings();
-        let InterfaceSettingsChange { listen_port, fw_mark, .. } = change.settings.clone().without(present);
-        // Only this part can be refused. It comes first, so that a refusal leaves everything as it was.
-        if listen_port.is_some() || fw_mark.is_some() {
-            let mark = fw_mark.unwrap_or(present.fw_mark);
-            let port = self.dataplane.rebind(listen_port, fw_mark)?.map_err(|error| refused(&error))?;
-            model.rebound(port, mark);
-        }
-        let changes = model.change(&change);
-        self.dataplane.change(changes)?;
-        // The call asks this controller for its state.
-        drop(model);
-        if let Some(call) = self.after_rebind.get().filter(|_| listen_port.is_some()) {
-            call();
-        }
-        Ok(())
+        self.change(&change, true)
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`Change`]s.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use weft_tunnel::{Change, PeerConfig, PrivateKey, PublicKey};
@@ -24,6 +25,8 @@ pub struct Model {
     by_key: HashMap<PublicKey, u64>,
     next_age: u64,
     owners: HashMap<IpNet, PublicKey>,
+    /// The endpoints that clients of UAPI set, until the configuration or a name gives another one.
+    set_endpoints: HashMap<PublicKey, SocketAddr>,
 }
 
 /// Changes for the tunnel.
@@ -102,6 +105,18 @@ impl Model {
         self.conclude(out)
     }
 
+    /// Records that a client of UAPI set this endpoint.
+    pub fn record_set_endpoint(&mut self, peer: PublicKey, endpoint: SocketAddr) {
+        if self.peer(&peer).is_some_and(|peer| peer.endpoint == Some(endpoint)) {
+            self.set_endpoints.insert(peer, endpoint);
+        }
+    }
+
+    /// Returns the endpoint that a client of UAPI set.
+    pub fn set_endpoint(&self, peer: &PublicKey) -> Option<SocketAddr> {
+        self.set_endpoints.get(peer).copied()
+    }
+
     /// Returns changes that give all peers new sessions. Their handshakes are stamped with the present wall
     /// clock: boringtun reads that clock when it creates a session, and counts from there. A peer ignores
     /// handshakes older than the latest that it received (whitepaper, section 5.1). So handshakes of a clock
@@ -153,6 +168,7 @@ impl Model {
 
     fn remove_peer(&mut self, key: &PublicKey, out: &mut Changes) {
         let Some(peer) = self.by_key.remove(key).and_then(|age| self.peers.remove(&age)) else { return };
+        self.set_endpoints.remove(key);
         for prefix in &peer.allowed_ips {
             self.owners.remove(prefix);
         }
@@ -201,6 +217,7 @@ impl Model {
         }
         if let Some(endpoint) = change.endpoint {
             peer.endpoint = Some(endpoint);
+            self.set_endpoints.remove(&key);
             changes.push(Change::Endpoint { peer: key, endpoint });
         }
         if let Some(interval) = settings.persistent_keepalive {

@@ -159,6 +159,7 @@ mod tests {
         let full = PeerState {
             public_key: PublicKey::from_bytes([1; 32]),
             endpoint: Some("[2001:db8::1]:51820".parse().unwrap()),
+            is_endpoint_set: true,
             // Windows counts in 100 ns.
             last_handshake: Some(SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 500)),
             tx_bytes: 7,

@@ -39,6 +39,31 @@ fn with(number: u8, prefixes: &[&str]) -> PeerChange {
     PeerChange { replace_allowed_ips: true, allowed_ips, ..PeerChange::new(key(number)) }
 }
 
+#[test]
+fn an_endpoint_counts_as_set_until_the_configuration_gives_one() {
+    let [set, other]: [SocketAddr; 2] = ["192.0.2.1:1", "192.0.2.2:1"].map(|text| text.parse().unwrap());
+    let gives = |endpoint| peers(vec![PeerChange { endpoint: Some(endpoint), ..PeerChange::new(key(1)) }]);
+    let mut model = model_with_key();
+    let set_by_client = |model: &mut Model| {
+        model.change(&gives(set));
+        model.record_set_endpoint(key(1), set);
+        assert_eq!(model.set_endpoint(&key(1)), Some(set));
+    };
+    set_by_client(&mut model);
+    model.change(&peers(vec![PeerChange::new(key(1))]));
+    assert_eq!(model.set_endpoint(&key(1)), Some(set), "no other one was given");
+    model.change(&gives(other));
+    assert_eq!(model.set_endpoint(&key(1)), None);
+    // Not that which is not in force, or of a peer that is gone.
+    model.record_set_endpoint(key(1), set);
+    model.record_set_endpoint(key(2), set);
+    assert_eq!([key(1), key(2)].map(|key| model.set_endpoint(&key)), [None, None]);
+    set_by_client(&mut model);
+    model.change(&peers(vec![PeerChange { remove: true, ..PeerChange::new(key(1)) }]));
+    model.change(&gives(set));
+    assert_eq!(model.set_endpoint(&key(1)), None);
+}
+
 /// The state of a tunnel that applied the changes.
 #[derive(Debug, Default, PartialEq)]
 struct Tunnel {

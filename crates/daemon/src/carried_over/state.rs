@@ -60,6 +60,9 @@ pub struct CarriedPeer {
     /// The address that the peer was last heard from, or the configured endpoint.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub endpoint: Option<SocketAddr>,
+    /// Whether a client of UAPI set that endpoint.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub is_endpoint_set: bool,
     /// The local address that the peer sent to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub source: Option<IpAddr>,
@@ -204,6 +207,7 @@ impl State {
             public_key: peer.public_key,
             preshared_key: peer.settings.preshared_key,
             endpoint: peer.endpoint,
+            is_endpoint_set: peer.is_endpoint_set,
             source: rest.sources.get(&peer.public_key).copied(),
             persistent_keepalive: peer.settings.persistent_keepalive,
             allowed_ips: peer.allowed_ips,

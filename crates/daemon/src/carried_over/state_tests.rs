@@ -22,6 +22,7 @@ fn state(given: &PrivateKey) -> State {
     let peer = PeerState {
         public_key: key(2).public_key(),
         endpoint: Some("[2001:db8::1]:5".parse().unwrap()),
+        is_endpoint_set: true,
         last_handshake: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(2_000_000_000_250)),
         tx_bytes: 7,
         rx_bytes: u64::MAX,
@@ -53,6 +54,7 @@ fn what_is_left_comes_back() {
     let peer = &read.peers[0];
     assert_eq!(peer.preshared_key, Some(PresharedKey::from_bytes([9; 32])));
     assert_eq!((peer.endpoint, peer.received_bytes), (Some("[2001:db8::1]:5".parse().unwrap()), u64::MAX));
+    assert!(peer.is_endpoint_set);
 }
 
 #[test]

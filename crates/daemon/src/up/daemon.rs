@@ -44,6 +44,8 @@ pub struct Resumed {
     pub mark: u32,
     /// What the previous daemon knew of the peers.
     pub remembered: Vec<(PublicKey, Remembered)>,
+    /// The endpoints that clients of UAPI set.
+    pub set_endpoints: Vec<(PublicKey, SocketAddr)>,
 }
 
 /// An interface with an open device and open sockets, for which PreUp has run. Dropping it takes everything
@@ -81,7 +83,9 @@ impl<T> Opened<T> {
         let is_new = state.is_none();
         // What waits in the queues and the sockets is for the peers that there were. Handshakes begin now:
         // they do not have to wait for the host's setup.
-        let resume = |Resumed { change, remembered, .. }| interface.controller().resume(&change, remembered);
+        let resume = |Resumed { change, remembered, set_endpoints, .. }| {
+            interface.controller().resume(&change, remembered, &set_endpoints)
+        };
         let changes = state.map(resume).unwrap_or_default();
         // Packets may move from here on: when the routes bring the first packet, the event loop is running.
         interface.run(host.mtu(), changes)?;
@@ -121,9 +125,9 @@ impl<T> Opened<T> {
             change.settings.listen_port =
                 Some(own.settings.listen_port).filter(|port| *port != 0 || was_changed);
             change.settings.fw_mark = Some(host.mark());
-            controller.set(change)?;
+            controller.apply(&change)?;
         }
-        host.up(|| Ok::<_, UpError>(controller.set(keepalives)?))?;
+        host.up(|| Ok::<_, UpError>(controller.apply(&keepalives)?))?;
         let mut daemon =
             Daemon { host: Some(host), keeper: None, interface: Some(interface), is_held_by_others };
         daemon.keep_in_step(config)?;

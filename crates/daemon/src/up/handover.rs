@@ -269,6 +269,13 @@ impl Handover {
         previous.map(|previous| previous.remembered(Instant::now(), SystemTime::now())).unwrap_or_default()
     }
 
+    /// Returns the endpoints that clients of UAPI set.
+    pub(super) fn set_endpoints(&self) -> Vec<(PublicKey, SocketAddr)> {
+        let peers = self.previous.iter().flat_map(|previous| &previous.peers);
+        let set = peers.filter(|peer| peer.is_endpoint_set);
+        set.filter_map(|peer| Some((peer.public_key, peer.endpoint?))).collect()
+    }
+
     /// Opens or closes queues until there are `queues` of them. Without a store and without existing queues
     /// it returns no queues: the interface opens them.
     ///

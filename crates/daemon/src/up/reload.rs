@@ -42,11 +42,18 @@ pub(super) fn reload(
     let state = controller.get().map_err(control_failed)?;
     let look_up = LookUp::past(daemon.host().and_then(Host::tunnel));
     let strays = strays(daemon, config, &state);
-    let addresses = addresses(config, &wanted, &state, &strays);
+    let mut reset = set_by_hand(&wanted, &state);
+    let addresses = addresses(config, &wanted, &state, &strays, &reset);
     let Found { endpoints, in_vain } = Found::of(&wanted, &addresses, PATIENCE, &look_up);
     let warnings = in_vain.iter().map(|name| format!("{}; it is tried again in the background", name.error));
     report.warnings.extend(warnings);
     report.warnings.extend(commands_that_do_not_run(config, &wanted));
+    // The name in the file may stand for the address that was set.
+    let places = endpoints.iter().zip(current(&wanted, &state));
+    for (peer, _) in wanted.peers.iter().zip(places).filter(|(_, (to, here))| *to == here) {
+        reset.remove(&peer.public_key);
+    }
+    reset.extend(strays);
     let mut device = difference(config, &wanted, &state, &endpoints);
 
     daemon.see_mtu(config).map_err(control_failed)?;
@@ -54,7 +61,7 @@ pub(super) fn reload(
     let plan = host.plan_for(&wanted, &known(&endpoints)).map_err(host_failed)?;
     let steps = Difference::between(host.in_force(), &plan.steps);
     let own = &wanted.interface.name;
-    report.steps = told(config, &wanted, &state, &strays);
+    report.steps = told(config, &wanted, &state, &reset);
     if plan.mark != state.settings.fw_mark {
         report.steps.push(format!("set mark {:#x}", plan.mark));
     }
@@ -72,7 +79,7 @@ pub(super) fn reload(
     host.reload(&wanted, &known(&endpoints)).map_err(host_failed)?;
     device.settings.fw_mark = Some(host.mark());
     let mtu = host.mtu();
-    let applied = controller.set(device).and_then(|()| controller.set_mtu(mtu));
+    let applied = controller.apply(&device).and_then(|()| controller.set_mtu(mtu));
     if let Err(error) = applied {
         if let Err(again) = host.reload(config, &before) {
             tracing::warn!("while undoing a reload that failed: {again}");
@@ -100,13 +107,23 @@ fn strays(daemon: &Daemon, config: &Config, state: &DeviceState) -> HashSet<Publ
     config.peers.iter().filter(is_astray).map(|peer| peer.public_key).collect()
 }
 
+/// Returns the peers at an endpoint that a client of UAPI set, and that is not the one of the file.
+fn set_by_hand(wanted: &Config, state: &DeviceState) -> HashSet<PublicKey> {
+    let set = state.peers.iter().filter(|peer| peer.is_endpoint_set);
+    let set: HashMap<PublicKey, SocketAddr> =
+        set.filter_map(|peer| Some((peer.public_key, peer.endpoint?))).collect();
+    let differs = |peer: &&Peer| set.get(&peer.public_key).is_some_and(|here| is_elsewhere(peer, *here));
+    wanted.peers.iter().filter(differs).map(|peer| peer.public_key).collect()
+}
+
 /// Returns where the peers are: a peer with the same endpoint in the file stays where it was last heard
-/// from, unless it is a stray.
+/// from, unless it is a stray, or a client of UAPI set that endpoint.
 fn addresses(
     old: &Config,
     new: &Config,
     state: &DeviceState,
     strays: &HashSet<PublicKey>,
+    set_by_hand: &HashSet<PublicKey>,
 ) -> Vec<PeerAddress> {
     let configured: HashMap<PublicKey, Option<&Endpoint>> =
         old.peers.iter().map(|peer| (peer.public_key, peer.endpoint.as_ref())).collect();
@@ -116,7 +133,12 @@ fn addresses(
         let endpoint = peer.endpoint.as_ref();
         let last = heard.get(&peer.public_key).copied().filter(|_| !strays.contains(&peer.public_key));
         match last {
-            Some(here) if configured.get(&peer.public_key) == Some(&endpoint) => PeerAddress::Known(here),
+            Some(here)
+                if configured.get(&peer.public_key) == Some(&endpoint)
+                    && !set_by_hand.contains(&peer.public_key) =>
+            {
+                PeerAddress::Known(here)
+            }
             _ if endpoint.is_some() => PeerAddress::LookUp { last },
             _ => PeerAddress::None,
         }
@@ -152,9 +174,9 @@ fn difference(
     change
 }
 
-/// Returns a sentence for each change of keys, port, metrics, speed tests and peers. Contains no keys except
-/// public ones.
-fn told(old: &Config, new: &Config, state: &DeviceState, strays: &HashSet<PublicKey>) -> Vec<String> {
+/// Returns a sentence for each change of keys, port, metrics, speed tests and peers. `reset` are the peers
+/// that go back to the endpoint of the file. Contains no keys except public ones.
+fn told(old: &Config, new: &Config, state: &DeviceState, reset: &HashSet<PublicKey>) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(key) = &new.interface.settings.private_key
         && state.settings.private_key.as_ref() != Some(key)
@@ -210,7 +232,7 @@ fn told(old: &Config, new: &Config, state: &DeviceState, strays: &HashSet<Public
         // A file that was saved has the endpoint from which the peer was heard.
         let is_here = matches!(&peer.endpoint, Some(Endpoint::Address(new)) if is.endpoint == Some(*new));
         let is_other = was.map(|peer| &peer.endpoint) != Some(&peer.endpoint) && !is_here;
-        let endpoint = is_other || strays.contains(&peer.public_key);
+        let endpoint = is_other || reset.contains(&peer.public_key);
         let parts = [
             ("endpoint", endpoint && peer.endpoint.is_some()),
             ("allowed IPs", sorted(&is.allowed_ips) != sorted(&peer.allowed_ips)),

@@ -214,6 +214,7 @@ fn begin(
         change,
         mark: handover.left().map_or(mark, |left| left.mark(config, mark)),
         remembered: handover.remembered(),
+        set_endpoints: handover.set_endpoints(),
     });
     if handover.has_device() {
         tracing::info!(

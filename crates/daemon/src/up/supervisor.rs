@@ -488,7 +488,7 @@ impl Supervisor {
         let endpoint = PeerChange { endpoint: Some(address), update_only: true, ..PeerChange::new(peer) };
         let change = DeviceChange { peers: vec![endpoint], ..DeviceChange::default() };
         tracing::info!(%peer, endpoint = %address, "the name of the peer's endpoint has another address");
-        if let Err(error) = self.controller.set(change) {
+        if let Err(error) = self.controller.apply(&change) {
             tracing::debug!(%error, "cannot send to another address");
         }
         if let Err(error) = self.daemon.endpoints_changed() {

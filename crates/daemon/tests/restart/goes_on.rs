@@ -100,6 +100,20 @@ fn a_peer_at_an_address_within_the_tunnel_is_looked_for_at_the_endpoint_of_the_f
 }
 
 #[test]
+fn an_endpoint_that_was_set_lives_through_a_restart_and_a_reload_takes_it_back() {
+    let Some(mut world) = World::up(&file_of_a(), &file_of_b()) else { return };
+    world.other_end.take().unwrap().stop().unwrap();
+    world.weft_ok(&["set", "weft0", "peer", &public(2).to_string(), "endpoint", "192.0.2.99:9"]);
+    for _ in 0..2 {
+        world.restart();
+        assert_eq!(peer(&world.status())["endpoint"], "192.0.2.99:9");
+    }
+    let told = world.weft_ok(&["reload", "weft0"]);
+    assert_eq!(told, format!("change endpoint of peer {}\n", public(2)));
+    assert_eq!(peer(&world.status())["endpoint"], "192.0.2.2:51820");
+}
+
+#[test]
 fn an_idle_peer_shows_its_last_handshake_and_is_not_disturbed() {
     let more = format!("[Peer]\nPublicKey = {}\nAllowedIPs = 10.99.0.0/24\n", public(9));
     let Some(mut world) = World::up(&(file_of_a() + &more), &file_of_b()) else { return };

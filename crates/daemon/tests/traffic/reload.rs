@@ -193,6 +193,35 @@ fn an_mtu_set_by_hand_outlives_a_reload_and_a_configured_one_comes_back() {
     a.stop();
 }
 
+#[test]
+fn an_endpoint_that_was_set_goes_back_to_that_of_the_file_and_one_that_was_learnt_stays() {
+    let Some(ends) = Ends::new(1500) else { return };
+    let (mut conf, conf_b) = Conf::pair(Family::V4);
+    let of_b = conf.peers[0].endpoint.replace("192.0.2.99:9".parse().unwrap()).unwrap().to_string();
+    let a = Running::up(&ends.a, &conf, &[]);
+    let b = Running::up(&ends.b, &conf_b, &[]);
+    let key = conf.peers[0].public_key.to_string();
+    let set = || {
+        let output = a.weft(&["set", NAME, "peer", &key, "endpoint", "192.0.2.98:9"]);
+        assert!(output.status.success(), "{output:?}");
+    };
+    let endpoint = || a.status("0")["peers"][0]["endpoint"].as_str().unwrap().to_owned();
+    set();
+    assert_eq!(endpoint(), "192.0.2.98:9");
+    assert!(answers(&ends.b, End::A.inner(Family::V4)));
+    assert!(a.reload(&conf, &[]).is_empty());
+    assert_eq!(endpoint(), of_b, "it was heard from there");
+
+    // What it sends would be learnt.
+    b.stop();
+    set();
+    let steps = [format!("change endpoint of peer {key}")];
+    assert_eq!((a.reload(&conf, &["--dry-run"]), endpoint()), (steps.to_vec(), "192.0.2.98:9".to_owned()));
+    assert_eq!((a.reload(&conf, &[]), endpoint()), (steps.to_vec(), "192.0.2.99:9".to_owned()));
+    assert!(a.reload(&conf, &[]).is_empty());
+    a.stop();
+}
+
 /// Addresses and routes of the device, without those that it has anyway.
 fn own_of(namespace: &Namespace) -> Vec<String> {
     let (addresses, routes) = (addresses_of(namespace), routes_of(namespace));

@@ -42,7 +42,7 @@ impl Supervisor {
         let removal = |peer: &PublicKey| PeerChange { remove: true, ..PeerChange::new(*peer) };
         let peers = ended.iter().map(removal).collect();
         // Before the routes: no packet of the peer gets in from here on.
-        if let Err(error) = self.controller.set(DeviceChange { peers, ..DeviceChange::default() }) {
+        if let Err(error) = self.controller.apply(&DeviceChange { peers, ..DeviceChange::default() }) {
             // Packets have stopped: the message that ends the daemon follows.
             tracing::debug!(%error, "cannot end a peer");
             return;
