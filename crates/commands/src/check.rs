@@ -68,14 +68,21 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     refused
 }
 
-/// Warns in the log of what will not work once the interface is up, and of what it will lack.
+/// Tells the log what [`run`] tells of a file that is right: what will not work once the interface is up, and
+/// what it will lack.
 ///
 /// # Errors
 /// Those with which a start on this machine would end, as far as they are known before.
 pub fn foresee(file: &Path, config: &Config) -> Result<(), Error> {
-    let Outlook { refusals, code, astray, lacks, .. } = Outlook::of(file, config);
+    let Outlook { refusals, code, astray, elsewhere, lacks } = Outlook::of(file, config);
     for finding in astray.iter().chain(&lacks) {
         tracing::warn!("{finding}");
+    }
+    for (level, finding) in &elsewhere {
+        match level {
+            Level::Note => tracing::info!("{finding}"),
+            _ => tracing::warn!("{finding}"),
+        }
     }
     refuse(code, &refusals)
 }

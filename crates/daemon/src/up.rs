@@ -165,10 +165,7 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
     if args.host.dry_run {
         return dry_run(&config::path_of(&args.target), &config);
     }
-    if doctor::lacks_permission() {
-        let name = config.interface.name.to_string();
-        return Err(UpError::from(StartError::Tun(OpenError::PermissionDenied { name })).into());
-    }
+    expect_permission(&config)?;
     // A relative path names another file after a change of the working directory.
     let file = config::path_of(&args.target);
     let file = std::path::absolute(&file).unwrap_or(file);
@@ -273,11 +270,27 @@ pub(crate) fn edited(file: &Path, kept: &Path) -> String {
     )
 }
 
+/// Refuses a start that is known to lack the permission to create interfaces and routes.
+fn expect_permission(config: &Config) -> Result<(), UpError> {
+    let name = config.interface.name.to_string();
+    match doctor::lacks_permission() {
+        true => Err(StartError::Tun(OpenError::PermissionDenied { name }).into()),
+        false => Ok(()),
+    }
+}
+
 /// Prints what would be done, and fails as the start would.
 fn dry_run(file: &Path, config: &Config) -> Result<(), exit::Error> {
     // The plan works without the addresses of names that cannot be resolved now.
     let endpoints: Vec<SocketAddr> =
         Found::once(config, &Cancel::default()).endpoints.into_iter().flatten().collect();
     output::print(host::plan(config, &endpoints)?.to_string().as_bytes())?;
-    check::foresee(file, config)
+    let foreseen = check::foresee(file, config);
+    expect_permission(config).inspect_err(|_| {
+        // The start ends before it finds out.
+        if let Err(later) = &foreseen {
+            tracing::warn!("{later}");
+        }
+    })?;
+    foreseen
 }

@@ -13,7 +13,8 @@ pub struct HostArgs {
     /// standard error is a file.
     #[arg(short, long, conflicts_with = "dry_run")]
     pub daemon: bool,
-    /// Print what would be done, and do nothing.
+    /// Print what would be done, and do nothing. Ends with the exit code of the start, as far as it is known
+    /// before: 77 without the permission.
     #[arg(long)]
     pub dry_run: bool,
     /// Let nothing leave except through the tunnel: `on`, or `allow-local` to spare local networks. Counts

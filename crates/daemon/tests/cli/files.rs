@@ -171,7 +171,14 @@ fn a_start_that_is_not_permitted_says_that_alone() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     let Some(ended) = run_as_nobody(&directory, &["up", path.to_str().unwrap()]) else { return };
     assert_eq!((ended.code, ended.stderr.lines().count()), (77, 1), "{}", ended.stderr);
-    assert!(ended.stderr.starts_with("error: not allowed to create interface weft7"), "{}", ended.stderr);
+    let error = "error: not allowed to create interface weft7";
+    assert!(ended.stderr.starts_with(error), "{}", ended.stderr);
+
+    let planned = run_as_nobody(&directory, &["up", "--dry-run", path.to_str().unwrap()]).unwrap();
+    assert!(planned.code == 77 && planned.stdout.starts_with("create device weft7\n"), "{}", planned.stdout);
+    let last = planned.stderr.lines().next_back();
+    assert!(last.is_some_and(|last| last.starts_with(error)), "{}", planned.stderr);
+    assert!(planned.stderr.contains("mode 0644"), "{}", planned.stderr);
 }
 
 #[test]
