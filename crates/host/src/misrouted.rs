@@ -19,6 +19,7 @@ use crate::restore::{DnsPast, dns_past};
 use crate::routes::{Exception, Family, MAIN_TABLE, link_of};
 
 mod describe;
+mod families;
 #[cfg(target_os = "linux")]
 mod linux;
 mod servers;
@@ -78,6 +79,17 @@ pub(crate) trait Routes {
     /// Returns the networks of the devices that are up, by their addresses.
     fn networks(&self) -> Vec<(IpNet, String)> {
         Vec::new()
+    }
+
+    /// Returns the full tunnel that packets to an address go through now, if the rules of this tunnel will
+    /// come before its own.
+    fn taken_from(&self, _: IpAddr) -> Option<String> {
+        None
+    }
+
+    /// Reports whether weft runs an interface of this name.
+    fn is_of_weft(&self, _: &str) -> bool {
+        false
     }
 
     /// Returns the rules of others that come before the tunnel's, and lead packets past it or block them.
@@ -144,9 +156,13 @@ pub enum Misrouted {
         via: String,
         /// Whether that is another tunnel that sends its own packets through this one.
         is_within: bool,
-        /// The rule that leads them there, if it is for all packets.
+        /// Whether that is another tunnel of weft, which is meant to carry the family too.
+        is_of_weft: bool,
+        /// The rule of another program that leads them there, if it is for all packets.
         rule: Option<Exception>,
     },
+    /// Another full tunnel carries this family now, and carries none of it once this one is up.
+    TakenOver { family: Family, other: String, is_of_weft: bool },
     /// A rule of another program comes before those of the tunnel, and leads a part of a family past it, or
     /// blocks it.
     Exception { family: Family, rule: Exception },
@@ -430,80 +446,6 @@ impl<R: Routes> Meant<'_, R> {
         } else {
             ServerAdvice::Route(host)
         }
-    }
-
-    fn families(&self) -> Vec<Misrouted> {
-        let mut found = Vec::new();
-        for family in Family::ALL.into_iter().filter(|family| self.means_all(*family)) {
-            let networks = self.networks_past(family);
-            let is_told = |address: &IpAddr| networks.iter().any(|(net, ..)| net.contains(address));
-            let mut others = public(family).filter(|address| !is_told(address));
-            let elsewhere = others.find_map(|address| Some((address, self.elsewhere(address)?)));
-            found.extend(self.told_of_networks(&networks));
-            let leads_all = |rule: &Exception| rule.is_for_all && !rule.blocks;
-            let (of_all, of_parts): (Vec<_>, Vec<_>) =
-                self.routes.exceptions(family).into_iter().partition(leads_all);
-            if let Some((example, via)) = elsewhere {
-                let is_within = self.goes_within(example, false);
-                let rule = of_all.into_iter().next();
-                let is_explained = is_within || rule.is_some();
-                found.push(Misrouted::Captured { family, example, via, is_within, rule });
-                if is_explained {
-                    continue;
-                }
-            }
-            found.extend(self.blocked(family));
-            found.extend(of_parts.into_iter().map(|rule| Misrouted::Exception { family, rule }));
-        }
-        // The kill switch blocks what is not in the tunnel.
-        let has_kill_switch = self.config.interface.host.kill_switch != KillSwitch::Off;
-        for (family, other) in [(Family::V6, Family::V4), (Family::V4, Family::V6)] {
-            if !has_kill_switch
-                && self.means_all(other)
-                && !self.allowed_ips().any(|net| public(family).any(|address| net.contains(&address)))
-                && let Some(via) = public(family).find_map(|address| self.elsewhere(address))
-            {
-                found.push(Misrouted::FamilyPast { family, via });
-            }
-        }
-        found
-    }
-
-    /// Returns the public networks that are a small part of a family and go past the tunnel by a gateway. The
-    /// way to an endpoint has to.
-    fn networks_past(&self, family: Family) -> Vec<(IpNet, String, bool)> {
-        let small = if family == Family::V4 { 8 } else { 16 };
-        let is_way_to_endpoint =
-            |net: &IpNet| self.endpoints.iter().any(|endpoint| IpNet::from(endpoint.ip()) == *net);
-        let is_past = |(net, device, _): &(IpNet, String, bool)| {
-            net.prefix_len() >= small
-                && is_public(net.addr())
-                && !net.addr().is_multicast()
-                && !is_way_to_endpoint(net)
-                && self.past(probes(*net)[1]).as_ref() == Some(device)
-        };
-        self.routes.by_gateway(family).into_iter().filter(is_past).take(PREFIXES).collect()
-    }
-
-    fn told_of_networks(&self, found: &[(IpNet, String, bool)]) -> impl Iterator<Item = Misrouted> {
-        let is_blocked = self.config.interface.host.kill_switch != KillSwitch::Off;
-        let told = move |is_of_network: bool| {
-            let mut of_kind = found.iter().filter(|(.., of_network)| *of_network == is_of_network).peekable();
-            let via = of_kind.peek()?.1.clone();
-            let networks = of_kind.map(|(net, ..)| *net).collect();
-            Some(Misrouted::Networks { networks, via, is_of_network, is_blocked })
-        };
-        [true, false].map(told).into_iter().flatten()
-    }
-
-    /// Returns the route that drops the largest part of a family. A small part is dropped on purpose.
-    fn blocked(&self, family: Family) -> Option<Misrouted> {
-        let large = if family == Family::V4 { 8 } else { 16 };
-        let lost = public(family).filter(|address| self.routes.hop(*address, false) == Hop::Nowhere);
-        let routes = lost.filter_map(|example| Some((example, self.routes.blocked_by(example)?)));
-        let large = routes.filter(|(_, route)| route.prefix.prefix_len() <= large);
-        let (example, route) = large.min_by_key(|(_, route)| route.prefix.prefix_len())?;
-        Some(Misrouted::Blocked { family, example, route })
     }
 
     /// Returns the networks of the tunnel that another interface has too: the kernel has two routes there.

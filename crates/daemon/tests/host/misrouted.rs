@@ -359,6 +359,7 @@ fn a_tunnel_within_another_is_no_leak_and_a_circle_of_two_is_told() {
     machine.run(way);
     let nested = check(&inner_file);
     assert!(nested.code == Some(0) && !nested.stderr.contains("goes round"), "{nested:?}");
+    assert!(!nested.stderr.contains("carries all of"), "{nested:?}");
     machine.run("ip route del 203.0.113.1 via 192.0.2.2");
     let inner = machine.up(&inner_file);
     let told = |command: &str| machine.said(&[command, NAME]).stdout;
@@ -386,6 +387,46 @@ fn a_tunnel_within_another_is_no_leak_and_a_circle_of_two_is_told() {
     }
     inner.stop();
     outer.stop();
+}
+
+#[test]
+fn a_second_full_tunnel_is_told_with_the_name_of_the_first_and_of_no_rule_of_weft() {
+    let Some(machine) = Machine::new("127.0.0.1") else { return };
+    let first = machine.up(&machine.file("", ALL));
+    let second = |endpoint: &str| {
+        let peer_lines = format!("Endpoint = {endpoint}\nAllowedIPs = {ALL}");
+        let text = End::new(3).interface("") + &peer(End::new(2).public(), &peer_lines);
+        let text = text.replace("10.77.0.3/24, fd77::3/64", "10.78.0.3/24, fd78::3/64");
+        machine.network.file("weft1.conf", &text)
+    };
+    let in_lan = second("192.0.2.9:51820");
+    let path = in_lan.to_str().unwrap();
+    let [check, dry_run] =
+        [&["check", path][..], &["up", "--dry-run", path]].map(|words| machine.said(words));
+    let doctor = machine.said(&["doctor", path]).stdout;
+    for told in [&check.stderr, &dry_run.stderr, &doctor] {
+        for family in ["IPv4", "IPv6"] {
+            let says = format!("weft0 carries all of {family} now, and none of it once this tunnel is up");
+            assert!(told.contains(&says) && told.contains("`weft down weft0`"), "{told}");
+        }
+    }
+    assert_eq!((check.code, dry_run.code), (Some(0), Some(0)), "{check:?}");
+    // A name that is not looked up: the packets of each tunnel would go through the other.
+    let named = machine.said(&["check", second("vpn.example:1").to_str().unwrap()]).stderr;
+    assert!(named.contains("weft0 carries all of IPv4 now"), "{named}");
+
+    let daemon = machine.up(&second("192.0.2.9:51820"));
+    first.wait_for_line("goes through weft1, not through the tunnel");
+    let told = ["status", "doctor"].map(|command| machine.said(&[command, NAME]).stdout);
+    for told in &told {
+        let advice = "take weft1 down (`weft down weft1`), or give one of the two narrower AllowedIPs";
+        assert!(told.split_whitespace().collect::<Vec<_>>().join(" ").contains(advice), "{told}");
+        assert!(!told.contains("ip rule") && !told.contains("another program"), "{told}");
+    }
+    assert_eq!(machine.said(&["down", "weft1"]).code, Some(0));
+    until("it is told no more", || !machine.said(&["status", NAME]).stdout.contains("weft1"));
+    drop(daemon);
+    first.stop();
 }
 
 #[test]

@@ -39,6 +39,7 @@ impl Misrouted {
             | Self::Networks { .. }
             | Self::FamilyPast { .. }
             | Self::Prefixes { .. } => "traffic_past_tunnel",
+            Self::TakenOver { .. } => "second_full_tunnel",
             Self::Blocked { .. } | Self::NoMain { .. } => "traffic_blocked",
             Self::SameNetwork { .. } => "same_network",
             Self::Loop { .. } => "endpoint_in_tunnel",
@@ -60,6 +61,7 @@ impl Misrouted {
             | Self::Networks { .. }
             | Self::Blocked { .. }
             | Self::FamilyPast { .. }
+            | Self::TakenOver { .. }
             | Self::Prefixes { .. } => "AllowedIPs",
             Self::SameNetwork { .. } | Self::NotTranslated { .. } => "Address",
             Self::NotForwarded { .. } => "PeerAllowedIPs",
@@ -84,6 +86,13 @@ impl Misrouted {
             },
             Self::Captured { via, is_within: true, .. } => {
                 format!("take {via} down if it is not meant to be within this tunnel")
+            }
+            Self::Captured { via, is_of_weft: true, .. } => {
+                format!("take {via} down (`weft down {via}`), or give one of the two narrower AllowedIPs")
+            }
+            Self::TakenOver { other, is_of_weft, .. } => {
+                let command = if *is_of_weft { format!(" (`weft down {other}`)") } else { String::new() };
+                format!("take {other} down first{command}, or give narrower AllowedIPs")
             }
             Self::Captured { family, rule: Some(rule), .. } => {
                 format!("{}, or take down the VPN that made it", removal(*family, rule))
@@ -226,6 +235,9 @@ impl fmt::Display for Misrouted {
                     }
                     None => Ok(()),
                 }
+            }
+            Self::TakenOver { family, other, .. } => {
+                write!(f, "{other} carries all of {family} now, and none of it once this tunnel is up")
             }
             Self::FamilyPast { family, via } => {
                 let carried = if *family == Family::V4 { Family::V6 } else { Family::V4 };

@@ -177,6 +177,11 @@ fn networks() -> Vec<(IpNet, String)> {
     getifaddrs().map(|found| found.filter_map(network).collect()).unwrap_or_default()
 }
 
+/// Reports whether a daemon of weft wrote down that it set a device of this name up.
+fn is_of_weft(device: &str) -> bool {
+    device.parse().is_ok_and(|name: InterfaceName| Record::exists(&runtime_dir(), &name).unwrap_or(false))
+}
+
 fn blocking(route: Option<MainRoute>) -> Option<Blocking> {
     let MainRoute { prefix, metric, blocks, .. } = route?;
     Some(Blocking { word: blocks?, prefix, metric })
@@ -252,6 +257,10 @@ impl Routes for InForce<'_> {
 
     fn networks(&self) -> Vec<(IpNet, String)> {
         networks()
+    }
+
+    fn is_of_weft(&self, device: &str) -> bool {
+        is_of_weft(device)
     }
 
     fn exceptions(&self, family: Family) -> Vec<Exception> {
@@ -371,6 +380,22 @@ impl Routes for Predicted<'_> {
         let mark = if is_own { self.plan.mark } else { 0 };
         let (peer, mark) = outer_of(self.netlink, &self.rules, destination, mark, self.plan.mark)?;
         Some(self.hop_with(peer, mark, self.plan.routes_by_mark(Family::of(peer.into()))))
+    }
+
+    fn taken_from(&self, destination: IpAddr) -> Option<String> {
+        let now = self.netlink.route_to(SocketAddr::new(destination, 0), 0).ok()?;
+        let own = self.own().as_str();
+        let family = Family::of(destination.into());
+        let is_its = |rule: &FoundRule| {
+            rule.family == family && rule.is_inverted && rule.mark.is_some() && rule.table == now.table
+        };
+        let other = now.device.filter(|device| device != own && self.rules.iter().any(is_its))?;
+        let is_taken = self.hop(destination, false) == Hop::Through(own.to_owned());
+        (is_taken && self.netlink.is_tunnel(&other)).then_some(other)
+    }
+
+    fn is_of_weft(&self, device: &str) -> bool {
+        is_of_weft(device)
     }
 
     fn networks(&self) -> Vec<(IpNet, String)> {

@@ -23,6 +23,18 @@ impl Routes for Table {
         self.hops.get("outer").filter(|_| hop == through("tun9")).cloned()
     }
 
+    /// The tunnel that this one takes over stands where other entries have their interface.
+    fn taken_from(&self, _: IpAddr) -> Option<String> {
+        match self.hops.get("taken")? {
+            Hop::Through(device) => Some(device.clone()),
+            _ => None,
+        }
+    }
+
+    fn is_of_weft(&self, device: &str) -> bool {
+        self.hops.get("weft") == Some(&through(device))
+    }
+
     /// The networks stand where other entries have their interface, as `net 10.8.0.0/24`.
     fn networks(&self) -> Vec<(IpNet, String)> {
         let network = |(name, hop): (&&str, &Hop)| match (name.strip_prefix("net "), hop) {
@@ -59,6 +71,34 @@ fn a_route_that_drops_what_the_tunnel_carries_is_told() {
         hops.extend([("own 203.0.113.9", wan.clone()), ("unreachable", through(prefix))]);
         let said = said(["", allowed_ips], "127.0.0.1", &hops, [(*v4).clone(), (*v6).clone()]).join("\n");
         assert!(said.starts_with(expected) && said.is_empty() == expected.is_empty(), "{prefix}: {said}");
+    }
+}
+
+#[test]
+fn a_second_full_tunnel_is_told_with_the_command_that_takes_the_other_down() {
+    let [own, other, wan] = ["wg0", "tun9", "eth0"].map(through);
+    let endpoint = |hop: &Hop| ("own 203.0.113.9", hop.clone());
+    let captured = "traffic of IPv4, such as that to 1.1.1.1, goes through tun9, not through the tunnel; take tun9 down \
+                    (`weft down tun9`), or give one of the two narrower AllowedIPs";
+    let taken = |command: &str| {
+        format!(
+            "tun9 carries all of IPv4 now, and none of it once this tunnel is up; take tun9 down first{command}, or give \
+             narrower AllowedIPs"
+        )
+    };
+    for (v4, hops, expected) in [
+        (&other, vec![endpoint(&wan), ("weft", other.clone())], captured.to_owned()),
+        (&own, vec![endpoint(&wan), ("taken", other.clone())], taken("")),
+        (
+            &own,
+            vec![endpoint(&wan), ("taken", other.clone()), ("weft", other.clone())],
+            taken(" (`weft down tun9`)"),
+        ),
+        // The packets of this tunnel go through the other one, which goes on.
+        (&own, vec![endpoint(&other), ("taken", other.clone())], String::new()),
+    ] {
+        let said = said(["", "0.0.0.0/0"], "127.0.0.1", &hops, [v4.clone(), own.clone()]);
+        assert_eq!(said.join("\n"), expected);
     }
 }
 
