@@ -9,19 +9,23 @@ use ipnet::IpNet;
 use serde::Serialize;
 use weft_config::exit::{Code, Error};
 use weft_config::{
-    self as config, Config, ConfigErrors, Dns, Domain, Hook, HookPhase, KillSwitch, LoadError, Location,
-    Parsed, Peer, Table as RouteTable, Warning,
+    self as config, Config, HookPhase, Interface, KillSwitch, LoadError, Location, Peer, Table as RouteTable,
 };
-use weft_config::{Expiry, Interface};
 use weft_host::misrouted::Misrouted;
 use weft_host::routes::{self, Routing};
 use weft_host::{Plan, Step, SystemState};
 use weft_report::finding::Level;
-use weft_tunnel::{PeerLimits, Rate};
+use weft_report::short_key;
+use weft_tunnel::PeerLimits;
 
 use crate::args::CheckArgs;
 use crate::misrouted::before_start;
+use crate::status::{SHOWN_PEERS, first, more};
 use crate::{doctor, output, own_file};
+
+mod json;
+
+use json::Report;
 
 /// Checks the file. Prints warnings to standard error, and the meaning of the file to standard output.
 /// Returns the errors; `--json` prints them to standard output as well.
@@ -212,21 +216,17 @@ fn summary(config: &Config, width: Option<usize>) -> String {
     if config.peers.is_empty() {
         return text + "no peers\n";
     }
-    let mut header = vec!["peer", "endpoint", "allowed IPs", "keepalive", "preshared key"];
-    let has_limits = config.peers.iter().any(|peer| peer.settings.limits != PeerLimits::default());
-    header.extend(has_limits.then_some("limits"));
-    let has_expectations = config.peers.iter().any(|peer| peer.report.expected.is_some());
-    header.extend(has_expectations.then_some("expected"));
-    let has_ends = config.peers.iter().any(|peer| peer.report.expires.is_some());
-    header.extend(has_ends.then_some("ends"));
+    let peers = &config.peers[..config.peers.len().min(SHOWN_PEERS)];
+    let settings = SETTINGS.iter().filter(|setting| peers.iter().any(|peer| (setting.value)(peer).is_some()));
+    let settings: Vec<&PeerSetting> = settings.collect();
+    let mut header = vec!["peer", "endpoint", "allowed IPs"];
+    header.extend(settings.iter().map(|setting| setting.label));
     let row = |peer: &Peer| -> Vec<String> {
-        let limits = has_limits.then(|| limits(&peer.settings.limits));
-        let expected = has_expectations.then(|| expected(peer.report.expected).to_owned());
-        let ends = peer.report.expires.map_or_else(|| "never".to_owned(), |expiry| expiry.to_string());
-        let ends = has_ends.then_some(ends);
-        peer_row(peer).into_iter().chain(limits).chain(expected).chain(ends).collect()
+        let value =
+            |setting: &&PeerSetting| (setting.value)(peer).unwrap_or_else(|| setting.unset.to_owned());
+        peer_row(peer).into_iter().chain(settings.iter().map(value)).collect()
     };
-    let rows: Vec<Vec<String>> = config.peers.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = peers.iter().map(row).collect();
     let mut table = new_table();
     table.set_header(&header).add_rows(&rows);
     let blocks = || {
@@ -237,7 +237,7 @@ fn summary(config: &Config, width: Option<usize>) -> String {
         blocks.collect()
     };
     text += &fitting(&table, width).unwrap_or_else(blocks);
-    text
+    text + &more(config.peers.len())
 }
 
 /// Returns the table, unless a line of it is wider than the terminal: no key is ever broken.
@@ -283,30 +283,58 @@ fn new_table() -> Table {
     table
 }
 
-fn peer_row(peer: &Peer) -> [String; 5] {
+/// Returns what every peer is shown with: its name or the beginning of its key, as in `weft status`, its
+/// endpoint and the first of its allowed-ips.
+fn peer_row(peer: &Peer) -> [String; 3] {
+    let name = peer.report.friendly_name.clone();
+    let allowed_ips = match peer.allowed_ips.is_empty() {
+        true => "none".to_owned(),
+        false => first(&texts(&peer.allowed_ips)).join(", "),
+    };
     [
-        peer.public_key.to_string(),
+        name.unwrap_or_else(|| short_key(&peer.public_key.to_string())),
         peer.endpoint.as_ref().map_or("none: it has to begin".to_owned(), ToString::to_string),
-        list(&peer.allowed_ips),
-        peer.settings.persistent_keepalive.map_or("off".to_owned(), |seconds| format!("{seconds} s")),
-        if peer.settings.preshared_key.is_some() { "yes" } else { "no" }.to_owned(),
+        allowed_ips,
     ]
 }
 
-fn limits(limits: &PeerLimits) -> String {
+/// A setting that a few files have: a column where a peer has it.
+struct PeerSetting {
+    label: &'static str,
+    value: fn(&Peer) -> Option<String>,
+    /// What a peer without it is shown with.
+    unset: &'static str,
+}
+
+const SETTINGS: [PeerSetting; 5] = [
+    PeerSetting {
+        label: "keepalive",
+        value: |peer| peer.settings.persistent_keepalive.map(|seconds| format!("{seconds} s")),
+        unset: "off",
+    },
+    PeerSetting {
+        label: "preshared key",
+        value: |peer| peer.settings.preshared_key.as_ref().map(|_| "yes".to_owned()),
+        unset: "no",
+    },
+    PeerSetting { label: "limits", value: |peer| limits(&peer.settings.limits), unset: "none" },
+    PeerSetting {
+        label: "expected",
+        value: |peer| peer.report.expected.map(|is_on| if is_on { "on" } else { "off" }.to_owned()),
+        unset: "by its other settings",
+    },
+    PeerSetting {
+        label: "ends",
+        value: |peer| peer.report.expires.map(|expiry| expiry.to_string()),
+        unset: "never",
+    },
+];
+
+fn limits(limits: &PeerLimits) -> Option<String> {
     let limits = [("to it", limits.to_peer), ("from it", limits.from_peer)];
     let limits = limits.into_iter().filter_map(|(way, rate)| Some(format!("{} {way}", rate?)));
     let limits: Vec<String> = limits.collect();
-    if limits.is_empty() { "none".to_owned() } else { limits.join("\n") }
-}
-
-/// Says whether a silent peer is reported.
-fn expected(setting: Option<bool>) -> &'static str {
-    match setting {
-        Some(true) => "on",
-        Some(false) => "off",
-        None => "by its other settings",
-    }
+    (!limits.is_empty()).then(|| limits.join(", "))
 }
 
 fn or(value: &impl Display, unset: bool, otherwise: &str) -> String {
@@ -351,18 +379,6 @@ fn routes_of(config: &Config, routing: Routing) -> String {
     }
 }
 
-/// The output of `--json`. It contains no secrets.
-#[derive(Serialize)]
-struct Report<'a> {
-    version: u32,
-    target: &'a str,
-    ok: bool,
-    errors: Vec<Finding>,
-    warnings: Vec<Finding>,
-    interface: Option<InterfaceReport>,
-    peers: Vec<PeerReport>,
-}
-
 /// An error or a warning.
 #[derive(Clone, Debug, Serialize)]
 struct Finding {
@@ -370,91 +386,6 @@ struct Finding {
     line: Option<usize>,
     key: Option<String>,
     message: String,
-}
-
-#[derive(Serialize)]
-struct InterfaceReport {
-    name: String,
-    public_key: Option<String>,
-    listen_port: u16,
-    fw_mark: u32,
-    addresses: Vec<String>,
-    mtu: Option<u16>,
-    table: String,
-    dns: DnsReport,
-    hooks: Vec<HookReport>,
-    save_config: bool,
-    kill_switch: String,
-    path_mtu_discovery: bool,
-    mss_clamp: bool,
-    metrics: Option<String>,
-    metrics_hosts: Vec<String>,
-    speed_test: bool,
-    peer_endpoint: Option<String>,
-    peer_dns: DnsReport,
-    peer_allowed_ips: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct DnsReport {
-    servers: Vec<String>,
-    search: Vec<String>,
-    routing: Vec<String>,
-}
-
-/// A command, with anything that looks like a key removed.
-#[derive(Serialize)]
-struct HookReport {
-    stage: &'static str,
-    line: usize,
-    command: String,
-}
-
-#[derive(Serialize)]
-struct PeerReport {
-    public_key: String,
-    has_preshared_key: bool,
-    endpoint: Option<String>,
-    allowed_ips: Vec<String>,
-    persistent_keepalive: Option<u16>,
-    limit_to_peer_bits_per_second: Option<u64>,
-    limit_from_peer_bits_per_second: Option<u64>,
-    /// As written in the file.
-    expected: Option<bool>,
-    /// When the peer ends.
-    expires: Option<Expiry>,
-}
-
-impl<'a> Report<'a> {
-    fn new(target: &'a str, loaded: &Result<Parsed, LoadError>) -> Self {
-        let empty = Self {
-            version: output::JSON_VERSION,
-            target,
-            ok: false,
-            errors: Vec::new(),
-            warnings: Vec::new(),
-            interface: None,
-            peers: Vec::new(),
-        };
-        match loaded {
-            Ok(Parsed { config, warnings }) => Self {
-                ok: true,
-                warnings: findings(warnings),
-                interface: Some(InterfaceReport::new(config)),
-                peers: config.peers.iter().map(PeerReport::new).collect(),
-                ..empty
-            },
-            Err(LoadError::Config(ConfigErrors { errors, more: _, warnings })) => Self {
-                errors: errors.iter().map(|error| Finding::new(&error.at, &error.problem)).collect(),
-                warnings: findings(warnings),
-                ..empty
-            },
-            Err(error) => Self {
-                errors: vec![Finding { file: None, line: None, key: None, message: error.to_string() }],
-                ..empty
-            },
-        }
-    }
 }
 
 impl Display for Finding {
@@ -466,14 +397,6 @@ impl Display for Finding {
     }
 }
 
-fn findings(warnings: &[Warning]) -> Vec<Finding> {
-    warnings.iter().map(|warning| Finding::new(&warning.at, &warning.notice)).collect()
-}
-
-fn texts(values: &[impl Display]) -> Vec<String> {
-    values.iter().map(ToString::to_string).collect()
-}
-
 impl Finding {
     fn new(at: &Location, message: &impl Display) -> Self {
         let file = Some(at.file.display().to_string());
@@ -481,65 +404,8 @@ impl Finding {
     }
 }
 
-impl InterfaceReport {
-    fn new(config: &Config) -> Self {
-        let interface = &config.interface;
-        let host = &interface.host;
-        Self {
-            name: interface.name.to_string(),
-            public_key: public_key(interface),
-            listen_port: interface.settings.listen_port,
-            fw_mark: interface.settings.fw_mark,
-            addresses: texts(&interface.addresses),
-            mtu: interface.mtu,
-            table: interface.table.to_string(),
-            dns: DnsReport::from(&host.dns),
-            hooks: host.hooks.iter().map(HookReport::new).collect(),
-            save_config: host.save_config,
-            kill_switch: host.kill_switch.to_string(),
-            path_mtu_discovery: host.path_mtu_discovery,
-            mss_clamp: host.mss_clamp,
-            metrics: host.metrics.address.as_ref().map(ToString::to_string),
-            metrics_hosts: host.metrics.hosts.iter().map(|name| name.as_str().to_owned()).collect(),
-            speed_test: host.speed_test,
-            peer_endpoint: host.clients.endpoint.as_ref().map(ToString::to_string),
-            peer_dns: DnsReport::from(&host.clients.dns),
-            peer_allowed_ips: texts(&host.clients.allowed_ips),
-        }
-    }
-}
-
-impl From<&Dns> for DnsReport {
-    fn from(dns: &Dns) -> Self {
-        let texts = |domains: &[Domain]| domains.iter().map(ToString::to_string).collect();
-        Self {
-            servers: dns.servers.iter().map(ToString::to_string).collect(),
-            search: texts(&dns.search),
-            routing: texts(&dns.routing),
-        }
-    }
-}
-
-impl HookReport {
-    fn new(hook: &Hook) -> Self {
-        Self { stage: hook.phase.key(), line: hook.line, command: config::without_keys(&hook.command) }
-    }
-}
-
-impl PeerReport {
-    fn new(peer: &Peer) -> Self {
-        Self {
-            public_key: peer.public_key.to_string(),
-            has_preshared_key: peer.settings.preshared_key.is_some(),
-            endpoint: peer.endpoint.as_ref().map(ToString::to_string),
-            allowed_ips: texts(&peer.allowed_ips),
-            persistent_keepalive: peer.settings.persistent_keepalive.map(Into::into),
-            limit_to_peer_bits_per_second: peer.settings.limits.to_peer.map(Rate::bits_per_second),
-            limit_from_peer_bits_per_second: peer.settings.limits.from_peer.map(Rate::bits_per_second),
-            expected: peer.report.expected,
-            expires: peer.report.expires,
-        }
-    }
+fn texts(values: &[impl Display]) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
 }
 
 #[cfg(test)]
@@ -547,23 +413,80 @@ mod tests {
     use super::*;
 
     const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+    /// The public key of that.
+    const OWN: &str = "HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw=";
+
+    fn parse(peers: &str) -> Config {
+        let text = format!("[Interface]\nPrivateKey = {KEY}\n{peers}");
+        config::parse(&text, "wg0.conf".as_ref(), "wg0".parse().unwrap()).unwrap().config
+    }
 
     #[test]
     fn no_key_is_broken_on_a_narrow_terminal() {
-        let text = format!(
-            "[Interface]\nPrivateKey = {KEY}\n[Peer]\nPublicKey = {KEY}\nAllowedIPs = 10.9.0.2/32, fd09::2/128\n"
-        );
-        let config = config::parse(&text, "wg0.conf".as_ref(), "wg0".parse().unwrap()).unwrap().config;
+        let config = parse(&format!("[Peer]\nPublicKey = {KEY}\nAllowedIPs = 10.9.0.2/32, fd09::2/128\n"));
         let at = |width| summary(&config, width);
-        assert!(at(None).contains("┆ allowed IPs "), "{}", at(None));
         assert_eq!(at(Some(200)), at(None));
-        for width in [60, 80] {
-            let text = at(Some(width));
-            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
-            assert!(text.contains(&format!("\npeer: {KEY}\n")), "{text}");
-            assert!(text.contains("\nallowed IPs: 10.9.0.2/32\n  fd09::2/128\n"), "{text}");
-        }
-        assert!(at(Some(80)).contains("│ listen port "), "a table that fits stays one: {}", at(Some(80)));
+        assert!(at(Some(80)).contains("│ listen port ") && at(Some(80)).contains("┆ allowed IPs "));
+        let narrow = at(Some(60));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        assert!(narrow.contains(&format!("\npublic key: {OWN}\n")), "{narrow}");
+        assert!(narrow.ends_with(
+            "\npeer: yAnz5TF+lX…\nendpoint: none: it has to begin\nallowed IPs: 10.9.0.2/32, fd09::2/128\n"
+        ));
+    }
+
+    #[test]
+    fn of_many_addresses_some_are_shown_and_the_others_counted() {
+        let shown = |count: u8| {
+            let list: Vec<String> = (1..=count).map(|number| format!("10.{number}.0.1/24")).collect();
+            let file = format!("[Interface]\nPrivateKey = {KEY}\nAddress = {}\n", list.join(", "));
+            let config = config::parse(&file, "wg0.conf".as_ref(), "wg0".parse().unwrap()).unwrap().config;
+            let text = summary(&config, None);
+            (text.matches(".0.1/24").count(), text.contains(" and 2 more "))
+        };
+        assert_eq!([8, 10].map(shown), [(8, false), (8, true)]);
+    }
+
+    /// Returns the lines about peers, without frames.
+    fn peer_lines(config: &Config) -> Vec<String> {
+        let text = summary(config, None);
+        let lines = text.lines().skip_while(|line| !line.starts_with("│ peer ")).map(|line| {
+            line.split_whitespace().filter(|word| !["│", "┆"].contains(word)).collect::<Vec<_>>().join(" ")
+        });
+        lines.filter(|line| line.contains(char::is_alphanumeric)).collect()
+    }
+
+    #[test]
+    fn each_peer_has_a_line_with_its_name_or_the_beginning_of_its_key() {
+        let peer = |number: u8, lines: &str| {
+            let key = weft_tunnel::PublicKey::from_bytes([number; 32]);
+            format!("[Peer]\nPublicKey = {key}\n{lines}\n")
+        };
+        let named = "# friendly_name = laptop\nEndpoint = vpn.example:1\nAllowedIPs = 10.9.0.2, fd09::2, 10.1.0.0/16, ::/0";
+        let config = parse(&(peer(1, named) + &peer(2, "AllowedIPs = 10.9.0.3")));
+        assert_eq!(
+            peer_lines(&config),
+            [
+                "peer endpoint allowed IPs",
+                "laptop vpn.example:1 10.9.0.2/32, fd09::2/128, 2 more",
+                "AgICAgICAg… none: it has to begin 10.9.0.3/32",
+            ]
+        );
+        // What one peer has beside that is a column for all.
+        let more = "PersistentKeepalive = 25\n# weft: RateToPeer = 1Mbit\n# weft: RateFromPeer = 2Mbit";
+        let config = parse(&(peer(1, more) + &peer(2, &format!("PresharedKey = {KEY}"))));
+        assert_eq!(
+            peer_lines(&config),
+            [
+                "peer endpoint allowed IPs keepalive preshared key limits",
+                "AQEBAQEBAQ… none: it has to begin none 25 s no 1Mbit to it, 2Mbit from it",
+                "AgICAgICAg… none: it has to begin none off yes none",
+            ]
+        );
+        let many: String = (1..=SHOWN_PEERS as u8 + 3).map(|number| peer(number, "")).collect();
+        let lines = peer_lines(&parse(&many));
+        assert_eq!(lines.len(), 1 + SHOWN_PEERS + 1);
+        assert_eq!(lines.last().unwrap(), "and 3 more peers; --json has them all");
     }
 
     #[test]

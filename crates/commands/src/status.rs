@@ -18,7 +18,7 @@ mod details;
 mod glance;
 
 pub(crate) use details::peer_lines;
-pub(crate) use glance::left;
+pub(crate) use glance::{SHOWN_PEERS, first, left, more};
 
 /// Prints the state of one interface, or of all running interfaces.
 ///

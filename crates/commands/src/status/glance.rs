@@ -11,7 +11,7 @@ use weft_report::{PeerReport, StatusReport};
 use weft_report::{age, bytes, finding, rate, should_have_session};
 
 /// The maximum number of peers that are shown.
-pub(super) const SHOWN_PEERS: usize = 100;
+pub(crate) const SHOWN_PEERS: usize = 100;
 /// The maximum number of entries of a list that are shown; `-v` has more of them.
 const SHOWN: usize = 2;
 /// The least number of columns for a line a peer.
@@ -91,7 +91,7 @@ fn peers(report: &StatusReport, width: Option<usize>) -> String {
 }
 
 /// Says how many peers are not shown.
-pub(super) fn more(peers: usize) -> String {
+pub(crate) fn more(peers: usize) -> String {
     match peers.saturating_sub(SHOWN_PEERS) {
         0 => String::new(),
         more => format!("and {more} more peers; --json has them all\n"),
@@ -206,7 +206,7 @@ fn speed(peer: &PeerReport, received: bool) -> u64 {
 }
 
 /// The first entries of a list, and how many more there are.
-fn first(list: &[String]) -> Vec<String> {
+pub(crate) fn first(list: &[String]) -> Vec<String> {
     let mut few: Vec<String> = list.iter().take(SHOWN).cloned().collect();
     if list.len() > SHOWN {
         few.push(format!("{} more", list.len() - SHOWN));

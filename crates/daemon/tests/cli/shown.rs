@@ -12,9 +12,17 @@ fn a_good_file_is_shown_without_its_secrets() {
     );
     let ended = check(&text);
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
-    for shown in
-        [OWN, PEER, "51820", "1400", "0xca6c", "10.0.0.1/24", "10.1.0.0/16", "[2001:db8::1]:51820", "25 s"]
-    {
+    for shown in [
+        OWN,
+        &PEER[..10],
+        "51820",
+        "1400",
+        "0xca6c",
+        "10.0.0.1/24",
+        "10.1.0.0/16",
+        "[2001:db8::1]:51820",
+        "25 s",
+    ] {
         assert!(ended.stdout.contains(shown), "{shown} in:\n{}", ended.stdout);
     }
     assert!(!ended.stdout.contains(KEY), "{}", ended.stdout);
@@ -22,7 +30,9 @@ fn a_good_file_is_shown_without_its_secrets() {
 
 #[test]
 fn json_tells_the_same_and_no_secrets() {
-    let text = format!("[Interface]\nPrivateKey={KEY}\n[Peer]\nPublicKey={PEER}\nAllowedIPs=10.0.0.1/8\n");
+    let text = format!(
+        "[Interface]\nPrivateKey={KEY}\n[Peer]\n# friendly_name = home\nPublicKey={PEER}\nAllowedIPs=10.0.0.1/8\n"
+    );
     let (_directory, path) = file("office.conf", text.as_bytes());
     let ended = run(&["check", "--json", path.to_str().unwrap()], "");
     assert_eq!(ended.code, 0, "{}", ended.stderr);
@@ -31,7 +41,8 @@ fn json_tells_the_same_and_no_secrets() {
     assert_eq!(report["interface"]["name"], "office");
     assert_eq!(report["interface"]["public_key"], OWN);
     assert_eq!(report["peers"][0]["allowed_ips"][0], "10.0.0.0/8");
-    assert_eq!(report["warnings"][0]["line"], 5);
+    assert_eq!(report["peers"][0]["friendly_name"], "home");
+    assert_eq!(report["warnings"][0]["line"], 6);
     assert_eq!(report["warnings"][0]["key"], "AllowedIPs");
     assert!(!ended.stdout.contains(KEY));
 
