@@ -221,7 +221,7 @@ fn refuse_unsaved(client: &mut Client, file: &Path, text: &str) -> Result<(), Er
 fn shortened(steps: &[String]) -> String {
     const SHOWN: usize = 3;
     let more = steps.len().saturating_sub(SHOWN);
-    let more = (more > 0).then(|| format!("and {more} changes more"));
+    let more = (more > 0).then(|| format!("and {more} more"));
     let shown = steps.iter().take(SHOWN).cloned().chain(more);
     shown.collect::<Vec<_>>().join(", ")
 }
@@ -339,6 +339,13 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn of_many_differences_the_first_three_are_told() {
+        let steps: Vec<String> = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        assert_eq!(shortened(&steps[..3]), "a, b, c");
+        assert_eq!(shortened(&steps), "a, b, c, and 1 more");
+    }
 
     #[test]
     fn an_interface_whose_answer_is_lost_is_told_the_earlier_text_again_or_named() {
