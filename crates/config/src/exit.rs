@@ -94,3 +94,19 @@ impl From<io::Error> for Error {
         Self::new(if permission { Code::Permission } else { Code::Failure }, error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_not_be_read_or_written_is_a_missing_permission() {
+        for (kind, code) in [
+            (io::ErrorKind::PermissionDenied, Code::Permission),
+            (io::ErrorKind::NotFound, Code::Failure),
+            (io::ErrorKind::StorageFull, Code::Failure),
+        ] {
+            assert_eq!(Error::from(io::Error::from(kind)).code(), code, "{kind}");
+        }
+    }
+}

@@ -44,3 +44,24 @@ fn edit_distance(a: &str, b: &str) -> usize {
     }
     row[b.len()]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closest_word_is_at_most_two_edits_away_and_half_of_its_length() {
+        let closest = |written: &str| closest(written, ["KillSwitch", "MssClamp", "MTU", "DNS"].into_iter());
+        for (written, expected) in [
+            ("killswitch", Some("KillSwitch")),
+            ("KilSwich", Some("KillSwitch")),
+            ("KiSwich", None),
+            ("MTO", Some("MTU")),
+            ("MOO", None),
+            ("DTU", Some("MTU")),
+            ("", None),
+        ] {
+            assert_eq!(closest(written), expected, "{written}");
+        }
+    }
+}

@@ -138,6 +138,9 @@ mod tests {
             let error = find(wanted).unwrap_err();
             assert!(error.contains(told), "{wanted}: {error}");
         }
+        // A name comes before the beginning of a key.
+        let named = [peers[1].clone(), (peers[0].0.clone(), Some("TrMvSoP4jY"))];
+        assert_eq!(find_peer("wg0", "TrMvSoP4jY", &named, "weft status"), Ok(1));
         let error =
             find_peer("wg0", "laptop", &[(peers[1].0.clone(), None)], "weft status").unwrap_err().to_string();
         assert!(error.contains("`# friendly_name = NAME`"), "{error}");

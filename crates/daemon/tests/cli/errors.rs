@@ -49,6 +49,7 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("interface", "# weft: RateToPeer = 50Mbit", "RateToPeer", "belongs into [Peer]"),
         ("interface", "# weft: DownloadLimit = 50Mbit", "DownloadLimit", "in [Peer] RateToPeer"),
         ("interface", "Adress = 10.0.0.1", "Adress", "did you mean `Address`?"),
+        ("interface", "LstenPrt = 1", "LstenPrt", "did you mean `ListenPort`?"),
         ("interface", "Jc = 4", "Jc", "a file of AmneziaWG, which weft does not speak"),
         ("interface", "ExcludedApplications = a.b", "ExcludedApplications", "WireGuard app for Android"),
         ("interface", "DisallowedIPs = 10.0.0.0/8", "DisallowedIPs", "WireSock"),

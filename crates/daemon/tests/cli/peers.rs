@@ -92,6 +92,39 @@ fn a_new_peer_is_in_the_file_and_its_own_file_is_printed_once() {
 }
 
 #[test]
+fn a_list_has_the_order_of_the_file_and_what_is_so_already_is_said() {
+    let (_directory, path) = gateway(LINES);
+    done(&path, &["add", "Phone", "--public-key", OTHER]);
+    let names = || {
+        let list = done(&path, &["list"]);
+        list.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(), ["name", "office", "Phone"]);
+    // Another peer has no such name, in capitals or not.
+    done(&path, &["rename", "Phone", "phone"]);
+    assert_eq!(names(), ["name", "office", "phone"]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("# friendly_name = office\n", "")).unwrap();
+    assert_eq!(names(), ["name", "-", "phone"]);
+    // A name that an interface has is a mistake.
+    let device = run(&["peer", "add", "lo"], "");
+    assert!(
+        device.code == 2 && device.stderr.contains("lo is an interface, and no name"),
+        "{}",
+        device.stderr
+    );
+    for (command, note) in
+        [("enable", "note: phone is not disabled\n"), ("disable", "note: phone is disabled already\n")]
+    {
+        done(&path, &[command, "phone"]);
+        let before = std::fs::read_to_string(&path).unwrap();
+        let again = peer(&path, &[command, "phone"]);
+        assert_eq!((again.code, again.stdout.as_str(), again.stderr.as_str()), (0, "", note));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
+    }
+}
+
+#[test]
 fn a_gateway_has_the_families_that_it_has() {
     for (addresses, expected) in [
         ("10.9.0.1/24", "Address = 10.9.0.3/32\n"),
@@ -260,17 +293,22 @@ fn what_cannot_be_written_leaves_no_peer_that_has_no_key() {
 
 #[test]
 fn a_disabled_peer_that_was_let_in_at_run_time_is_one_peer() {
-    for (name, command) in [("office", "disable"), (PEER, "disable"), ("office", "remove"), (PEER, "remove")]
-    {
+    for (name, command, sections, disabled) in [
+        ("office", "disable", 1, 1),
+        (PEER, "disable", 1, 1),
+        ("office", "remove", 0, 0),
+        (PEER, "remove", 0, 0),
+        ("office", "extend", 1, 0),
+    ] {
         let (_directory, path) = gateway(LINES);
         done(&path, &["disable", "office"]);
         // As `weft save` writes it.
         let saved = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, format!("{saved}\n[Peer]\nPublicKey = {PEER}\n")).unwrap();
-        done(&path, &[command, name]);
+        let time: &[&str] = if command == "extend" { &["30d"] } else { &[] };
+        done(&path, &[&[command, name], time].concat());
         let left = std::fs::read_to_string(&path).unwrap();
-        let disabled = usize::from(command == "disable");
-        assert_eq!(left.matches(PEER).count(), disabled, "{command} {name}: {left}");
+        assert_eq!(left.matches(PEER).count(), sections, "{command} {name}: {left}");
         assert_eq!(left.matches("#[disabled] [Peer]").count(), disabled, "{command} {name}: {left}");
     }
 }
@@ -361,9 +399,11 @@ fn a_peer_has_an_end_that_commands_set_and_show() {
     assert!(shown.starts_with("# disabled") && shown.contains("Expires = 2998-01-01T10:00:00Z"), "{shown}");
     done(&path, &["enable", "guest"]);
     done(&path, &["extend", "office", "30d"]);
-    done(&path, &["extend", "office", "never"]);
+    // However the line is written.
+    std::fs::write(&path, text().replace("# weft: Expires = 20", "#weft: expires = 20")).unwrap();
+    assert_eq!(peer(&path, &["extend", "office", "never"]).stderr, "note: office never ends\n");
     assert!(
-        text().contains("# weft: Expires = never") && text().matches("Expires").count() == 2,
+        text().contains("# weft: Expires = never") && text().matches("xpires").count() == 2,
         "{}",
         text()
     );

@@ -1,6 +1,9 @@
 //! What commands print with `--json` is what docs/JSON.md says.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
@@ -38,6 +41,33 @@ fn documented(command: &str) -> Vec<(String, bool)> {
     });
     let fields = fields.map(|path| (path.replace("[]", ""), path.ends_with('?')));
     fields.map(|(path, is_optional)| (format!(".{}", path.trim_matches(['?', '.'])), is_optional)).collect()
+}
+
+#[test]
+fn an_interface_with_an_answer_that_is_none_is_an_error_behind_the_others() {
+    let Some(network) = Network::new() else { return };
+    let _daemon = network.up(&network.file("weft0.conf", &End::new(1).interface("")));
+    let path = weft_ipc::runtime_dir::control_socket(&network.records(), &"mute0".parse().unwrap());
+    std::fs::create_dir(path.parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
+    let is_over = AtomicBool::new(false);
+    let answer = || {
+        for stream in listener.incoming().take_while(|_| !is_over.load(Ordering::Relaxed)) {
+            let stream = stream.unwrap();
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+            // A client that only looks whether there is a daemon is gone by now.
+            let _ = (&stream).write_all(b"?\n");
+        }
+    };
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(answer);
+        let ended = network.run(&["status", "--sample", "0"]);
+        is_over.store(true, Ordering::Relaxed);
+        drop(UnixStream::connect(&path).unwrap());
+        ended
+    });
+    assert!(ended.code == Some(1) && ended.stdout.starts_with("weft0  up "), "{ended:?}");
+    assert!(ended.stderr.starts_with("error: ") && ended.stderr.contains("mute0"), "{ended:?}");
 }
 
 #[test]

@@ -81,6 +81,24 @@ fn a_narrow_terminal_gets_blocks_that_break_nothing() {
 }
 
 #[test]
+fn lines_need_100_columns_and_tell_the_end_of_a_peer_as_blocks_do() {
+    let mut report = gateway(2);
+    for peer in &mut report.peers {
+        peer.rates = None;
+        peer.allowed_ips.truncate(1);
+    }
+    let header = |report: &StatusReport, width| {
+        let text = plain(report, Some(width));
+        text.lines().find(|line| line.starts_with("peer ")).unwrap_or_default().to_owned()
+    };
+    let columns = "peer         endpoint           handshake      received  sent     allowed IPs";
+    assert_eq!([99, 100].map(|width| header(&report, width)), ["", columns]);
+    report.peers[0].settings.expires = Some("2999-12-31".parse().unwrap());
+    assert_eq!(header(&report, 100), format!("{columns}  ends"));
+    assert_eq!(plain(&report, Some(99)).matches(", ends in ").count(), 1);
+}
+
+#[test]
 fn eleven_peers_fit_24_lines_of_80_columns() {
     for (peers, width) in [(1, 60), (1, 80), (11, 80), (1, 120), (11, 120), (200, 60), (200, 80), (200, 120)]
     {
