@@ -27,8 +27,8 @@ const TURN: Duration = Duration::from_secs(6);
 /// Addresses, each with the network that it is reached by.
 type Routes = VecDeque<(SocketAddr, Arc<dyn Network>)>;
 
-/// Opens a connection to the first of these addresses that accepts it, in both families by turns. At most
-/// [`MAX_TRIED`] are tried.
+/// Opens a connection to the first of these addresses that accepts it, in both families by turns. At most 16
+/// are tried.
 ///
 /// # Errors
 /// The first failure, if none accepts it; [`io::ErrorKind::TimedOut`] after [`CONNECT_TIMEOUT`].
