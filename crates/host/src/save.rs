@@ -137,13 +137,18 @@ pub(super) fn edit(
     if *edited == *text {
         return Ok(None);
     }
-    match config::parse(&edited, file, interface.clone()) {
-        // The service may have the missing key as a credential.
-        Err(errors) if errors.lacks_only_keys() => {}
-        Err(errors) => return Err(SaveError::Invalid { interface: interface.clone(), errors, kept: None }),
-        Ok(_) => {}
-    }
+    check(&edited, file, interface)?;
     Ok(Some(edited))
+}
+
+/// Refuses a text that is no configuration.
+fn check(text: &str, file: &Path, interface: &InterfaceName) -> Result<(), SaveError> {
+    match config::parse(text, file, interface.clone()) {
+        // The service may have the missing key as a credential.
+        Err(errors) if errors.lacks_only_keys() => Ok(()),
+        Err(errors) => Err(SaveError::Invalid { interface: interface.clone(), errors, kept: None }),
+        Ok(_) => Ok(()),
+    }
 }
 
 /// Writes the state of an interface that another process runs into its configuration file. `state` also
@@ -175,7 +180,12 @@ pub fn save_running(
     // If the file has a mark, it is this one, and it stays in the file.
     // What cannot be written is still in the daemon, and need not be kept.
     let superseded = unsaved::is_kept_for(directory, interface, &file);
-    save_device(&netlink, None, interface, (&file, None, Some(held)), known, (&device, &comments), mark)?;
+    let before = Zeroizing::new(held.text().to_owned());
+    let place = (&*file, None, Some(held));
+    // The user believes that the next start has what was saved, also where nothing had to be written.
+    if !save_device(&netlink, None, interface, place, known, (&device, &comments), mark)? {
+        check(&before, &file, interface)?;
+    }
     if superseded {
         unsaved::forget(directory, interface);
     }

@@ -86,6 +86,16 @@ fn what_does_not_fit_a_file_that_was_broken_meanwhile_is_kept() {
 }
 
 #[test]
+fn a_file_that_is_no_configuration_any_more_is_refused_also_where_nothing_has_to_be_written() {
+    let script = r#"
+up; weft save weft0 2> /dev/null; echo "$?"; echo 'Garbage = 1' >> "$FILE"; cp "$FILE" "$HERE/before"
+weft save weft0 2> "$HERE/told"; echo "$?"; grep -c 'Garbage: unknown key' "$HERE/told"; cmp "$FILE" "$HERE/before" && echo same
+"#;
+    let Some(ended) = weft("", script) else { return };
+    assert_eq!(ended.stdout, "0\n1\n1\nsame\n", "{ended:?}");
+}
+
+#[test]
 fn that_a_daemon_was_killed_before_it_saved_is_told() {
     let kill = "PreDown = [ -e \"$HERE/killed\" ] || { touch \"$HERE/killed\"; kill -KILL $PPID; }";
     let script = format!(
