@@ -200,17 +200,17 @@ impl Source {
         // about other users.
         let is_credential = credential.is_some();
         let place = credential.unwrap_or_else(|| file.clone());
-        let (bytes, mode, is_file) =
+        let (bytes, notice, is_file) =
             read(&place).map_err(|error| LoadError::Read { file: place.clone(), error })?;
-        Self::of(file, &bytes, mode.filter(|_| !is_credential), is_file)
+        Self::of(file, &bytes, notice.filter(|_| !is_credential), is_file)
     }
 
-    fn of(file: PathBuf, bytes: &[u8], mode: Option<u32>, is_file: bool) -> Result<Self, LoadError> {
+    fn of(file: PathBuf, bytes: &[u8], notice: Option<Notice>, is_file: bool) -> Result<Self, LoadError> {
         let text =
             std::str::from_utf8(bytes).map_err(|error| not_utf8(&file, &bytes[..error.valid_up_to()]))?;
         let interface = if is_file { of_any_file(&file)? } else { made_of(Path::new("stdin"), text)? };
         let at = Location { file: file.as_path().into(), line: 1, key: None };
-        let warning = mode.filter(|_| is_file).map(|mode| Warning { at, notice: Notice::Readable { mode } });
+        let warning = notice.filter(|_| is_file).map(|notice| Warning { at, notice });
         Ok(Self { interface, is_file, text: Zeroizing::new(text.to_owned()), warning, file })
     }
 
@@ -272,12 +272,12 @@ pub fn read_text_as_service(target: &str) -> Result<Zeroizing<String>, LoadError
     Ok(Source::read_at(path_of(target), credential_of(target))?.text)
 }
 
-/// Returns the content, the permission bits if its group or others can read it, and whether it is a file.
-fn read(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Option<u32>, bool)> {
+/// Returns the content, what to say if others can read or change it, and whether it is a file.
+fn read(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Option<Notice>, bool)> {
     let (bytes, metadata) = read_named(path, MAX_BYTES)?;
     // Another `<(…)` of a shell has the same path, and perhaps another text.
     let is_file = metadata.is_file() && !is_descriptor(path);
-    Ok((bytes, permissions::readable_by_others(&metadata), is_file))
+    Ok((bytes, permissions::notice_of(&metadata), is_file))
 }
 
 fn read_standard_input() -> io::Result<Zeroizing<Vec<u8>>> {

@@ -3,6 +3,40 @@
 use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
+use super::Notice;
+
+/// Returns what to say of a regular file that others can change or read.
+pub(super) fn notice_of(metadata: &Metadata) -> Option<Notice> {
+    let mode = metadata.permissions().mode() & 0o7777;
+    if !metadata.is_file() {
+        return None;
+    }
+    if !is_trusted_owner(metadata.uid()) {
+        return Some(Notice::OwnedByAnother { user: metadata.uid() });
+    }
+    let is_writable = is_writable(mode, metadata.gid());
+    is_writable
+        .then_some(Notice::Writable { mode })
+        .or_else(|| readable_by_others(metadata).map(|mode| Notice::Readable { mode }))
+}
+
+fn is_writable(mode: u32, group: u32) -> bool {
+    mode & 0o002 != 0 || mode & 0o020 != 0 && group != 0
+}
+
+/// Reports whether a file of this user is root's, or of the user who runs this command, also through sudo.
+#[cfg(not(target_os = "ios"))]
+fn is_trusted_owner(user: u32) -> bool {
+    let own = nix::unistd::geteuid();
+    let of_sudo = || std::env::var("SUDO_UID").ok().and_then(|user| user.parse::<u32>().ok());
+    user == 0 || user == own.as_raw() || own.is_root() && of_sudo() == Some(user)
+}
+
+#[cfg(target_os = "ios")]
+fn is_trusted_owner(_: u32) -> bool {
+    true
+}
+
 /// Returns the permission bits of a regular file, if its group or others can read it. The groups of root and
 /// of the service's user may.
 pub(super) fn readable_by_others(metadata: &Metadata) -> Option<u32> {
@@ -33,6 +67,13 @@ fn gid_of_service() -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_others_can_change_is_told_apart_from_one_that_they_can_read() {
+        assert!(is_writable(0o602, 0) && is_writable(0o620, 7) && !is_writable(0o620, 0));
+        assert!(!is_writable(0o644, 7));
+        assert!(is_trusted_owner(0) && !is_trusted_owner(u32::MAX - 1));
+    }
 
     #[test]
     fn a_group_that_has_to_read_a_file_is_no_reason_for_a_warning() {

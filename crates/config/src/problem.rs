@@ -103,6 +103,11 @@ pub enum Problem {
     OutsideSection,
     #[error("unknown key in [{section}]{}", did_you_mean(*.suggestion))]
     UnknownKey { section: &'static str, suggestion: Option<&'static str> },
+    #[error(
+        "a setting of weft stands in a comment, so that other programs can read the file; write `{line}`{}",
+        .belongs.map(|section| format!(" in [{section}]")).unwrap_or_default()
+    )]
+    WithoutMark { line: String, belongs: Option<&'static str> },
     #[error("this key is one of {program}; {advice}")]
     ForeignKey { program: &'static str, advice: &'static str },
     #[error("{0}")]
@@ -268,7 +273,17 @@ pub enum Notice {
         /// The permission bits of the file.
         mode: u32,
     },
-    /// The same by an access list.
+    /// Users other than the owner can change the configuration file, and with it the commands that it has.
+    Writable {
+        /// The permission bits of the file.
+        mode: u32,
+    },
+    /// The configuration file is of a user other than root and the one who loads it.
+    OwnedByAnother {
+        /// The owner.
+        user: u32,
+    },
+    /// The same as [`Self::Readable`] by an access list.
     ReadableByAll,
     /// The peer has ended.
     Expired {
@@ -297,6 +312,20 @@ pub enum Notice {
         /// What is wrong with it now.
         problem: Problem,
     },
+}
+
+impl Notice {
+    /// Reports whether it is about who can read or change the files, and not about what they say.
+    pub fn is_about_access(&self) -> bool {
+        matches!(
+            self,
+            Self::ReadableKey { .. }
+                | Self::Readable { .. }
+                | Self::Writable { .. }
+                | Self::OwnedByAnother { .. }
+                | Self::ReadableByAll
+        )
+    }
 }
 
 impl fmt::Display for Notice {
@@ -348,6 +377,16 @@ impl fmt::Display for Notice {
             Self::Readable { mode } => write!(
                 f,
                 "others can read this file and its private key (mode {mode:04o}); remove that access with chmod 600"
+            ),
+            Self::Writable { mode } => write!(
+                f,
+                "others can change this file, and its commands run as root (mode {mode:04o}); remove that access with \
+                 chmod 600"
+            ),
+            Self::OwnedByAnother { user } => write!(
+                f,
+                "others can change this file, and its commands run as root (its owner is user {user}); make it root's \
+                 with chown root"
             ),
             Self::ReadableByAll => f.write_str(
                 "all users can read this file and its private key; remove that access with \

@@ -82,4 +82,25 @@ mod tests {
             assert!(said.starts_with(&expected) && said.is_empty() == expected.is_empty(), "{line}: {said}");
         }
     }
+
+    #[test]
+    fn a_setting_without_its_mark_is_told_how_to_write_it() {
+        let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+        for (interface, peer, at, says) in [
+            ("KillSwitch = on", "", "3: KillSwitch: ", "write `# weft: KillSwitch = on`"),
+            ("metrics=127.0.0.1:9586", "", "3: metrics: ", "write `# weft: Metrics = 127.0.0.1:9586`"),
+            ("MssClam = on", "", "3: MssClam: ", "write `# weft: MssClamp = on`"),
+            ("PeerDNS =", "", "3: PeerDNS: ", "write `# weft: PeerDNS = …`"),
+            ("Expires = never", "", "3: Expires: ", "write `# weft: Expires = never` in [Peer]"),
+            ("", "RateToPeer = 5Mbit", "6: RateToPeer: ", "write `# weft: RateToPeer = 5Mbit`"),
+            ("", "MssClamp = on", "6: MssClamp: ", "write `# weft: MssClamp = on` in [Interface]"),
+            ("", "friendly_name = phone", "6: ", "write `# friendly_name = phone`"),
+        ] {
+            let text =
+                format!("[Interface]\nPrivateKey = {key}\n{interface}\n[Peer]\nPublicKey = {key}\n{peer}\n");
+            let errors = crate::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap_err();
+            let error = errors.errors[0].to_string();
+            assert!(error.starts_with(&format!("wg0.conf:{at}")) && error.ends_with(says), "{error}");
+        }
+    }
 }

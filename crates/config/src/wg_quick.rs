@@ -8,6 +8,7 @@ use weft_tunnel::PublicKey;
 use super::dialect;
 use super::keys::{InterfaceKey, InterfaceSetting, Origin, PeerKey, PeerSetting};
 use super::lexer::{self, Header, Line, Section, compact};
+use super::printable::is_unprintable;
 use super::problem::{self, Notice, Problem};
 use super::remark;
 use super::reports::Reports;
@@ -289,7 +290,7 @@ impl Drafts {
                 peer.set(key, value, number, format, reports);
             }
             _ => {
-                let (key, problem) = unknown_key(section, written, format);
+                let (key, problem) = unknown_key(section, written, value, format);
                 reports.error(number, key, problem);
             }
         }
@@ -481,7 +482,12 @@ fn peer_key(written: &str) -> Option<PeerKey> {
     PeerKey::find(written).or_else(compacted)
 }
 
-fn unknown_key(section: Section, written: &str, format: Format) -> (Option<&str>, Problem) {
+fn unknown_key<'a>(
+    section: Section,
+    written: &'a str,
+    value: &str,
+    format: Format,
+) -> (Option<&'a str>, Problem) {
     let elsewhere = match section {
         Section::Interface => peer_key(written).filter(|key| format.knows(key.origin())).map(PeerKey::text),
         Section::Peer => {
@@ -499,8 +505,31 @@ fn unknown_key(section: Section, written: &str, format: Format) -> (Option<&str>
     let peer = PeerKey::ALL.iter().filter(|key| format.defines(key.origin()));
     let keys = interface.map(|key| key.text()).chain(peer.map(|key| key.text()));
     let suggestion = shown.and_then(|written| closest(written, keys));
+    let is_of_weft = suggestion.is_none() && format == Format::WgQuick;
+    let problem =
+        Some(written).filter(|_| is_of_weft).and_then(|written| without_mark(section, written, value));
+    if let Some(problem) = problem {
+        return (shown, problem);
+    }
     (shown, Problem::UnknownKey { section: title(section), suggestion })
 }
+
+/// Returns what to write if a setting of weft has no mark, as it is written or mistyped.
+fn without_mark(section: Section, written: &str, value: &str) -> Option<Problem> {
+    let settings = InterfaceSetting::ALL.iter().map(|key| (key.text(), Section::Interface));
+    let settings = settings.chain(PeerSetting::ALL.iter().map(|key| (key.text(), Section::Peer)));
+    let all: Vec<_> = settings.chain([(FRIENDLY_NAME, Section::Peer)]).collect();
+    let key = closest(written, all.iter().map(|(key, _)| *key))?;
+    let (_, belongs) = all.iter().find(|(known, _)| *known == key)?;
+    let is_plain = !value.is_empty() && value.len() <= 40 && !value.contains(is_unprintable);
+    let value = if is_plain && !problem::may_hold_a_key(value) { value } else { "…" };
+    let mark = if key == FRIENDLY_NAME { "#" } else { "# weft:" };
+    let belongs = (*belongs != section).then(|| title(*belongs));
+    Some(Problem::WithoutMark { line: format!("{mark} {key} = {value}"), belongs })
+}
+
+/// The comment with the name of a peer.
+const FRIENDLY_NAME: &str = "friendly_name";
 
 fn unknown_setting(section: Section, written: &str) -> (Option<&str>, Problem) {
     let elsewhere = match section {

@@ -100,6 +100,23 @@ fn a_file_that_others_can_read_is_warned_of() {
     assert!(ended.stderr.contains("mode 0644") && ended.stderr.contains("chmod 600"), "{}", ended.stderr);
 }
 
+#[test]
+#[cfg(unix)]
+fn a_file_that_others_can_change_is_warned_of_as_one_with_commands() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (_directory, path) = file("wg0.conf", format!("[Interface]\nPrivateKey={KEY}\n").as_bytes());
+    let said = "others can change this file, and its commands run as root";
+    let check = || run(&["check", path.to_str().unwrap()], "").stderr;
+    assert!(!check().contains(said), "{}", check());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(check().contains(said) && check().contains("mode 0666"), "{}", check());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(&path, Some(4321), None).is_ok() {
+        assert!(check().contains(said) && check().contains("user 4321"), "{}", check());
+    }
+}
+
 /// How weft ends for a user who owns nothing; `None` if the test cannot become one. All can read the
 /// directory.
 #[cfg(target_os = "linux")]
