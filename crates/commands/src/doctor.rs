@@ -18,7 +18,7 @@ mod machine;
 mod probe;
 mod target;
 
-pub use evaluate::evaluate;
+pub use evaluate::{evaluate, metrics_elsewhere};
 pub use machine::{
     CipherChoice, Clock, Kernel, Link, LinkKind, MachineState, Module, Nft, Resolver, TunDevice, UdpFacts,
     Way, Why,
@@ -65,7 +65,7 @@ pub(crate) fn findings_of_start(config: &Config) -> (Vec<Finding>, Code) {
     let has_pre_up = config.interface.host.hooks_of(HookPhase::PreUp).next().is_some();
     let counts = |finding: &Finding| match finding.level {
         Level::Problem => !has_pre_up || finding.check != "ipv6",
-        Level::Warning => matches!(&*finding.check, "nft" | "same_key"),
+        Level::Warning => matches!(&*finding.check, "nft" | "same_key" | "metrics"),
         _ => false,
     };
     findings.retain(counts);

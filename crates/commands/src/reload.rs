@@ -15,18 +15,20 @@ use crate::{output, own_file};
 ///
 /// # Errors
 /// Errors in the file, and errors of the daemon, after which nothing has changed, unless its answer was lost.
-/// [`Code::Permission`] if the daemon refused some of the changes.
+/// [`Code::Failure`] if some of the changes could not be made.
 pub fn run(args: &ReloadArgs) -> Result<(), Error> {
     // Read once: it may be a pipe, or change meanwhile.
     let source = config::Source::read(&own_file::file_of(&args.target)?)?;
     // Of an interface with another name than its file.
     let name = own_file::interface_of(&args.target)?;
     // Errors in the file are reported here, before the daemon is asked for a change.
-    match source.parse() {
+    let mut told = match source.parse() {
         // The daemon may have the key as a credential.
-        Err(LoadError::Config(errors)) if errors.lacks_only_keys() => {}
-        parsed => drop(parsed?),
-    }
+        Err(LoadError::Config(errors)) if errors.lacks_only_keys() => errors.warnings,
+        parsed => parsed?.warnings,
+    };
+    // The daemon sees the text alone, and warns of that.
+    told.retain(|warning| warning.notice.is_about_access());
     let mut client = Client::connect(&name)?;
     refuse_elsewhere(&client)?;
     let own = client.status()?.file;
@@ -37,19 +39,19 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
         true => error.into(),
         false => Error::new(error.exit_code(), format!("{error}; {}", unknown(&name, &absolute))),
     })?;
-    report.warnings.splice(..0, another);
+    report.warnings.splice(..0, told.iter().map(ToString::to_string).chain(another));
     if args.json {
         output::print_json(&report)?;
     } else {
         for warning in &report.warnings {
             output::warning(warning);
         }
-        output::print(told(&report).as_bytes())?;
+        output::print(steps_of(&report).as_bytes())?;
     }
     if report.refused.is_empty() {
         return Ok(());
     }
-    Err(Error::new(Code::Permission, report.refused.join("\n")))
+    Err(Error::new(Code::Failure, report.refused.join("\n")))
 }
 
 /// Refuses an interface of the same name in another network namespace.
@@ -90,7 +92,7 @@ pub(crate) fn unknown(name: &InterfaceName, file: &Path) -> String {
     )
 }
 
-fn told(report: &ReloadReport) -> String {
+fn steps_of(report: &ReloadReport) -> String {
     if report.steps.is_empty() {
         return "nothing to change\n".to_owned();
     }

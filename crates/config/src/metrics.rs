@@ -17,6 +17,19 @@ pub struct MetricsConfig {
     pub hosts: Vec<HostName>,
 }
 
+impl MetricsConfig {
+    /// Returns a warning if metrics are served at every address of the machine.
+    pub fn warning(&self) -> Option<String> {
+        match &self.address {
+            Some(Address::Tcp(address)) if address.ip().is_unspecified() => Some(format!(
+                "metrics on {address}: every client that reaches this machine reads who the peers are; give the \
+                     address of one network, such as 127.0.0.1, or block the port for others"
+            )),
+            _ => None,
+        }
+    }
+}
+
 /// An address at which metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {

@@ -219,6 +219,11 @@ fn load(args: &UpArgs, overrides: &Overrides) -> Result<(Config, Zeroizing<Strin
     }
     let mut config = parsed.config;
     overrides.apply(&mut config);
+    if let Some(warning) =
+        config.interface.host.metrics.warning().filter(|_| !args.host.dry_run && !is_forbidden)
+    {
+        tracing::warn!("{warning}");
+    }
     Ok((config, text))
 }
 

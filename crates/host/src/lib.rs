@@ -31,7 +31,7 @@
 //! commands.
 
 use std::collections::{BTreeMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -115,6 +115,13 @@ pub use unsaved::{Unsaved, settle as settle_unsaved, text_hash};
 use adopt::Continued;
 use kernel::Kernel;
 use restore::DnsWatch;
+
+/// Reports whether this machine has an address, or may have it: only the system's answer that it has not
+/// counts.
+pub fn has_address(address: IpAddr) -> bool {
+    let bound = std::net::UdpSocket::bind((address, 0));
+    !bound.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrNotAvailable)
+}
 
 /// Adds a warning to those of a configuration that was loaded from `target` if all users can read its file by
 /// an access list, as on Windows. Loading it warns of permission bits.

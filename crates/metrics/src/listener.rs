@@ -106,6 +106,14 @@ impl Listener {
         Ok(Self { address: address.clone(), is_inherited: false, socket })
     }
 
+    /// Says why [`Self::open`] would fail now. Unix sockets are not tried.
+    ///
+    /// # Errors
+    /// Those of [`ListenError`].
+    pub fn foresee(address: &Address) -> Result<(), ListenError> {
+        if let Address::Tcp(tcp) = address { open_tcp(*tcp).map(drop) } else { Ok(()) }
+    }
+
     pub fn address(&self) -> &Address {
         &self.address
     }

@@ -86,6 +86,16 @@ impl Server {
         self.is_inherited || config.address.as_ref() == Some(&self.address)
     }
 
+    /// Returns the address at which it serves.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Reports whether the service manager opened its socket.
+    pub fn is_inherited(&self) -> bool {
+        self.is_inherited
+    }
+
     /// Replaces the names that requests may use, from the next request on.
     pub fn allow(&self, hosts: &[HostName]) {
         self.site.allow(hosts);

@@ -96,7 +96,7 @@ pub struct ReloadReport {
     pub steps: Vec<String>,
     /// How many of them, the first ones, change what the interface is now: its key, port, mark and peers.
     pub tunnel_steps: usize,
-    /// Changes that the daemon has no permission to make, each with advice.
+    /// Why changes could not be made, or for a dry run could not be now, each with advice.
     pub refused: Vec<String>,
     /// Warnings about the file.
     pub warnings: Vec<String>,

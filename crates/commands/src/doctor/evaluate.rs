@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use Level::{Note, Ok, Problem, Warning};
+use ipnet::IpNet;
 use weft_aead::Cipher;
+use weft_config::metrics::Address;
 use weft_config::{OVERHEAD, endpoint};
 use weft_host::Obstacle;
 use weft_host::misrouted::Misrouted;
@@ -214,10 +216,30 @@ fn port(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
 }
 
 fn metrics(facts: &MachineState, target: &DoctorTarget) -> Option<Finding> {
-    let address = target.metrics.filter(|_| facts.metrics_in_use == Some(true) && !facts.is_running)?;
+    let address = target.metrics?;
+    if facts.metrics_in_use != Some(true) || facts.is_running {
+        let addresses = target.config.as_ref().map_or(&[][..], |config| &config.interface.addresses);
+        let elsewhere = || facts.metrics_elsewhere.then(|| elsewhere(address, addresses)).flatten();
+        let warning = target.config.as_ref().and_then(|config| config.interface.host.metrics.warning());
+        return warning.map(|warning| Finding::new("metrics", Warning, warning)).or_else(elsewhere);
+    }
     let says = format!("another program listens at {address}, where metrics are to be served");
     let advice = format!("ss -ltnp sport = :{}; or choose another port for Metrics", address.port());
     Some(Finding::new("metrics", Problem, says).advise(advice))
+}
+
+/// Warns of metrics at an address that neither this machine nor the interface, with these addresses, has.
+pub fn metrics_elsewhere(address: &Address, own: &[IpNet]) -> Option<Finding> {
+    let Address::Tcp(address) = address else { return None };
+    (!weft_host::has_address(address.ip())).then(|| elsewhere(*address, own)).flatten()
+}
+
+fn elsewhere(address: SocketAddr, own: &[IpNet]) -> Option<Finding> {
+    let says = format!("this machine has no address {}: metrics are not reached there", address.ip());
+    let advice =
+        "see `ip address`, and give one of those for Metrics; they are served once the address is there";
+    let is_own = own.iter().any(|net| net.addr() == address.ip());
+    (!is_own).then(|| Finding::new("metrics", Warning, says).advise(advice))
 }
 
 fn obstacle(obstacle: &Obstacle) -> Finding {

@@ -44,6 +44,8 @@ pub struct MachineState {
     pub port_in_use: Option<bool>,
     /// Whether another program listens at the address that is configured for metrics.
     pub metrics_in_use: Option<bool>,
+    /// Whether this machine does not have that address.
+    pub metrics_elsewhere: bool,
     /// What else keeps the interface from being brought up.
     pub obstacles: Vec<Obstacle>,
     /// The state of the kernel's WireGuard module.

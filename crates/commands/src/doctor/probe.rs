@@ -55,6 +55,7 @@ pub(super) fn state_for_start(target: &DoctorTarget) -> (MachineState, Option<Cl
         port_in_use: port_in_use(target.listen_port),
         left_behind: target.interface.as_ref().and_then(running::left_behind),
         metrics_in_use: target.metrics.map(is_listened_at),
+        metrics_elsewhere: target.metrics.is_some_and(|address| !weft_host::has_address(address.ip())),
         obstacles: target.config.as_ref().map(weft_host::obstacles).unwrap_or_default(),
         clock: Clock {
             is_synchronised: None,

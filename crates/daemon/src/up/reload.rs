@@ -1,10 +1,12 @@
 //! A declarative reload: a running interface becomes what a file says, and only differences are applied.
 
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::exit::Code;
+use weft_config::metrics::Address;
 use weft_config::settings::{PeerSettingsChange, ReportSettingsChange};
 use weft_config::{self as config, Config, Endpoint, Hook, HookPhase, Peer};
 use weft_control::Controller;
@@ -19,6 +21,7 @@ use super::Overrides;
 use super::daemon::{Daemon, known};
 use super::look_up::{Found, InVain, PATIENCE, is_elsewhere};
 use crate::carried_over::PeerAddress;
+use crate::metrics;
 
 /// Makes the interface what the text says, or with `dry_run` only reports what that would do. Also returns
 /// the peers with a failed look-up. Peers that stay keep their sessions. A failure leaves everything as it
@@ -72,6 +75,10 @@ pub(super) fn reload(
     }));
     report.steps.extend(host.to_do_again(&plan).iter().map(|step| step.doing(own).to_string()));
     if reload.dry_run {
+        // The sockets of an interface without root are those of another namespace.
+        if !reload.is_saved && !overrides.is_rootless {
+            report.refused = ports_in_use(config, &wanted, &state);
+        }
         return Ok((report, in_vain));
     }
 
@@ -196,10 +203,7 @@ fn told(old: &Config, new: &Config, state: &DeviceState, reset: &HashSet<PublicK
         old.peers.iter().map(|peer| (peer.public_key, peer)).collect();
     let metrics = &new.interface.host.metrics;
     if *metrics != old.interface.host.metrics {
-        told.push(match &metrics.address {
-            Some(address) => format!("serve metrics on {address}"),
-            None => "serve no metrics".to_owned(),
-        });
+        told.push(metrics_step(metrics.address.as_ref()));
     }
     if new.interface.host.speed_test != old.interface.host.speed_test {
         let does = if new.interface.host.speed_test { "allow" } else { "refuse" };
@@ -247,6 +251,34 @@ fn told(old: &Config, new: &Config, state: &DeviceState, reset: &HashSet<PublicK
         }
     }
     told
+}
+
+/// Says at which address metrics are served.
+pub(super) fn metrics_step(address: Option<&Address>) -> String {
+    address.map_or_else(|| "serve no metrics".to_owned(), |address| format!("serve metrics on {address}"))
+}
+
+/// Returns why ports that the configuration has cannot be had now.
+fn ports_in_use(old: &Config, new: &Config, state: &DeviceState) -> Vec<String> {
+    let metrics = &new.interface.host.metrics.address;
+    let metrics =
+        metrics.as_ref().filter(|address| old.interface.host.metrics.address.as_ref() != Some(address));
+    let metrics = metrics.and_then(|address| metrics::Listener::foresee(address).err());
+    let port = new.interface.settings.listen_port;
+    let is_other = port != 0 && port != state.settings.listen_port;
+    let in_use = || {
+        let any = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
+        any.iter().any(|address| {
+            UdpSocket::bind((*address, port)).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+        })
+    };
+    let port = (is_other && in_use()).then(|| {
+        format!(
+            "cannot listen on port {port}: another program has that UDP port; choose another ListenPort \
+             (`ss -ulpn sport = :{port}` shows which one)"
+        )
+    });
+    port.into_iter().chain(metrics.map(|error| error.to_string())).collect()
 }
 
 /// Reports whether the commands of a phase differ, regardless of their lines.

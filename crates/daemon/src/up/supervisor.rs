@@ -18,6 +18,7 @@ use weft_control::Controller;
 use weft_host::Host;
 use weft_host::network::{NetworkChange, Watch};
 use weft_report::control_socket::{ManageError, Reload, ReloadReport};
+use weft_report::finding::{Finding, Level};
 use weft_tunnel::{Event, PublicKey};
 use weft_uapi::{self as uapi, Control as _, ControlError};
 use zeroize::Zeroizing;
@@ -88,6 +89,10 @@ pub(super) struct Supervisor {
     firewall_pause: Duration,
     /// What does not go where the configuration means it to go, as last found.
     misrouted: Told,
+    /// Why metrics are not where the file has them, since the last reload.
+    metrics_in_vain: Option<Finding>,
+    /// What is wrong with metrics, as last told.
+    metrics_told: Told,
     /// That names are looked up past the tunnel, as last told.
     dns_past: Told,
     /// What another program has undone, as last told.
@@ -144,6 +149,8 @@ impl Supervisor {
             firewall_due: Instant::now(),
             firewall_pause: FIREWALL_PAUSE,
             misrouted: Told::default(),
+            metrics_in_vain: None,
+            metrics_told: Told::default(),
             dns_past: Told::default(),
             undone: Told::default(),
             files_due: None,
@@ -255,7 +262,35 @@ impl Supervisor {
     }
 
     /// Serves metrics at the address of the configuration. If that fails, they stay at the previous address,
-    /// and the next reload tries again.
+    /// which the configuration in force has then, so that the next reload tries again.
+    fn follow_metrics(&mut self, report: &mut ReloadReport) {
+        let failed = self.move_metrics().err();
+        if let Some(error) = &failed {
+            let wanted = &mut self.config.interface.host.metrics.address;
+            let step = reload::metrics_step(wanted.as_ref());
+            if let Some(place) = report.steps.iter().position(|told| *told == step) {
+                report.steps.remove(place);
+                report.tunnel_steps -= 1;
+            }
+            *wanted = self.metrics.as_ref().map(|server| server.address().clone());
+            report.refused.push(error.to_string());
+        }
+        self.metrics_in_vain = failed.map(|error| {
+            Finding::new("metrics", Level::Warning, error.to_string()).advise("`weft reload` tries it again")
+        });
+    }
+
+    /// Tells that metrics cannot be served, or are served at an address that this machine does not have.
+    fn tell_of_metrics(&mut self) {
+        let addresses = &self.config.interface.addresses;
+        let served = self.metrics.as_ref().filter(|server| !server.is_inherited());
+        let elsewhere = served
+            .filter(|_| !self.overrides.is_rootless)
+            .and_then(|server| weft_commands::doctor::metrics_elsewhere(server.address(), addresses));
+        let found = self.metrics_in_vain.iter().cloned().chain(elsewhere).collect();
+        self.metrics_told.tell(found, &self.managed);
+    }
+
     fn move_metrics(&mut self) -> Result<(), metrics::ListenError> {
         let wanted = &self.config.interface.host.metrics;
         if let Some(server) = &self.metrics {
@@ -401,6 +436,7 @@ impl Supervisor {
         }
         self.managed.running().mtu = self.daemon.mtu();
         self.look_for_misrouted();
+        self.tell_of_metrics();
         self.tell_of_undone();
     }
 
@@ -528,9 +564,7 @@ impl Supervisor {
             self.text = self.config.interface.host.save_config.then(|| reload.text.clone());
         }
         if !reload.dry_run {
-            if let Err(error) = self.move_metrics() {
-                outcome.warnings.push(error.to_string());
-            }
+            self.follow_metrics(&mut outcome);
             if let Err(error) = self.allow_speed_tests() {
                 outcome.warnings.push(error);
             }

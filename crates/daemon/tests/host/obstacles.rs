@@ -181,9 +181,35 @@ fn what_a_start_lacks_of_the_machine_is_known_to_check_and_doctor() {
         (without_nft.to_owned(), "", "AllowedIPs = 0.0.0.0/0", "warns: can send to the tunnel's addresses"),
         (without_nft.to_owned(), "# weft: MssClamp = on", "AllowedIPs = ::/0", &format!("warns: is dropped, and connections of {clamp}")),
     ];
+    let elsewhere = "warns: this machine has no address 203.0.113.77: metrics are not reached there";
+    machine.compare((NAME, "# weft: Metrics = 203.0.113.77:9586", some, elsewhere));
+    let open =
+        "warns: metrics on 0.0.0.0:9586: every client that reaches this machine reads who the peers are";
+    machine.compare((NAME, "# weft: Metrics = 0.0.0.0:9586", some, open));
+    // That of the interface comes with it.
+    let own = machine.file(NAME, "# weft: Metrics = 10.77.0.1:9586", some);
+    let (check, daemon) = (machine.network.run(&["check", own.to_str().unwrap()]), machine.network.up(&own));
+    let said = check.stderr + &daemon.log();
+    assert!(!said.contains("has no address"), "{said}");
+    daemon.stop();
     for (script, lines, peer_lines, expected) in cases {
         machine.compare_where(&script, (NAME, lines, peer_lines, expected));
     }
+}
+
+#[test]
+fn a_reload_that_needs_a_port_of_another_program_is_foreseen_and_warns_of_who_can_change_the_file() {
+    let Some(machine) = Machine::new() else { return };
+    let _in_the_way = in_the_way(&machine);
+    let some = "AllowedIPs = 10.88.0.0/16";
+    let file = machine.file(NAME, "ListenPort = 7776", some);
+    let daemon = machine.network.up(&file);
+    machine.file(NAME, "ListenPort = 7777", some);
+    machine.run(&format!("chmod 0666 {}", file.display()));
+    let dry = machine.network.run(&["reload", "--dry-run", NAME]);
+    assert!(dry.code == Some(1) && dry.stderr.contains("another program has that UDP port"), "{dry:?}");
+    assert!(dry.stderr.contains("others can change this file"), "{dry:?}");
+    daemon.stop();
 }
 
 /// A peer that sees a handshake believes that the interface is up.

@@ -242,11 +242,13 @@ fn a_reload_moves_the_server() {
     let running = a.up(&a.conf(&format!("# weft: Metrics = {ADDRESS}")), &[]);
     assert_eq!(a.get("/healthz").status, 200);
     let file = a.file();
-    let reload = || {
-        let output = a.weft(&["reload", file.to_str().unwrap()]).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
+    let reload_with = |more: &[&str], code: i32| {
+        let output = a.weft(&[&["reload", file.to_str().unwrap()], more].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
         String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
     };
+    let reload = || reload_with(&[], 0);
+    let status = || String::from_utf8(a.weft(&["status", "weft0"]).output().unwrap().stdout).unwrap();
     let other: SocketAddr = "127.0.0.1:9587".parse().unwrap();
     a.write(&a.conf("# weft: Metrics = 127.0.0.1:9587"));
     assert!(reload().contains("serve metrics on 127.0.0.1:9587"));
@@ -255,12 +257,19 @@ fn a_reload_moves_the_server() {
     // An address in use leaves the server where it is, and is reported.
     let taken = a.namespace.run(|| std::net::TcpListener::bind(ADDRESS).unwrap());
     a.write(&a.conf(&format!("# weft: Metrics = {ADDRESS}")));
-    let said = reload();
-    assert!(said.contains("another program listens there"), "{said}");
-    assert_eq!(a.ask(other, &request("/healthz", "127.0.0.1", "")).status, 200);
+    let foreseen = reload_with(&["--dry-run"], 1);
+    assert!(foreseen.contains("another program listens there"), "{foreseen}");
+    for _ in 0..2 {
+        let said = reload_with(&[], 1);
+        assert!(said.contains("another program listens there"), "{said}");
+        assert!(!said.lines().any(|line| line.starts_with("serve metrics")), "{said}");
+        assert!(status().contains("another program listens there"), "{}", status());
+        assert_eq!(a.ask(other, &request("/healthz", "127.0.0.1", "")).status, 200);
+    }
     // Once it is free the same file moves it there.
     drop(taken);
-    reload();
+    assert!(reload().contains(&format!("serve metrics on {ADDRESS}")));
+    assert!(!status().contains("another program listens there"), "{}", status());
     assert_eq!(a.get("/healthz").status, 200);
     assert!(a.namespace.run(|| TcpStream::connect(other)).is_err());
     a.write(&a.conf(""));
