@@ -128,9 +128,13 @@ impl Outlook {
 
 /// Returns the finding about a key of the file.
 fn here(file: &Path, misrouted: &Misrouted) -> Finding {
+    let line = misrouted.network().and_then(|network| {
+        let text = config::read_regular_text(file).ok()?;
+        config::line_with_network(&text, misrouted.key(), network)
+    });
     Finding {
         file: Some(file.display().to_string()),
-        line: None,
+        line,
         key: Some(misrouted.key().to_owned()),
         message: format!("{misrouted}; {}", misrouted.advice()),
     }
@@ -390,7 +394,11 @@ struct Finding {
 
 impl Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for part in [&self.file, &self.key].into_iter().flatten() {
+        let place = self.file.as_ref().map(|file| match self.line {
+            Some(line) => format!("{file}:{line}"),
+            None => file.clone(),
+        });
+        for part in [&place, &self.key].into_iter().flatten() {
             write!(f, "{part}: ")?;
         }
         f.write_str(&self.message)

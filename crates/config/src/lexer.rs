@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use ipnet::IpNet;
+
 use crate::printable::is_unprintable;
 
 /// What stands before each line of a peer that is disabled. To every program that is a comment.
@@ -132,6 +134,17 @@ impl<'a> Line<'a> {
     }
 }
 
+/// Returns the number of the first line in which a key has this network, or an address in it with its prefix.
+pub fn line_with_network(text: &str, key: &str, network: IpNet) -> Option<usize> {
+    let has_it = |item: &str| compact(item).parse().is_ok_and(|net: IpNet| net.trunc() == network);
+    let is_it = |line: &Line<'_>| {
+        line.key_value().is_some_and(|(written, value)| {
+            compact(written).eq_ignore_ascii_case(key) && value.split(',').any(has_it)
+        })
+    };
+    lines(text).find(is_it).map(|line| line.number)
+}
+
 /// Returns the comment that gives a peer this name.
 pub(super) fn line_of_name(name: &str) -> String {
     format!("# friendly_name = {name}")
@@ -186,5 +199,15 @@ mod tests {
             lines("\u{feff}[Peer]\r\n\nMTU = 1").map(|line| (line.number, line.text())).collect();
         assert_eq!(all, [(1, "[Peer]"), (2, ""), (3, "MTU = 1")]);
         assert_eq!(items("a, b\tc,,").collect::<Vec<_>>(), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn the_line_with_a_network_is_found_by_its_key() {
+        let text =
+            "[Interface]\nAddress = fd00::1/64, 10.8.0.2/24\n[Peer]\nallowedips=10.9.0.0/16, 10.8.0.0/24\n";
+        let net = "10.8.0.0/24".parse().unwrap();
+        assert_eq!(line_with_network(text, "Address", net), Some(2));
+        assert_eq!(line_with_network(text, "AllowedIPs", net), Some(4));
+        assert_eq!(line_with_network(text, "DNS", net), None);
     }
 }

@@ -67,6 +67,7 @@ pub use finish::{parse, parse_to_edit, parse_to_start};
 pub use host::without_keys;
 pub use host::{ClientSettings, Dns, Hook, HookPhase, HostConfig, KeyToCome, KillSwitch};
 pub use key_file::{with_all_keys_in_place, with_keys_in_place};
+pub use lexer::line_with_network;
 pub use load::{
     LoadError, Source, interface_of, load_as_service, load_to_start, name_of, path_of, read_text_as_service,
 };

@@ -188,6 +188,10 @@ pub enum Misrouted {
     SameNetwork {
         network: IpNet,
         other: String,
+        /// Whether it is the network of Address, and not one of AllowedIPs alone.
+        is_of_address: bool,
+        /// An address in it that is not this machine's.
+        example: IpAddr,
         /// Whether packets to it go through the tunnel, and not through the other interface.
         is_in_tunnel: bool,
     },
@@ -465,7 +469,19 @@ impl<R: Routes> Meant<'_, R> {
                     || network.contains(net)
                         && probes(*net).iter().any(|address| self.past(*address).is_some())
             };
-            let found = Misrouted::SameNetwork { network, other: other.clone(), is_in_tunnel };
+            let addresses = &self.config.interface.addresses;
+            let is_here = |address: &IpAddr| {
+                addresses.iter().any(|own| own.addr() == *address)
+                    || self.routes.hop(*address, false) == Hop::Here
+            };
+            let [first, middle, last] = probes(network);
+            let found = Misrouted::SameNetwork {
+                network,
+                other: other.clone(),
+                is_of_address: addresses.iter().any(|own| own.trunc() == network),
+                example: [first, middle, last].into_iter().find(|address| !is_here(address)).unwrap_or(first),
+                is_in_tunnel,
+            };
             (is_in_tunnel || self.allowed_ips().any(is_missed)).then_some(found)
         };
         own.into_iter().filter_map(find).collect()

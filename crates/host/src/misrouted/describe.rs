@@ -62,11 +62,17 @@ impl Misrouted {
             | Self::Blocked { .. }
             | Self::FamilyPast { .. }
             | Self::TakenOver { .. }
+            | Self::SameNetwork { is_of_address: false, .. }
             | Self::Prefixes { .. } => "AllowedIPs",
             Self::SameNetwork { .. } | Self::NotTranslated { .. } => "Address",
             Self::NotForwarded { .. } => "PeerAllowedIPs",
             Self::Loop { .. } | Self::NoMain { .. } | Self::LocalResolver { .. } => "Endpoint",
         }
+    }
+
+    /// Returns the network that the value of the key has, if that is what is wrong with it.
+    pub fn network(&self) -> Option<IpNet> {
+        if let Self::SameNetwork { network, .. } = self { Some(*network) } else { None }
     }
 
     /// Returns what to do.
@@ -127,10 +133,15 @@ impl Misrouted {
                 let example = example.map(|address| address.to_string()).unwrap_or_default();
                 format!("another route or rule comes first: see `ip route get {example}` and `ip rule`")
             }
-            Self::SameNetwork { network, .. } => format!(
+            Self::SameNetwork { is_of_address: true, example, .. } => format!(
                 "give the tunnel another network, at its other ends too; or give Address without its network (/32, /128), \
                  and single addresses to AllowedIPs, such as {}",
-                IpNet::from(probes(*network)[0])
+                IpNet::from(*example)
+            ),
+            Self::SameNetwork { network, example, .. } => format!(
+                "give the network behind the peer other addresses; or list single ones in AllowedIPs in place of \
+                 {network}, such as {}",
+                IpNet::from(*example)
             ),
             Self::Loop { cause: LoopCause::Mark { now, of_rules, interface }, .. } => format!(
                 "the mark is {now:#x}, and the rules are for {of_rules:#x}: `weft reload {interface}` sets it again"
@@ -252,7 +263,7 @@ impl fmt::Display for Misrouted {
                 let verb = if more.is_empty() { "goes" } else { "go" };
                 write!(f, "traffic to {first}{more} {verb} through {via}, not through the tunnel")
             }
-            Self::SameNetwork { network, other, is_in_tunnel } => {
+            Self::SameNetwork { network, other, is_in_tunnel, .. } => {
                 write!(f, "{network} is the network of {other} too: traffic to it goes through ")?;
                 match is_in_tunnel {
                     true => write!(f, "the tunnel, and what is in the network of {other} is not reached"),

@@ -234,7 +234,10 @@ fn traffic_that_goes_past_a_tunnel_is_told() {
         ("Address = fd08::2/64", "fd08::/64", [&wan, &wan], &[("net fd08::/64", wan.clone())], "fd08::/64 is the network of eth0 too"),
         // An address of the local network comes later, or its route has a metric.
         ("Address = 10.8.0.2/24", "10.8.0.0/24", [&tunnel, &wan], &[("own 203.0.113.9", wan.clone()), ("net 10.8.0.0/24", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through the tunnel, and what is in the network of eth0 is not reached; give the tunnel another network, at its other ends too; or give Address without its network (/32, /128), and single addresses to AllowedIPs, such as 10.8.0.1/32"),
-        ("", "10.8.0.0/24", [&tunnel, &wan], &[("net 10.8.0.0/24", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through the tunnel"),
+        ("", "10.8.0.0/24", [&tunnel, &wan], &[("net 10.8.0.0/24", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through the tunnel, and what is in the network of eth0 is not reached; give the network behind the peer other addresses; or list single ones in AllowedIPs in place of 10.8.0.0/24, such as 10.8.0.1/32"),
+        // The first address is this machine's, by the file or by another interface.
+        ("Address = 10.8.0.1/24", "10.8.0.0/24", [&wan, &wan], &[("net 10.8.0.0/24", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through eth0, not through the tunnel; give the tunnel another network, at its other ends too; or give Address without its network (/32, /128), and single addresses to AllowedIPs, such as 10.8.0.127/32"),
+        ("", "10.8.0.0/24", [&wan, &wan], &[("net 10.8.0.0/24", wan.clone()), ("10.8.0.1", Hop::Here)], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through eth0, not through the tunnel; give the network behind the peer other addresses; or list single ones in AllowedIPs in place of 10.8.0.0/24, such as 10.8.0.127/32"),
         // A default route does not come before it.
         ("Address = 10.8.0.2/24", ALL, [&tunnel, &tunnel], &[("own 203.0.113.9", wan.clone()), ("net 10.8.0.0/24", wan.clone()), ("10.8.0.1", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through eth0"),
         ("Address = 10.8.0.2/24", "10.8.0.1/32", [&wan, &wan], &[("net 10.8.0.0/24", wan.clone())], "10.8.0.0/24 is the network of eth0 too: traffic to it goes through eth0"),
@@ -267,4 +270,21 @@ fn traffic_that_goes_past_a_tunnel_is_told() {
             more => panic!("{interface}, {allowed_ips}: {more:?}"),
         }
     }
+}
+
+#[test]
+fn the_key_is_blamed_that_has_the_network() {
+    let wan = through("eth0");
+    let key = |interface: &str| {
+        let text = format!(
+            "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n{interface}\n[Peer]\n\
+             PublicKey = xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=\nAllowedIPs = 10.8.0.0/24\n"
+        );
+        let config = weft_config::parse(&text, Path::new("wg0.conf"), "wg0".parse().unwrap()).unwrap().config;
+        let hops = [("net 10.8.0.0/24", wan.clone())].into_iter().collect();
+        let found = find(&config, "wg0", &[], Vec::new, &Table { hops, others: [wan.clone(), wan.clone()] });
+        found.iter().find_map(|found| found.network().map(|_| found.key()))
+    };
+    assert_eq!(key(""), Some("AllowedIPs"));
+    assert_eq!(key("Address = 10.8.0.2/24"), Some("Address"));
 }
