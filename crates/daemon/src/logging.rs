@@ -65,11 +65,14 @@ pub fn init(
         (None, Some(filter)) => (filter.as_str(), EnvFilter::DEFAULT_ENV),
         (None, None) => (default, "the default"),
     };
-    let filter = parse(filter).map_err(|reason| InvalidFilter {
-        filter: filter.to_owned(),
-        origin,
-        reason: reason.to_string(),
-    })?;
+    let invalid = |reason: String| InvalidFilter { filter: filter.to_owned(), origin, reason };
+    // The variable is for all programs of its user, and may name targets of another one.
+    if origin == "--log"
+        && let Some(reason) = mistyped_level(filter)
+    {
+        return Err(invalid(reason));
+    }
+    let filter = parse(filter).map_err(|reason| invalid(reason.to_string()))?;
     if format == Format::Human
         && let Some(journal) = journal::connect(interface)
     {
@@ -94,6 +97,23 @@ pub fn init(
         Format::Json => registry.with(Queued::new(layer.json().flatten_event(true))).try_init(),
     };
     Ok(())
+}
+
+/// Returns what is wrong with a word that is no level and no target of weft: as a target that does not exist,
+/// it would silence all others.
+fn mistyped_level(filter: &str) -> Option<String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_known = |word: &str| {
+        LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word))
+            || word.parse::<u8>().is_ok()
+            || word.contains(['=', '[', ':'])
+            || word.starts_with("weft")
+            || word == "boringtun"
+    };
+    let word = filter.split(',').map(str::trim).find(|word| !word.is_empty() && !is_known(word))?;
+    let near = weft_config::closest(word, LEVELS.into_iter());
+    let near = near.map(|level| format!(", did you mean `{level}`?")).unwrap_or_default();
+    Some(format!("`{word}` is no level{near}"))
 }
 
 /// Parses a filter. boringtun is silent unless the filter names it: it warns of every repeated handshake and
@@ -181,6 +201,22 @@ mod tests {
         assert!(person.as_bytes()[2] == b':' && person.as_bytes()[5] == b':', "{person}");
         let program = logged(false);
         assert!(program.contains("\"port\":51820") && program.contains("\"peer\":\"laptop\""), "{program}");
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_an_error_with_the_one_that_is_meant() {
+        for (filter, said) in [
+            ("debgu", "`debgu` is no level, did you mean `debug`?"),
+            ("weft_host=debug,inof", "`inof` is no level, did you mean `info`?"),
+            ("loud", "`loud` is no level"),
+        ] {
+            assert_eq!(mistyped_level(filter).as_deref(), Some(said));
+        }
+        for filter in
+            ["debug", "OFF", "3", "weft_host", "boringtun", "info,weft_host::routes=debug", "a=warn", ""]
+        {
+            assert_eq!(mistyped_level(filter), None, "{filter}");
+        }
     }
 
     #[test]

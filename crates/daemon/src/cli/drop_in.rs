@@ -227,8 +227,13 @@ pub fn with_suggestion(mut error: clap::Error, arguments: &[OsString]) -> clap::
             if is_one_too_many && !interface.starts_with('-') =>
         {
             let rest = rest.iter().take_while(|word| !word.starts_with('-'));
-            let rest: String = rest.map(|word| format!("{word} ")).collect();
-            Some(format!("--to says which interface: `weft peer {command} {rest}--to {interface}`"))
+            let mut given: Vec<&str> = std::iter::once(interface).chain(rest).copied().collect();
+            // The interface stands first, unless the last word is one.
+            let is_last = !is_interface(interface) && given.last().is_some_and(|word| is_interface(word));
+            let interface = given.remove(if is_last { given.len() - 1 } else { 0 });
+            let rest = given.join(" ");
+            let gap = if rest.is_empty() { "" } else { " " };
+            Some(format!("--to says which interface: `weft peer {command} {rest}{gap}--to {interface}`"))
         }
         _ => None,
     };
@@ -241,6 +246,11 @@ pub fn with_suggestion(mut error: clap::Error, arguments: &[OsString]) -> clap::
         error.remove(ContextKind::Suggested);
     }
     error
+}
+
+/// Reports whether a word names an interface that has a file or runs.
+fn is_interface(word: &str) -> bool {
+    weft_config::path_of(word).exists() || cfg!(target_os = "linux") && weft_host::has_device(word)
 }
 
 /// Returns the command that is meant by the words behind `weft help`.
@@ -420,6 +430,10 @@ mod tests {
             (&["list", "wg0"], "`weft peer list --to wg0`"),
             (&["add", "wg0", "phone", "--qr"], "`weft peer add phone --to wg0`"),
             (&["rename", "wg0", "phone", "tablet"], "`weft peer rename phone tablet --to wg0`"),
+            #[cfg(target_os = "linux")]
+            (&["add", "phone", "lo", "--qr"], "`weft peer add phone --to lo`"),
+            #[cfg(target_os = "linux")]
+            (&["rename", "phone", "tablet", "lo"], "`weft peer rename phone tablet --to lo`"),
             (&["add", "phone", "--nonsense"], "unexpected argument '--nonsense'"),
         ] {
             let error = parse(&[&["peer"], words].concat()).unwrap_err();

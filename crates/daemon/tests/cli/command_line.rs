@@ -32,6 +32,7 @@ fn a_wrong_command_line_ends_with_2_and_help_with_0() {
         &["genkey", "extra"],
         &["--log-format", "xml", "genkey"],
         &["--log", "weft=loud", "genkey"],
+        &["--log", "debgu", "genkey"],
     ] {
         let ended = run(arguments, "");
         assert_eq!((ended.code, ended.stdout.as_str()), (2, ""), "{arguments:?}: {}", ended.stderr);
@@ -43,6 +44,13 @@ fn a_wrong_command_line_ends_with_2_and_help_with_0() {
     for arguments in [&["--help"][..], &["up", "--help"], &["check", "-h"], &["help", "demo"], &["--version"]]
     {
         assert_eq!(run(arguments, "").code, 0, "{arguments:?}");
+    }
+    let level = run(&["--log", "debgu", "genkey"], "").stderr;
+    assert!(level.contains("`debgu` is no level, did you mean `debug`?"), "{level}");
+    #[cfg(target_os = "linux")]
+    {
+        let tip = run(&["peer", "add", "phone", "lo"], "").stderr;
+        assert!(tip.contains("`weft peer add phone --to lo`"), "{tip}");
     }
     let help = run(&["--help"], "").stdout;
     assert!(help.contains("Examples:") && help.contains("78  the configuration is wrong"), "{help}");
