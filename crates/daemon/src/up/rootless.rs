@@ -193,6 +193,9 @@ pub(super) fn prepare(args: &RootlessArgs, source: Source, cancel: &Cancel) -> R
     let overrides = Overrides { metrics: args.metrics.clone(), is_rootless: true, ..Overrides::default() };
     let mut config = in_file.clone();
     overrides.apply(&mut config);
+    if let Some(warning) = config.interface.host.metrics.warning() {
+        output::warning(&warning);
+    }
     let claim = Claimed(RefCell::new(claim_key(&config, &args.target)?));
     let metrics = metrics::open(config.interface.host.metrics.address.as_ref()).map_err(UpError::from)?;
     weft_host::wait_for_release(&runtime_dir(), Held::Udp(config.interface.settings.listen_port));

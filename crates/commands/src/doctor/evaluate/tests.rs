@@ -40,6 +40,7 @@ fn well() -> MachineState {
         left_behind: None,
         port_in_use: Some(false),
         metrics_in_use: Some(false),
+        metrics_elsewhere: false,
         obstacles: Vec::new(),
         wireguard_module: Some(Module::Absent),
         nft: Some(Nft::Works),
@@ -51,6 +52,25 @@ fn well() -> MachineState {
         misrouted: Vec::new(),
         ways: vec![way(Result::Ok("192.0.2.1:51820".parse().unwrap()), Some(Result::Ok(1500)))],
     }
+}
+
+#[test]
+fn metrics_that_are_not_reached_or_reached_by_all_are_warned_of() {
+    let found = |address: &str, metrics_elsewhere: bool| {
+        let text = format!(
+            "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\nAddress = 10.9.0.1/24\n\
+             # weft: Metrics = {address}:9586\n"
+        );
+        let parsed = weft_config::parse(&text, std::path::Path::new("wg0.conf"), "wg0".parse().unwrap());
+        let target = DoctorTarget::of(&parsed.unwrap().config);
+        let findings = evaluate(&MachineState { metrics_elsewhere, ..well() }, &target);
+        findings.into_iter().find(|finding| finding.check == "metrics").map(|finding| finding.says)
+    };
+    assert_eq!(found("127.0.0.1", false), None);
+    // That of the interface comes with it.
+    assert_eq!(found("10.9.0.1", true), None);
+    assert!(found("192.0.2.7", true).unwrap().starts_with("this machine has no address 192.0.2.7"));
+    assert!(found("0.0.0.0", false).unwrap().contains("every client that reaches this machine"));
 }
 
 fn gro(interface: &str, joins_forwarded_udp: Option<bool>, makes_lists: bool) -> Gro {
