@@ -21,7 +21,7 @@ use weft_tunnel::PeerLimits;
 use crate::args::CheckArgs;
 use crate::misrouted::before_start;
 use crate::status::{SHOWN_PEERS, first, more};
-use crate::{doctor, output, own_file};
+use crate::{doctor, output, own_file, running};
 
 mod json;
 
@@ -47,6 +47,9 @@ pub fn run(args: &CheckArgs) -> Result<(), Error> {
     }
     if loaded.is_ok() && matches!(config::name_of(&config::path_of(target)), Err(LoadError::Name { .. })) {
         output::note(&"the name of the file is not that of an interface: `weft up` needs --name NAME for it");
+    }
+    if let Ok(parsed) = &loaded {
+        running::warn_of_leftovers(Some(&parsed.config.interface.name));
     }
     let outlook = loaded.as_ref().map(|parsed| Outlook::of(&file, &parsed.config));
     let Outlook { refusals, code, astray, elsewhere, lacks } = outlook.unwrap_or_default();
@@ -128,14 +131,15 @@ impl Outlook {
 
 /// Returns the finding about a key of the file.
 fn here(file: &Path, misrouted: &Misrouted) -> Finding {
-    let line = misrouted.network().and_then(|network| {
-        let text = config::read_regular_text(file).ok()?;
-        config::line_with_network(&text, misrouted.key(), network)
-    });
+    let text = config::read_regular_text(file).unwrap_or_default();
+    let key = misrouted.key();
+    let line = misrouted.network().and_then(|network| config::line_with_network(&text, key, network));
+    // A setting that the file does not have is no place.
+    let has_key = text.as_bytes().windows(key.len()).any(|part| part.eq_ignore_ascii_case(key.as_bytes()));
     Finding {
         file: Some(file.display().to_string()),
         line,
-        key: Some(misrouted.key().to_owned()),
+        key: (has_key || text.is_empty()).then(|| key.to_owned()),
         message: format!("{misrouted}; {}", misrouted.advice()),
     }
 }

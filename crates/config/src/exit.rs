@@ -78,7 +78,12 @@ impl Code {
 
 impl From<LoadError> for Error {
     fn from(error: LoadError) -> Self {
-        Self::new(Code::of_configuration(error.is_permission_denied()), error)
+        let code = match error {
+            // No file has this name.
+            LoadError::Interface(_) => Code::Usage,
+            _ => Code::of_configuration(error.is_permission_denied()),
+        };
+        Self::new(code, error)
     }
 }
 

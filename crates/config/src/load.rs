@@ -62,6 +62,9 @@ fn advice(file: &Path, error: &io::Error) -> String {
         io::ErrorKind::NotFound if file.is_relative() && std::env::current_dir().is_err() => {
             "the working directory was deleted: change to another one, or give a path from the root"
         }
+        io::ErrorKind::PermissionDenied if let Some(here) = here(file) => {
+            return format!("run weft as root, or as a user who may read it; ./{here} is the file here");
+        }
         io::ErrorKind::PermissionDenied if cfg!(windows) => "run weft as an administrator",
         io::ErrorKind::PermissionDenied => as_root(
             "run weft as root, or as a user who may read it",
@@ -184,11 +187,10 @@ impl Source {
     /// The file cannot be read, or is no text.
     pub fn read(target: &str) -> Result<Self, LoadError> {
         if target != STANDARD_INPUT {
-            let path = path_of(target);
             if !is_path(target) {
-                name_of(&path)?;
+                target.parse::<InterfaceName>()?;
             }
-            return Self::read_at(path, None);
+            return Self::read_at(path_of(target), None);
         }
         let file = PathBuf::from("standard input");
         let read = read_standard_input().map_err(|error| LoadError::Read { file: file.clone(), error });
@@ -254,6 +256,9 @@ pub fn load_as_service(
     interface: Option<&InterfaceName>,
 ) -> Result<(Parsed, Zeroizing<String>), LoadError> {
     let path = path_of(target);
+    if !is_path(target) && target != STANDARD_INPUT {
+        target.parse::<InterfaceName>()?;
+    }
     let interface = interface.map_or_else(|| name_of(&path), |name| Ok(name.clone()))?;
     let source = Source { interface, ..Source::read_at(path, credential_of(target))? };
     Ok((source.parse_to_start()?, source.text))

@@ -124,8 +124,8 @@ pub enum Problem {
     )]
     SettingInComment { key: &'static str },
     #[error(
-        "this key is wg-quick's; remove such lines with `weft strip FILE | weft … -`, or use `weft syncconf` or \
-         `weft up`, which know them"
+        "this key is wg-quick's; `weft strip FILE | weft … -` leaves such lines out (`weft syncconf` knows them, and \
+         removes the peers that the file does not have)"
     )]
     WgQuickKey,
     #[error("unknown setting of weft{}", did_you_mean_setting(*.suggestion))]
@@ -244,6 +244,11 @@ pub enum Notice {
         /// The endpoint as parsed.
         endpoint: Endpoint,
     },
+    /// The address of the interface is that of its network, or the one of all hosts in it.
+    NoHost {
+        /// The address as written.
+        address: IpNet,
+    },
     /// A prefix with host bits, which were cleared.
     HostBits {
         /// The prefix as written.
@@ -360,6 +365,13 @@ impl fmt::Display for Notice {
             Self::Unbracketed { endpoint } => {
                 write!(f, "without brackets, what is behind the last colon is the port; write {endpoint}")
             }
+            Self::NoHost { address } => write!(
+                f,
+                "{} is the {} of {}, and no address of a host; write another one of it, or {0}/32",
+                address.addr(),
+                if address.addr() == address.network() { "network" } else { "broadcast address" },
+                address.trunc()
+            ),
             Self::HostBits { given } => {
                 write!(f, "{given} has host bits, {} is used; write that", given.trunc())
             }

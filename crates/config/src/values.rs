@@ -293,6 +293,9 @@ pub fn endpoint(text: &str) -> Result<Endpoint, Problem> {
     const EXPECTED: &str = "write host:port, 192.0.2.1:51820 or [2001:db8::1]:51820";
     let wrong = |expected| Err(value(text, expected));
 
+    if text.contains("://") {
+        return wrong("leave out what stands before the name, such as https://, and write host:port");
+    }
     let Some((host, port)) = text.rsplit_once(':') else { return wrong(EXPECTED) };
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let (address, expected) = match bracketed {
@@ -328,6 +331,14 @@ pub fn endpoint(text: &str) -> Result<Endpoint, Problem> {
         return wrong("write a host name of ASCII letters, digits, dots and hyphens (others as xn--…)");
     }
     Ok(Endpoint::Name { host: host.to_owned(), port })
+}
+
+/// Returns a warning if an address is the one of its network itself, or of all hosts in it (RFC 3021 makes
+/// hosts of both in a /31).
+pub fn no_host(address: IpNet) -> Option<Notice> {
+    let IpNet::V4(net) = address else { return None };
+    let is_none = net.prefix_len() < 31 && (net.addr() == net.network() || net.addr() == net.broadcast());
+    is_none.then_some(Notice::NoHost { address })
 }
 
 /// Returns a warning if the endpoint was written as an IPv6 address without brackets.

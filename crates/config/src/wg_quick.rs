@@ -396,6 +396,9 @@ impl InterfaceDraft {
             InterfaceKey::Address => {
                 for item in lexer::items(text) {
                     let address = reports.ok(number, name, values::address(item));
+                    if let Some(notice) = address.and_then(values::no_host) {
+                        reports.warning(number, name, notice);
+                    }
                     self.addresses.extend(address.map(|address| (number, address)));
                 }
             }

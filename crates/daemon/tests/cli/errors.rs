@@ -70,6 +70,7 @@ fn every_wrong_line_is_named_with_its_file_line_and_key() {
         ("peer", "AllowedIPs = 10.0.0.0/255.0.0.0", "AllowedIPs", "10.0.0.0/8"),
         ("peer", "Endpoint = 192.0.2.1", "Endpoint", "host:port"),
         ("peer", "Endpoint = 2001:db8::1", "Endpoint", "brackets"),
+        ("peer", "Endpoint = https://gw.example:51820", "Endpoint", "leave out what stands before the name"),
         ("peer", "Endpoint = vpn.example:0", "Endpoint", "port"),
         ("peer", "PersistentKeepalive = 70000", "PersistentKeepalive", "65535"),
         ("peer", "PersistentKeepalive = on", "PersistentKeepalive", "`off`"),

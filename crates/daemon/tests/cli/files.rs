@@ -79,8 +79,9 @@ fn files_that_cannot_be_read_end_with_78_and_their_name() {
     assert_eq!(ended.code, 78);
     assert!(ended.stderr.starts_with("error: /nonexistent/wg0.conf: "), "{}", ended.stderr);
 
+    // No file can have it: the command line is wrong.
     let ended = run(&["check", "no-such-interface-name"], "");
-    assert_eq!(ended.code, 78);
+    assert_eq!(ended.code, 2);
     assert!(ended.stderr.contains("interface name is 1 to 15"), "{}", ended.stderr);
 
     let (_directory, path) = file("wg0.conf", b"\xff\xfe[\0I\0");

@@ -65,6 +65,12 @@ fn odd_but_usable_files_are_warned_of() {
             "wg0.conf:4: Address: 10.0.0.1/32 stands in line 3",
         ),
         (
+            "Address = 10.9.0.0/24",
+            "AllowedIPs =",
+            "wg0.conf:3: Address: 10.9.0.0 is the network of 10.9.0.0/24",
+        ),
+        ("Address = 10.9.0.255/24", "AllowedIPs =", "10.9.0.255 is the broadcast address of 10.9.0.0/24"),
+        (
             "MTU = 1300",
             "AllowedIPs = 10.0.0.1/8",
             "wg0.conf:6: AllowedIPs: 10.0.0.1/8 has host bits, 10.0.0.0/8 is used",
