@@ -102,7 +102,9 @@ fn rename(args: &PeerRenameArgs) -> Result<(), Error> {
     }
     gateway.refuse_name(&args.name, Some(&peer))?;
     let text = peers::renamed(gateway.text(), &peer, &args.name);
-    gateway.apply(text)
+    gateway.apply(text)?;
+    output::note(&format!("{} is named {} now", args.peer, args.name));
+    Ok(())
 }
 
 fn extend(args: &PeerExtendArgs) -> Result<(), Error> {
@@ -143,7 +145,9 @@ fn enable(args: &PeerNameArgs) -> Result<(), Error> {
 fn remove(args: &PeerNameArgs) -> Result<(), Error> {
     let mut gateway = Gateway::open(&args.gateway)?;
     let (text, peer) = gateway.without_copies(gateway.find(&args.peer)?);
-    gateway.apply(peers::without_peer(&text, &peer))
+    gateway.apply(peers::without_peer(&text, &peer))?;
+    output::note(&format!("{} is removed", args.peer));
+    Ok(())
 }
 
 /// Refuses what cannot be a name, and a path or the name of an interface, which is meant as that.

@@ -9,7 +9,7 @@ use weft_config::{self as config, InterfaceName, LoadError};
 use weft_report::control_socket::{Client, ClientError, Reload, ReloadReport};
 
 use crate::args::ReloadArgs;
-use crate::{output, own_file};
+use crate::{output, own_file, running};
 
 /// Checks the file, and asks the daemon to apply it.
 ///
@@ -29,7 +29,7 @@ pub fn run(args: &ReloadArgs) -> Result<(), Error> {
     };
     // The daemon sees the text alone, and warns of that.
     told.retain(|warning| warning.notice.is_about_access());
-    let mut client = Client::connect(&name)?;
+    let mut client = Client::connect(&name).inspect_err(|_| running::warn_of_leftovers(Some(&name)))?;
     refuse_elsewhere(&client)?;
     let own = client.status()?.file;
     let absolute = std::path::absolute(&source.file).unwrap_or_else(|_| source.file.clone());

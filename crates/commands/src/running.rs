@@ -34,6 +34,11 @@ pub(crate) fn ask_all<T>(ask: impl Fn(Client) -> Result<T, ClientError>) -> Resu
     sort(names.iter().map(|name| Client::connect(name).and_then(&ask))).ok_or_else(none_is_running)
 }
 
+/// Returns the names of the running interfaces, as far as they are known.
+pub(crate) fn names() -> Vec<InterfaceName> {
+    socket::running().unwrap_or_default()
+}
+
 /// Connects to the first running interface that lets this user.
 ///
 /// # Errors

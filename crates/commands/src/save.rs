@@ -12,7 +12,7 @@ use weft_tunnel::{PeerLimits, Rate};
 use weft_uapi::client::{self, UapiError};
 
 use crate::args::SaveArgs;
-use crate::own_file::interface_of;
+use crate::own_file::{file_of, interface_of};
 use crate::reload;
 
 /// Reads the state from the daemon, and writes it into the file that the interface was brought up from.
@@ -21,6 +21,8 @@ use crate::reload;
 /// When no daemon of `weft up` answers, when it does not report the private key, or when the file cannot be
 /// replaced.
 pub fn run(args: &SaveArgs) -> Result<(), Error> {
+    // What was brought up from a pipe has no file, and cannot be reloaded either.
+    file_of(&args.target)?;
     let interface = interface_of(&args.target)?;
     let (mut client, unconnected) = match Client::connect(&interface) {
         Ok(client) => (Some(client), None),
@@ -32,8 +34,15 @@ pub fn run(args: &SaveArgs) -> Result<(), Error> {
             (error, _) => Error::new(error.exit_code(), error),
         })?;
         if reported.state.settings.private_key.is_none() {
-            let reason =
-                format!("{interface}: its daemon does not reveal the private key, which the file needs");
+            let reason = match reported.public_key {
+                Some(_) => {
+                    format!("{interface}: its daemon does not reveal the private key, which the file needs")
+                }
+                None => format!(
+                    "{interface} has no private key, which the file needs: `weft set {interface} private-key FILE` \
+                     gives it one"
+                ),
+            };
             return Err(Error::new(Code::Failure, reason));
         }
         let status = client.as_mut().and_then(|client| client.status().ok());

@@ -223,17 +223,21 @@ fn test_all(args: &SpeedtestArgs, found: Found) -> Result<TestReport, Error> {
             udp: result.udp,
         };
         let mut rows = table::Rows::new();
-        if !args.json {
-            output::print(result.title(direction).as_bytes())?;
-        }
+        let title = result.title(direction);
+        // Not above the error of a test that does not begin.
+        let mut title = (!args.json).then_some(title);
+        let mut print_title = || title.take().map_or(Ok(()), |title| output::print(title.as_bytes()));
         let mut printed = Ok(());
         let outcome = weft_speedtest::run(&plan, Arc::clone(&probe), |outcome| {
             if !args.json && printed.is_ok() {
-                printed = rows.take(outcome).iter().try_for_each(|row| output::print(row.as_bytes()));
+                printed = print_title().and_then(|()| {
+                    rows.take(outcome).iter().try_for_each(|row| output::print(row.as_bytes()))
+                });
             }
         });
         let measured = Measured::of(outcome.map_err(test_failed)?);
         printed?;
+        print_title()?;
         if !args.json {
             rows.rest(&measured.outcome).iter().try_for_each(|row| output::print(row.as_bytes()))?;
             output::print(measured.text().as_bytes())?;

@@ -31,7 +31,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
             let asked = ask_one(name, args.sample);
             let mut report = asked.map_err(|error| match error {
                 ClientError::NotRunning { .. } => {
-                    peer_elsewhere(name.as_str()).unwrap_or_else(|| error.into())
+                    peer_elsewhere(name.as_str()).unwrap_or_else(|| not_running(name, error))
                 }
                 error => error.into(),
             })?;
@@ -57,6 +57,16 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
         output::error(&error);
     }
     Err(last.into())
+}
+
+/// Returns the error, with the name of a running interface that is almost this one.
+fn not_running(name: &InterfaceName, error: ClientError) -> Error {
+    let running = running::names();
+    let near = weft_config::closest(name.as_str(), running.iter().map(InterfaceName::as_str));
+    match near {
+        Some(near) => Error::new(error.exit_code(), format!("{error}; did you mean {near}?")),
+        None => error.into(),
+    }
 }
 
 /// Says that the name is that of a peer, if an interface that runs has it.

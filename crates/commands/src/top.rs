@@ -105,10 +105,8 @@ impl Drop for Restore {
 }
 
 fn connect(name: Option<&InterfaceName>) -> Result<Client, Error> {
-    if let Some(name) = name {
-        return Ok(Client::connect(name)?);
-    }
-    running::connect_to_first()
+    let connected = name.map_or_else(running::connect_to_first, |name| Ok(Client::connect(name)?));
+    connected.inspect_err(|_| running::warn_of_leftovers(name))
 }
 
 fn show(

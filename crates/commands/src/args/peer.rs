@@ -175,5 +175,8 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
 }
 
 fn rate(text: &str) -> Result<Rate, String> {
-    values::parse_rate(text).ok_or_else(|| "write a rate like 500kbit, 50Mbit or 1Gbit".to_owned())
+    values::parse_rate(text).ok_or_else(|| {
+        "write a rate like 500kbit, 50Mbit or 1Gbit, at least 1kbit; without --rate there is no limit"
+            .to_owned()
+    })
 }

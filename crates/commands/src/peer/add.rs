@@ -134,6 +134,12 @@ pub(super) fn run(args: &PeerAddArgs) -> Result<(), Error> {
 fn not_written(out: &Path, error: &io::Error) -> Error {
     let code = Error::from(io::Error::from(error.kind())).code();
     let reason = match error.kind() {
+        io::ErrorKind::AlreadyExists if out.metadata().is_ok_and(|entry| !entry.is_file()) => {
+            let what = if out.is_dir() { "a directory" } else { "a device or a pipe" };
+            format!(
+                "this is {what}, and no file: give --out the path of a new file, or - for standard output"
+            )
+        }
         io::ErrorKind::AlreadyExists => {
             let advice = "remove it, or give --out another name";
             format!("there is a file already, perhaps with the key of another peer: {advice}")

@@ -11,7 +11,7 @@ use crate::output;
 /// Draws the code, two rows in a line, with the margin that readers need.
 ///
 /// # Errors
-/// The text is longer than a code can hold (2,953 bytes), or the terminal is narrower than the code.
+/// The text is longer than a code can hold (2,953 bytes), or the terminal is smaller than the code.
 pub(super) fn draw(text: &str) -> Result<Zeroizing<String>, Error> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L).map_err(|error| {
         let reason = format!("the peer's file does not fit a QR code ({error}); write it with --out FILE");
@@ -29,9 +29,13 @@ pub(super) fn draw(text: &str) -> Result<Zeroizing<String>, Error> {
         );
         return Err(Error::new(Code::Failure, reason));
     }
-    // It can still be made higher, or scrolled.
     if rows <= height {
-        output::note(&format!("the QR code has {height} rows: make the window higher to see all of it"));
+        let reason = format!(
+            "the QR code needs {} rows, and this terminal has {rows}: make the window higher or its \
+             letters smaller, or write the peer's file with --out FILE; no peer was added",
+            height + 1
+        );
+        return Err(Error::new(Code::Failure, reason));
     }
     // Bold is bright on many terminals.
     let line_bytes = drawn.len() / height.max(1) + 16;

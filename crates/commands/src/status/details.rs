@@ -196,7 +196,8 @@ fn rates(report: &StatusReport, received: bool) -> Option<u64> {
 
 fn traffic(total: u64, datagrams: u64, bytes_per_second: Option<u64>) -> String {
     let now = bytes_per_second.map(|speed| format!(", {} now", rate(speed))).unwrap_or_default();
-    format!("{} in {datagrams} datagrams{now}", bytes(total))
+    let noun = if datagrams == 1 { "datagram" } else { "datagrams" };
+    format!("{} in {datagrams} {noun}{now}", bytes(total))
 }
 
 /// Formats datagrams per call and packets per super-packet: how effective batching is.

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use weft_config::device::DeviceChange;
 use weft_config::exit::{Code, Error};
-use weft_config::{self as config, Endpoint, WgQuickKeys, peers};
+use weft_config::{self as config, Endpoint, InterfaceName, WgQuickKeys, peers};
 use weft_uapi::client;
 
 use crate::args::ConfArgs;
@@ -20,13 +20,13 @@ pub fn setconf(args: &ConfArgs) -> Result<(), Error> {
     // A setting that the file does not give is removed.
     change.settings = change.settings.applied().into();
     change.replace_peers = true;
-    let change = endpoints::resolve(change, &args.interface)?;
+    let change = resolved(change, &args.interface)?;
     Ok(client::set(&args.interface, &change)?)
 }
 
 /// Adds the configuration in the file to that of the interface.
 pub fn addconf(args: &ConfArgs) -> Result<(), Error> {
-    let change = endpoints::resolve(read(&args.file, WgQuickKeys::Refuse)?, &args.interface)?;
+    let change = resolved(read(&args.file, WgQuickKeys::Refuse)?, &args.interface)?;
     Ok(client::set(&args.interface, &change)?)
 }
 
@@ -34,12 +34,20 @@ pub fn addconf(args: &ConfArgs) -> Result<(), Error> {
 /// wg-quick.
 pub fn syncconf(args: &ConfArgs) -> Result<(), Error> {
     // Names are resolved first, because the interface may change while that takes time.
-    let wanted = endpoints::resolve(read(&args.file, WgQuickKeys::PassOver)?, &args.interface)?;
+    let wanted = resolved(read(&args.file, WgQuickKeys::PassOver)?, &args.interface)?;
     let current = client::get(&args.interface)?;
     match sync::difference(&current, wanted) {
         Some(change) => Ok(client::set(&args.interface, &change)?),
         None => Ok(()),
     }
+}
+
+/// Resolves the names of endpoints. That may take long, and is of no use where the interface cannot be asked.
+fn resolved(change: DeviceChange<Endpoint>, interface: &InterfaceName) -> Result<DeviceChange, Error> {
+    if change.peers.iter().any(|peer| matches!(peer.endpoint, Some(Endpoint::Name { .. }))) {
+        client::get(interface)?;
+    }
+    Ok(endpoints::resolve(change, interface)?)
 }
 
 fn read(file: &Path, wg_quick_keys: WgQuickKeys) -> Result<DeviceChange<Endpoint>, Error> {

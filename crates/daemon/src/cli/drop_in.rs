@@ -287,6 +287,12 @@ fn of_unknown(word: &str, error: &clap::Error) -> Option<String> {
     if path_of(word).is_file() {
         return Some(format!("`weft up {word}` brings up the interface of this file"));
     }
+    let is_hidden = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    if word.ends_with(".conf") && path_of(word).symlink_metadata().is_err_and(is_hidden) {
+        return Some(format!(
+            "this user cannot see {word}; as root, `weft up {word}` brings up its interface"
+        ));
+    }
     if word.ends_with(".conf") {
         return Some(format!("there is no file {word}; `weft up NAME` reads /etc/wireguard/NAME.conf"));
     }
@@ -438,7 +444,7 @@ mod tests {
         ] {
             let error = parse(&[&["peer"], words].concat()).unwrap_err();
             assert!(error.to_string().contains(tip), "{words:?}: {error}");
-            let is_about_interface = words.contains(&"wg0");
+            let is_about_interface = ["wg0", "lo"].iter().any(|name| words.contains(name));
             assert_eq!(error.to_string().contains("--to says"), is_about_interface, "{words:?}: {error}");
             assert_eq!(error.exit_code(), 2);
         }

@@ -10,7 +10,7 @@ use weft_ipc::ServerThread;
 use weft_ipc::holder::Held;
 use weft_ipc::runtime_dir::runtime_dir;
 use weft_network::{Connection, Datagrams, Kernel, Later, Listener, LookUpError, Network, Stats};
-use weft_proxy::{LocalAddress, Options, Reach, Reverse, Server, Transport, TunnelAddress};
+use weft_proxy::{LocalAddress, Options, Reach, Reverse, Server, StartError, Transport, TunnelAddress};
 use weft_rootless::Sockets;
 
 use crate::cli::ExecArgs;
@@ -106,7 +106,13 @@ fn start(
         let _inside = runtime.enter();
         let reach = Reach::new(Arc::clone(from), Vec::new(), None);
         let bound = Server::bind(options, reach, to);
-        bound.map_err(|error| Error::new(Code::Failure, format!("{option}: {error}")))?
+        bound.map_err(|error| match &error {
+            StartError::Listen { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                let reason = format!("{option}: {error}; ports below 1024 need root: choose a higher one");
+                Error::new(Code::Permission, reason)
+            }
+            _ => Error::new(Code::Failure, format!("{option}: {error}")),
+        })?
     };
     let serve = async move || {
         server.serve().await;

@@ -74,7 +74,8 @@ fn a_new_peer_is_in_the_file_and_its_own_file_is_printed_once() {
     assert_eq!((&list[0]["name"], &list[1]["public_key"]), (&"office".into(), &public.trim().into()));
     let shown = done(&path, &["list"]);
     assert!(shown.contains("Anna's phone") && shown.contains("10.9.0.2/32"), "{shown}");
-    done(&path, &["rename", "Anna's phone", "phone"]);
+    let renamed = peer(&path, &["rename", "Anna's phone", "phone"]);
+    assert_eq!((renamed.code, renamed.stderr.as_str()), (0, "note: Anna's phone is named phone now\n"));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), after.replace("Anna's phone", "phone"));
     done(&path, &["disable", "phone"]);
     assert!(done(&path, &["list"]).contains("disabled"));
@@ -224,6 +225,9 @@ fn an_error_is_plain_and_changes_nothing() {
         (LINES, &["add", "a", "--public-key", PEER], 1, "a peer named office has this public key"),
         (LINES, &["add", "a", "--public-key", OWN], 2, "--public-key: this is the key of"),
         (LINES, &["add", "a", "--out", "/nonexistent/a.conf"], 1, "/nonexistent/a.conf: cannot write it"),
+        (LINES, &["add", "a", "--out", "/dev/null"], 1, "/dev/null: this is a device or a pipe, and no file"),
+        (LINES, &["add", "a", "--out", "/tmp"], 1, "/tmp: this is a directory, and no file"),
+        (LINES, &["add", "a", "--rate", "0Mbit"], 2, "at least 1kbit; without --rate there is no limit"),
         (LINES, &["remove", "nothing"], 1, "no peer has the key or the name nothing"),
         (LINES, &["rename", "office", " x"], 2, "1 to 64 characters"),
     ];

@@ -195,6 +195,11 @@ fn a_name_that_does_not_exist_is_not_waited_for() {
     // Without a reachable name server it is unknown whether the name exists.
     let mut command = command(WEFT, &["set", "absent", "peer", PEER, "endpoint", endpoint]);
     refused(command.env("WG_ENDPOINT_RESOLUTION_RETRIES", "0").output().unwrap(), 1, &[endpoint]);
+    // No name is looked up for an interface that is not there.
+    for conf in ["setconf", "addconf", "syncconf"] {
+        let file = format!("[Peer]\nPublicKey = {PEER}\nEndpoint = {endpoint}\n");
+        refused(weft_reads(&[conf, "absent", "-"], &file), 1, &["absent: no daemon answers"]);
+    }
 }
 
 #[test]
