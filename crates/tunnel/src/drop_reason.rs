@@ -80,7 +80,7 @@ drop_reasons! {
     NoSession => "no_session",
     /// Inbound: the authentication tag is wrong.
     InvalidTag => "invalid_tag",
-    /// Inbound: the counter was seen before, or is older than the replay window.
+    /// Inbound: the counter was seen before, is older than the replay window, or is one that no session has.
     Replayed => "replayed",
     /// Inbound: datagrams arrive faster than they can be opened. Dropped from the longest queue of a source,
     /// or one at a time from a queue that has waited too long; or of a session from before its peer moved to

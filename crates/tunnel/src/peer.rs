@@ -147,7 +147,8 @@ impl Arrivals {
     /// Records a message that is ahead of those before it by `advance`.
     #[inline]
     pub(crate) fn record(&mut self, advance: u64) {
-        self.expected += advance;
+        // A peer chooses its counters.
+        self.expected = self.expected.saturating_add(advance);
         self.received += 1;
         self.displaced += u64::from(advance == 0);
     }

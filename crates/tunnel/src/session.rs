@@ -28,6 +28,8 @@ use crate::transmit::MAX_CONTROL_MESSAGE;
 pub(crate) const DATA_OVERHEAD: usize = 32;
 /// The age from which a session neither seals nor opens (whitepaper, section 6.1, Reject-After-Time).
 pub const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
+/// Counters from here on are of no session (whitepaper, section 6.1).
+const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
 /// An initiator begins a new handshake when it sends on a session this old (whitepaper, section 6.2,
 /// Rekey-After-Time).
 const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
@@ -104,10 +106,8 @@ impl Keys {
 
     /// Records the counter of an authentic data message, and returns by how much it is ahead.
     #[inline]
-    fn advance(&mut self, datagram: &[u8]) -> u64 {
-        let counter =
-            datagram.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
-        let advance = counter.wrapping_add(1).saturating_sub(self.expected);
+    fn advance(&mut self, counter: u64) -> u64 {
+        let advance = (counter + 1).saturating_sub(self.expected);
         self.expected += advance;
         advance
     }
@@ -348,6 +348,12 @@ impl Session {
         let keys =
             keys.filter(|keys| keys.index == index && keys.is_alive(now)).ok_or(DropReason::NoSession)?;
         let tunn = self.tunn.as_mut().ok_or(DropReason::NoSession)?;
+        let counter = datagram.get(8..16).and_then(|bytes| bytes.try_into().ok());
+        let counter = counter.map(u64::from_le_bytes).ok_or(DropReason::MalformedDatagram)?;
+        // boringtun adds to it, and would take old ones again behind the last one.
+        if counter >= REJECT_AFTER_MESSAGES {
+            return Err(DropReason::Replayed);
+        }
         let wire = set_index(datagram, 4, index).ok_or(DropReason::MalformedDatagram)?;
         let result = tunn.decapsulate(None, datagram, out);
         let content = match result {
@@ -361,7 +367,7 @@ impl Session {
         };
         set_index(datagram, 4, wire);
         let content = content?;
-        let advance = keys.advance(datagram);
+        let advance = keys.advance(counter);
         Ok(Opened { content, confirmed: self.use_session(index), advance })
     }
 
@@ -552,57 +558,5 @@ fn reason_of(error: &WireGuardError) -> DropReason {
 // On the mock clock, boringtun's state is kept.
 #[cfg(test)]
 #[cfg(not(feature = "mock-instant"))]
-mod tests {
-    use super::*;
-    use crate::shard::Shard;
-
-    /// One end: its keys and its session with the other end.
-    struct End {
-        identity: Identity,
-        indices: PeerIndex,
-        session: Session,
-        message: [u8; MAX_CONTROL_MESSAGE],
-    }
-
-    impl End {
-        fn new() -> Self {
-            Self {
-                identity: Identity::new(PrivateKey::generate().unwrap()),
-                indices: PeerIndex::new(Shard::ONLY),
-                session: Session::new(None),
-                message: [0; MAX_CONTROL_MESSAGE],
-            }
-        }
-
-        /// Gives up as when the peer does not answer. Returns whether the state of the handshake is kept.
-        fn gives_up(&mut self) -> bool {
-            self.session.drop_unless_used(&mut self.indices);
-            self.session.is_built()
-        }
-    }
-
-    #[test]
-    fn a_handshake_that_is_given_up_leaves_state_only_of_a_peer_that_was_there() {
-        let (mut from, mut to, now) = (End::new(), End::new(), Instant::now());
-        let (from_key, to_key) = (from.identity.public_key, to.identity.public_key);
-        let initiate = |from: &mut End| {
-            let End { identity, indices, session, message } = from;
-            let mut context = SessionContext { identity, indices, peer: PeerId::new(0), key: to_key };
-            session.initiate(&mut context, now, message).unwrap()
-        };
-        initiate(&mut from);
-        assert!(from.session.is_built());
-        assert!(!from.gives_up() && from.session.routes().count() == 0 && from.indices.iter().count() == 0);
-
-        let len = initiate(&mut from);
-        let End { identity, indices, session, message } = &mut to;
-        let mut context = SessionContext { identity, indices, peer: PeerId::new(0), key: from_key };
-        let len = session.answer(&mut context, &from.message[..len], now, message).unwrap();
-        let End { identity, indices, session, message } = &mut from;
-        let mut context = SessionContext { identity, indices, peer: PeerId::new(0), key: to_key };
-        let (_, index) = session.routes().next().unwrap();
-        session.conclude(&mut context, index, &to.message[..len], now, message).unwrap();
-        // A copy of an older initiation is refused by what is kept.
-        assert!(from.gives_up() && to.gives_up() && from.session.can_seal(now));
-    }
-}
+#[path = "session/tests.rs"]
+mod tests;

@@ -301,7 +301,9 @@ impl Endpoint {
                 ..
             }) => {
                 let is_ours = self.udp_socket_for(tuple.local, tuple.local_port).is_some();
-                if is_ours && mtu < self.common.path_mtu(tuple.peer) {
+                // A datagram has no number that only its way knows: another peer may quote one.
+                let is_on_way = self.common.owner(packet.source) == self.common.owner(tuple.peer);
+                if is_ours && is_on_way && mtu < self.common.path_mtu(tuple.peer) {
                     self.common.learn_path_mtu(tuple.peer, mtu);
                 }
             }

@@ -1,5 +1,7 @@
 //! What other RFCs add to it, and IP, UDP and ICMP.
 
+use std::net::IpAddr;
+
 use super::*;
 
 #[test]
@@ -353,6 +355,29 @@ fn rfc_5927_icmp_counts_if_it_names_what_is_in_flight() {
     let refused = error(&wire, [3, 3, 0, 0], 0, syn.seq);
     wire.raw(&[refused]);
     assert!(wire.events.contains(&Event::Failed(wire.id(), StreamError::Refused)));
+}
+
+#[test]
+fn what_a_peer_quotes_of_datagrams_to_another_one_says_nothing_of_its_path() {
+    let mut wire = Wire::new();
+    let other: IpAddr = "10.9.9.9".parse().unwrap();
+    wire.end.set_owners(&[address(1, true), other].map(|peer| vec![peer.into()]));
+    wire.end.bind_udp(SocketAddr::new(address(0, true), 99)).unwrap();
+    let mut datagram = 99_u16.to_be_bytes().to_vec();
+    datagram.extend(4000_u16.to_be_bytes());
+    datagram.extend([0, 8, 0, 0]);
+    let quoted = packet(address(0, true), address(1, true), 17, datagram, None);
+    let mut mss_after = |source: IpAddr| {
+        let message = [vec![3, 4, 0, 0, 0, 0, 0x02, 0x40], quoted.clone()].concat();
+        let error = packet(source, address(0, true), 1, message, Some(2));
+        wire.raw(&[error]);
+        wire.ack = wire.connect().seq.wrapping_add(1);
+        let answer = Seg::new(SYN | ACK, wire.seq, wire.ack).options(&[2, 4, 5, 180]);
+        wire.seq = wire.seq.wrapping_add(1);
+        wire.send(&[answer]);
+        wire.end.stream(wire.id()).unwrap().mss
+    };
+    assert_eq!((mss_after(other), mss_after(address(1, true))), (1380, 536));
 }
 
 #[test]
