@@ -44,7 +44,7 @@ use shared::Shared;
 pub use stack::Stack;
 pub use stream::{TcpListener, TcpStream};
 pub use tun::EndpointTun;
-pub use tunnel::{Driver, OpenError, Settings, Tunnel};
+pub use tunnel::{Driver, OpenError, Settings, Tunnel, address_of};
 pub use udp::UdpSocket;
 pub use weft_config::device::PeerState;
 pub use weft_endpoint::{Stats, StreamStats};

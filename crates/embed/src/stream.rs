@@ -175,6 +175,8 @@ pub struct TcpListener {
     shared: Arc<Shared>,
     id: ListenerId,
     on_accept: Box<dyn Fn() + Send + Sync>,
+    /// Held by the task that waits for a connection.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl TcpListener {
@@ -190,14 +192,16 @@ impl TcpListener {
             state.listeners.add(id);
             io::Result::Ok(id)
         })?;
-        Ok(Self { shared, id, on_accept })
+        Ok(Self { shared, id, on_accept, turn: tokio::sync::Mutex::default() })
     }
 
-    /// Accepts the next connection. Only one task may wait.
+    /// Accepts the next connection.
     ///
     /// # Errors
     /// The tunnel has ended.
     pub async fn accept(&self) -> io::Result<TcpStream> {
+        // Tasks that wait at once have their turn one after the other.
+        let _turn = self.turn.lock().await;
         let id = self.id;
         let accept = |cx: &mut Context<'_>| {
             self.shared.poll(

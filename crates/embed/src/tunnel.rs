@@ -101,8 +101,8 @@ pub enum OpenError {
     /// The UDP sockets cannot be opened.
     #[error(transparent)]
     Sockets(#[from] BindError),
-    /// The system refuses a thread or random numbers.
-    #[error("the system refuses a thread of the tunnel: {0}")]
+    /// The system refuses a thread, descriptors or random numbers.
+    #[error("the system refuses what the tunnel needs: {0}")]
     System(#[from] io::Error),
 }
 
@@ -220,9 +220,9 @@ impl Tunnel {
     /// # Errors
     /// The name has no address, no peer has one of its addresses, or none accepts the connection in 30 s.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Box<dyn Connection>> {
-        let addresses = match host.parse::<IpAddr>() {
-            Ok(address) => vec![address],
-            Err(_) => self.look_up(host).await.map_err(io::Error::other)?,
+        let addresses = match address_of(host)? {
+            Some(address) => vec![address],
+            None => self.look_up(host).await.map_err(io::Error::other)?,
         };
         let network: Arc<dyn Network> = Arc::<Stack>::clone(&self.network);
         let route = |address: IpAddr| (SocketAddr::new(address.to_canonical(), port), Arc::clone(&network));
@@ -263,14 +263,18 @@ impl Tunnel {
         self.network.endpoint_stats()
     }
 
-    /// Returns the peers with their endpoints, handshakes and bytes.
+    /// Returns the peers with their endpoints, handshakes and bytes, once the driver has been polled.
     ///
     /// # Errors
     /// The tunnel has ended.
     pub async fn peers(&self) -> Result<Vec<PeerState>, ControlError> {
         let controller = lock(&self.controller).clone().ok_or(ControlError::Ended)?;
-        let asked = tokio::task::spawn_blocking(move || controller.get().map(|state| state.peers));
-        asked.await.unwrap_or(Err(ControlError::Ended))
+        let (answer, answered) = oneshot::channel();
+        // It waits for the packet thread, and a runtime that ends would wait for a task that blocks.
+        let ask = move || drop(answer.send(controller.get().map(|state| state.peers)));
+        let asked = thread::Builder::new().name("weft-ask".to_owned()).spawn(ask);
+        asked.map_err(|error| ControlError::Refused(error.to_string()))?;
+        answered.await.unwrap_or(Err(ControlError::Ended))
     }
 
     /// Waits until the other ends have acknowledged all that was sent to them, also by connections that were
@@ -287,7 +291,7 @@ impl Tunnel {
     }
 
     /// Returns when the tunnel has ended, because it was shut down or its sockets failed: they are closed,
-    /// and nothing moves any more.
+    /// and nothing moves any more. A caller that runs the tunnel itself has to poll or drop the driver for it.
     pub async fn ended(&self) {
         let mut running = self.running.clone();
         // Fails once the driver is gone.
@@ -313,6 +317,22 @@ impl Drop for Tunnel {
 impl std::fmt::Debug for Tunnel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tunnel").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+/// Returns the address that stands for itself; `None` for a name.
+///
+/// # Errors
+/// No host has such a name: it is not looked up.
+pub fn address_of(host: &str) -> io::Result<Option<IpAddr>> {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    match bare.parse() {
+        Ok(address) => Ok(Some(address)),
+        Err(_) if host.is_empty() || host.contains(|c: char| c.is_whitespace() || "[]:/%".contains(c)) => {
+            let reason = format!("{host:?} is neither a name nor an address (the port is given apart)");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+        }
+        Err(_) => Ok(None),
     }
 }
 

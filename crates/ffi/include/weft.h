@@ -78,8 +78,9 @@ int32_t weft_stop(weft_interface interface);
 int32_t weft_free(weft_interface interface);
 
 /* A tunnel that ends in this process, with a TCP/IP stack of its own: it needs no TUN and no right, and changes nothing
- * of the system. 0 is none. Each has two threads, and ends with the process; in a child of fork(2), calls return
- * WEFT_STOPPED. */
+ * of the system. 0 is none. Each has two threads, about 18 descriptors and two more a connection, and ends with the
+ * process. In a child of fork(2) calls return WEFT_STOPPED; a child that does not call exec(2) keeps the port of the tunnel
+ * taken. */
 typedef uint64_t weft_tunnel;
 typedef uint64_t weft_listener;
 
@@ -97,30 +98,36 @@ typedef struct weft_tunnel_statistics {
 } weft_tunnel_statistics;
 
 /* Opens a tunnel from `text`, a file of wg-quick(8): PrivateKey, Address, DNS, ListenPort and MTU of [Interface] count,
- * and the peers. `memory`: bytes that connections may reserve; 0: 64 MiB. Names of endpoints are looked up by the system,
+ * and the peers; at most 1 MiB. `memory`: bytes that connections may reserve, 1 MiB or more; 0: 64 MiB. Names of endpoints are looked up by the system,
  * again when a peer does not answer. */
 int32_t weft_tunnel_open(const char *text, uint64_t memory, weft_tunnel *tunnel);
 
 /* Connects to a name or an address in the tunnel. A name is looked up at the servers of `DNS`, through the tunnel.
  * `*descriptor` is a connected TCP socket of the loopback that belongs to the program; resets and the end of one direction
- * pass through it. `timeout_ms`: 30 s if it is 0. */
+ * pass through it. `timeout_ms`: at most 30 s, and 30 s if it is 0. */
 int32_t weft_connect(weft_tunnel tunnel, const char *host, uint16_t port, uint32_t timeout_ms, int *descriptor);
 
 /* Listens at `ip`, an address of the tunnel. Port 0 selects a free port. `at`, which may be NULL, gets the address. */
 int32_t weft_listen(weft_tunnel tunnel, const char *ip, uint16_t port, weft_listener *listener, weft_address *at);
 
-/* Waits for a connection: `timeout_ms` at most, without limit if it is 0. `from` may be NULL. */
+/* Waits for a connection, with several threads one after the other: `timeout_ms` at most, without limit if it is 0. `from` may be NULL. */
 int32_t weft_accept(weft_listener listener, uint32_t timeout_ms, int *descriptor, weft_address *from);
 
-/* Listens no more. A call of weft_accept() that waits returns when it has its connection, or its time is over. */
+/* Listens no more. A call of weft_accept() that waits returns when it has its connection, or its time is over; the address
+ * is free then. */
 int32_t weft_listener_close(weft_listener listener);
 
-/* `*descriptor` is a socket whose messages are datagrams to one destination, and from there. It belongs to the program. */
+/* `*descriptor` is a socket whose messages are datagrams to one destination, and from there: SOCK_SEQPACKET on Linux, else
+ * SOCK_DGRAM, at most 65,507 bytes each. It belongs to the program. Lost datagrams cause no error. */
 int32_t weft_udp(weft_tunnel tunnel, const char *host, uint16_t port, int *descriptor);
 
 int32_t weft_tunnel_stats(weft_tunnel tunnel, weft_tunnel_statistics *statistics);
 
-/* Ends the tunnel: its connections are reset, calls that wait return, and its port is free. */
+/* Waits until the program has closed its sockets of connections, and their other ends have all that was written:
+ * `timeout_ms` at most, without limit if it is 0. Without it weft_tunnel_close() cuts off what is under way. */
+int32_t weft_tunnel_drain(weft_tunnel tunnel, uint32_t timeout_ms);
+
+/* Ends the tunnel and its listeners: its connections are reset, calls that wait return, and its port is free. */
 int32_t weft_tunnel_close(weft_tunnel tunnel);
 
 /* Returns the cause and the remedy of the last failure on this thread, one line, valid until the next call on it. */

@@ -64,7 +64,7 @@ fn find(number: u64) -> Result<Arc<Interface>, Error> {
 pub(crate) fn status(call: impl FnOnce() -> Result<(), Error>) -> i32 {
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)));
     let Err(error) = result else { return 0 };
-    let line = CString::new(error.to_string().replace('\0', " ")).unwrap_or_default();
+    let line = CString::new(error.to_string().replace('\0', " ").replace('\n', "; ")).unwrap_or_default();
     // Fails only while the thread ends.
     let _ = LAST_ERROR.try_with(|last| last.replace(line));
     error.status()

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::c_api::{LAST, status, text};
-use crate::{EmbeddedListener, EmbeddedTunnel, Error};
+use crate::{EmbeddedListener, EmbeddedTunnel, Error, MAX_TEXT_BYTES};
 
 /// Numbers in the place of pointers.
 struct Numbered<T> {
@@ -36,6 +36,14 @@ impl<T> Numbered<T> {
     fn find(&self, number: u64) -> Result<Arc<T>, Error> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&number).cloned().ok_or(Error::NoNumber(self.what, number))
+    }
+
+    fn retain(&self, mut stays: impl FnMut(&T) -> bool) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<_> = all.extract_if(.., |_, one| !stays(one)).collect();
+        // Dropped without the lock.
+        drop(all);
+        drop(gone);
     }
 
     fn remove(&self, number: u64) -> Result<Arc<T>, Error> {
@@ -78,6 +86,20 @@ fn expect<T>(pointer: *mut T, name: &'static str) -> Result<*mut T, Error> {
     if pointer.is_null() { Err(Error::Null(name)) } else { Ok(pointer) }
 }
 
+/// Returns the text behind a pointer, of which errors say `what` it is.
+///
+/// # Safety
+/// The pointer is NULL or that of a text which lives for `'a` and ends with a zero.
+unsafe fn words<'a>(pointer: *const c_char, what: &'static str) -> Result<&'a str, Error> {
+    // SAFETY: the caller's promise.
+    unsafe { text(pointer) }.map_err(|error| match error {
+        Error::Null(_) => Error::Null(what),
+        Error::NotUtf8(at) => Error::Configuration(format!("{what} is not UTF-8 (byte {at})")),
+        Error::TooLong => Error::Configuration(format!("{what} has more than {MAX_TEXT_BYTES} bytes")),
+        error => error,
+    })
+}
+
 fn time(milliseconds: u32) -> Option<Duration> {
     (milliseconds != 0).then(|| Duration::from_millis(milliseconds.into()))
 }
@@ -109,7 +131,7 @@ pub unsafe extern "C" fn weft_tunnel_open(pointer: *const c_char, memory: u64, t
     status(|| {
         let tunnel = expect(tunnel, "tunnel")?;
         // SAFETY: the caller's promise.
-        let number = TUNNELS.add(EmbeddedTunnel::open(unsafe { text(pointer) }?, memory)?);
+        let number = TUNNELS.add(EmbeddedTunnel::open(unsafe { words(pointer, "the text") }?, memory)?);
         // SAFETY: the caller's promise.
         unsafe { tunnel.write(number) };
         Ok(())
@@ -129,7 +151,7 @@ pub unsafe extern "C" fn weft_connect(
     status(|| {
         let descriptor = expect(descriptor, "descriptor")?;
         // SAFETY: the caller's promise.
-        let host = unsafe { text(host) }?;
+        let host = unsafe { words(host, "the host") }?;
         let socket = TUNNELS.find(tunnel)?.connect(host, port, time(timeout_ms))?;
         // SAFETY: the caller's promise.
         unsafe { give(socket, descriptor) };
@@ -151,7 +173,7 @@ pub unsafe extern "C" fn weft_listen(
     status(|| {
         let listener = expect(listener, "listener")?;
         // SAFETY: the caller's promise.
-        let ip = unsafe { text(ip) }?;
+        let ip = unsafe { words(ip, "the address") }?;
         let ip = ip.parse().map_err(|_| Error::Address(ip.to_owned()))?;
         let opened = TUNNELS.find(tunnel)?.listen(ip, port)?;
         // SAFETY: the caller's promise.
@@ -184,7 +206,10 @@ pub unsafe extern "C" fn weft_accept(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn weft_listener_close(listener: u64) -> i32 {
-    status(|| LISTENERS.remove(listener).map(drop))
+    status(|| {
+        LISTENERS.find(listener)?.tunnel.expect_own()?;
+        LISTENERS.remove(listener).map(drop)
+    })
 }
 
 /// # Safety
@@ -199,7 +224,7 @@ pub unsafe extern "C" fn weft_udp(
     status(|| {
         let descriptor = expect(descriptor, "descriptor")?;
         // SAFETY: the caller's promise.
-        let socket = TUNNELS.find(tunnel)?.udp(unsafe { text(host) }?, port)?;
+        let socket = TUNNELS.find(tunnel)?.udp(unsafe { words(host, "the host") }?, port)?;
         // SAFETY: the caller's promise.
         unsafe { give(socket, descriptor) };
         Ok(())
@@ -230,9 +255,16 @@ pub unsafe extern "C" fn weft_tunnel_stats(tunnel: u64, statistics: *mut CStatis
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn weft_tunnel_drain(tunnel: u64, timeout_ms: u32) -> i32 {
+    status(|| TUNNELS.find(tunnel)?.drain(time(timeout_ms)))
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn weft_tunnel_close(tunnel: u64) -> i32 {
     status(|| {
-        TUNNELS.find(tunnel)?.close()?;
+        let closed = TUNNELS.find(tunnel)?;
+        closed.close()?;
+        LISTENERS.retain(|listener| !Arc::ptr_eq(&listener.tunnel, &closed));
         TUNNELS.remove(tunnel).map(drop)
     })
 }

@@ -22,9 +22,17 @@ pub enum Error {
     /// The text is no address.
     #[error("{0} is no address: pass one of the tunnel, such as 10.0.0.2")]
     Address(String),
-    /// The text is no configuration of a tunnel.
-    #[error("the text is refused: {0}")]
+    /// The text is no configuration of a tunnel, or no name of a host.
+    #[error("{0}")]
     Configuration(String),
+    /// Connections would have too little memory.
+    #[error("{0} bytes are too few for connections: pass 1048576 (1 MiB) or more, or 0 for 64 MiB")]
+    Memory(u64),
+    /// The tunnel has ended, or another process opened it.
+    #[error(
+        "the tunnel has ended, or the process that opened it is the parent of this one: open another one"
+    )]
+    TunnelEnded,
     /// A destination in a tunnel was not reached.
     #[error("{0}: {1}")]
     Network(String, String),
@@ -98,12 +106,13 @@ impl Error {
             | Self::NoNumber(..)
             | Self::Address(_)
             | Self::MemoryLimit(_)
+            | Self::Memory(_)
             | Self::Level(_) => -1,
             Self::NotUtf8(_) | Self::TooLong | Self::Text(_) | Self::Configuration(_) => -2,
             Self::Closed { .. } | Self::NoTun { .. } => -3,
             Self::NotRunning => -4,
             Self::Running | Self::Callback => -5,
-            Self::Stopped => -6,
+            Self::Stopped | Self::TunnelEnded => -6,
             Self::System(_) | Self::Unprotected(_) => -7,
             Self::Panicked(_) => -8,
             Self::Network(..) => -9,

@@ -1,29 +1,36 @@
 //! A tunnel that ends in the process: its connections are sockets of the program.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use socket2::{Domain, Socket};
+use socket2::{Domain, SockRef, Socket};
 use tokio::io::Interest;
 use tokio::io::copy_bidirectional_with_sizes;
-use tokio::net::UnixDatagram;
+use tokio::net::{TcpListener, TcpStream, UnixDatagram};
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use weft_embed::{Connection, Datagrams, Listener, Settings, Tunnel, datagram};
-use weft_network::Stream;
 
 use crate::Error;
 
 /// Bytes that are copied at once, each way.
 const BUFFER: usize = 64 << 10;
+/// The least bytes for connections.
+const MIN_MEMORY: u64 = 1 << 20;
+/// How long the loopback may take for a connection.
+const LOOPBACK_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections of other programs to the loopback port of a pair that are turned away.
 const MAX_STRANGERS: u32 = 64;
+
+const SILENT: &str = "no answer in time";
+const NO_HANDSHAKE: &str =
+    "; no peer has answered a handshake: are its key, its endpoint and this key right?";
 
 /// A tunnel, and the thread that copies between its connections and the sockets of the program.
 pub struct EmbeddedTunnel {
@@ -31,6 +38,8 @@ pub struct EmbeddedTunnel {
     runtime: Handle,
     /// The process that opened it: a child of fork(2) has none of its threads.
     process: u32,
+    /// The number of connections that sockets of the program carry.
+    carried: watch::Sender<usize>,
     /// What ends the thread when it is dropped, and the thread.
     thread: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
 }
@@ -46,7 +55,7 @@ impl Drop for EmbeddedTunnel {
 
 /// Accepts connections in a tunnel.
 pub struct EmbeddedListener {
-    tunnel: Arc<EmbeddedTunnel>,
+    pub(crate) tunnel: Arc<EmbeddedTunnel>,
     listener: Box<dyn Listener>,
 }
 
@@ -57,7 +66,11 @@ impl EmbeddedTunnel {
     /// The text is not valid, the name of an endpoint has no address, or the system refuses a socket.
     pub fn open(text: &str, memory: u64) -> Result<Arc<Self>, Error> {
         let settings = Settings::parse(text).map_err(|error| Error::Configuration(error.to_string()))?;
-        let settings = if memory == 0 { settings } else { settings.memory(memory) };
+        let settings = match memory {
+            0 => settings,
+            MIN_MEMORY.. => settings.memory(memory),
+            _ => return Err(Error::Memory(memory)),
+        };
         let (answer, opened) = mpsc::sync_channel(1);
         let (stop, stopped) = oneshot::channel::<()>();
         let run = move || {
@@ -80,7 +93,8 @@ impl EmbeddedTunnel {
         let opened = opened.recv().unwrap_or_else(|_| Err("its thread has ended".to_owned()));
         let (tunnel, runtime) = opened.map_err(Error::System)?;
         let thread = Some((stop, thread));
-        Ok(Arc::new(Self { tunnel, runtime, process: std::process::id(), thread }))
+        let carried = watch::Sender::new(0);
+        Ok(Arc::new(Self { tunnel, runtime, process: std::process::id(), carried, thread }))
     }
 
     /// Connects to a name or an address, and returns a TCP socket of the loopback that carries the
@@ -90,8 +104,14 @@ impl EmbeddedTunnel {
     /// The destination is not reached, or the loopback is down.
     pub fn connect(&self, host: &str, port: u16, patience: Option<Duration>) -> Result<OwnedFd, Error> {
         let to = || format!("{host}, port {port}");
-        let connected = self.wait(patience, to, async || self.tunnel.connect(host, port).await)?;
-        self.carry(connected).map_err(|error| Error::Network(to(), error.to_string()))
+        let connect = async || {
+            let connected = self.tunnel.connect(host, port).await.map_err(|error| match error.kind() {
+                io::ErrorKind::TimedOut => io::Error::new(error.kind(), SILENT),
+                _ => error,
+            });
+            self.carry(connected?).await
+        };
+        self.wait(patience, to, connect)
     }
 
     /// Listens at an address of the tunnel.
@@ -113,9 +133,9 @@ impl EmbeddedTunnel {
     /// The name of the destination has no address, or the tunnel has none of its family.
     pub fn udp(&self, host: &str, port: u16) -> Result<OwnedFd, Error> {
         let to = || format!("{host}, port {port}");
-        let look_up = async || match host.parse::<IpAddr>() {
-            Ok(address) => Ok(address),
-            Err(_) => self.tunnel.look_up(host).await.map(|found| found[0]).map_err(io::Error::other),
+        let look_up = async || match weft_embed::address_of(host)? {
+            Some(address) => Ok(address),
+            None => self.tunnel.look_up(host).await.map(|found| found[0]).map_err(io::Error::other),
         };
         let address = self.wait(None, to, look_up)?;
         let failed = |error: io::Error| Error::Network(to(), error.to_string());
@@ -127,6 +147,21 @@ impl EmbeddedTunnel {
         let ours = UnixDatagram::from_std(ours.into()).map_err(failed)?;
         self.runtime.spawn(carry_datagrams(ours, socket, SocketAddr::new(address, port)));
         Ok(program.into())
+    }
+
+    /// Waits until the program has closed its sockets, and the other ends have all that came from them.
+    ///
+    /// # Errors
+    /// That did not happen in time.
+    pub fn drain(&self, patience: Option<Duration>) -> Result<(), Error> {
+        let mut carried = self.carried.subscribe();
+        let drain = async || {
+            // The sender is not dropped meanwhile.
+            let _ = carried.wait_for(|carried| *carried == 0).await;
+            self.tunnel.drained().await;
+            Ok(())
+        };
+        self.wait(patience, || "connections are open, or other ends have not taken all".to_owned(), drain)
     }
 
     /// Ends the tunnel: what waits for it, and its sockets of the program, fail. Its port is free then.
@@ -154,9 +189,9 @@ impl EmbeddedTunnel {
     }
 
     /// Fails in a child of fork(2).
-    fn expect_own(&self) -> Result<(), Error> {
+    pub(crate) fn expect_own(&self) -> Result<(), Error> {
         crate::interface::refuse_callbacks()?;
-        if self.process == std::process::id() { Ok(()) } else { Err(Error::Stopped) }
+        if self.process == std::process::id() { Ok(()) } else { Err(Error::TunnelEnded) }
     }
 
     /// Waits on the thread of the caller.
@@ -169,27 +204,43 @@ impl EmbeddedTunnel {
         self.expect_own()?;
         let call = async {
             match patience {
-                Some(patience) => timeout(patience, call()).await?,
+                Some(patience) => {
+                    let late = |_| io::Error::new(io::ErrorKind::TimedOut, SILENT);
+                    timeout(patience, call()).await.map_err(late)?
+                }
                 None => call().await,
             }
         };
-        self.runtime.block_on(call).map_err(|error| Error::Network(what(), error.to_string()))
+        self.runtime.block_on(call).map_err(|error| {
+            let is_silent = error.kind() == io::ErrorKind::TimedOut && !self.has_heard_of_a_peer();
+            let of_peers = if is_silent { NO_HANDSHAKE } else { "" };
+            Error::Network(what(), format!("{error}{of_peers}"))
+        })
+    }
+
+    /// Reports whether a handshake has completed so far.
+    fn has_heard_of_a_peer(&self) -> bool {
+        let peers = self.runtime.block_on(self.tunnel.peers()).unwrap_or_default();
+        peers.iter().any(|peer| peer.last_handshake.is_some())
     }
 
     /// Has a connection of the tunnel carried by a socket, and returns that.
-    fn carry(&self, mut remote: Box<dyn Connection>) -> io::Result<OwnedFd> {
-        let (program, ours) = stream_pair()?;
-        ours.set_nonblocking(true)?;
-        let _inside = self.runtime.enter();
-        let mut ours = Stream::from(tokio::net::TcpStream::from_std(ours)?);
+    async fn carry(&self, mut remote: Box<dyn Connection>) -> io::Result<OwnedFd> {
+        let (program, ours) = timeout(LOOPBACK_PATIENCE, stream_pair()).await.unwrap_or_else(|_| {
+            Err(io::Error::new(io::ErrorKind::HostUnreachable, "the loopback does not answer: is lo up?"))
+        })?;
+        // Also if the task is dropped before its first poll.
+        let (carried, mut ours) = (Carried::new(&self.carried), ResetOnDrop(Some(ours)));
         self.runtime.spawn(async move {
-            let copied = copy_bidirectional_with_sizes(&mut ours, &mut remote, BUFFER, BUFFER).await;
-            if copied.is_err() {
-                // Neither end takes it for the end of the data.
-                ours.abort();
-                remote.abort();
+            let _carried = carried;
+            let Some(stream) = &mut ours.0 else { return };
+            match copy_bidirectional_with_sizes(stream, &mut remote, BUFFER, BUFFER).await {
+                Ok(_) => drop(ours.0.take()),
+                Err(_) => remote.abort(),
             }
         });
+        let program = program.into_std()?;
+        program.set_nonblocking(false)?;
         Ok(program.into())
     }
 }
@@ -201,10 +252,11 @@ impl EmbeddedListener {
     /// None came in time, or the tunnel has ended.
     pub fn accept(&self, patience: Option<Duration>) -> Result<(OwnedFd, Option<SocketAddr>), Error> {
         let at = || self.listener.local_addr().map_or_else(String::new, |at| at.to_string());
-        let accepted = self.tunnel.wait(patience, at, async || self.listener.accept().await)?;
-        let from = accepted.peer_addr();
-        let carried = self.tunnel.carry(accepted);
-        Ok((carried.map_err(|error| Error::Network(at(), error.to_string()))?, from))
+        self.tunnel.wait(patience, at, async || {
+            let accepted = self.listener.accept().await?;
+            let from = accepted.peer_addr();
+            Ok((self.tunnel.carry(accepted).await?, from))
+        })
     }
 
     /// Returns the address.
@@ -213,14 +265,44 @@ impl EmbeddedListener {
     }
 }
 
-/// Returns two ends of a TCP connection over the loopback. A pair of Unix sockets could not tell a reset from
-/// the end of the data.
-fn stream_pair() -> io::Result<(TcpStream, TcpStream)> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let program = TcpStream::connect(listener.local_addr()?)?;
+/// Our end of a connection to the program. Dropped before the end of the data, it is reset: also where a child
+/// of fork(2) has it too, and closing it would do nothing.
+struct ResetOnDrop(Option<TcpStream>);
+
+impl Drop for ResetOnDrop {
+    fn drop(&mut self) {
+        if let Some(stream) = &self.0 {
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+            #[cfg(target_os = "linux")]
+            let _ = rustix::net::connect_unspec(stream);
+        }
+    }
+}
+
+/// A connection that counts among those that are carried.
+struct Carried(watch::Sender<usize>);
+
+impl Carried {
+    fn new(all: &watch::Sender<usize>) -> Self {
+        all.send_modify(|carried| *carried += 1);
+        Self(all.clone())
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        self.0.send_modify(|carried| *carried -= 1);
+    }
+}
+
+/// Returns two ends of a TCP connection over the loopback, the first one for the program. A pair of Unix
+/// sockets could not tell a reset from the end of the data.
+async fn stream_pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let program = TcpStream::connect(listener.local_addr()?).await?;
     program.set_nodelay(true)?;
     for _ in 0..MAX_STRANGERS {
-        let (ours, from) = listener.accept()?;
+        let (ours, from) = listener.accept().await?;
         // Other users may connect to the port meanwhile.
         if from == program.local_addr()? {
             ours.set_nodelay(true)?;

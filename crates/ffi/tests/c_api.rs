@@ -15,6 +15,8 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -173,6 +175,7 @@ fn a_program_without_a_tun_has_the_connections_of_a_tunnel() {
     let folder = tempfile::tempdir().unwrap();
     let (program, scene) = (compile("embedded", folder.path()), scene());
     let listener = scene.peer.run(|| TcpListener::bind("10.88.0.1:7").unwrap());
+    let whole = scene.peer.run(|| TcpListener::bind("10.88.0.1:8").unwrap());
     let echo = move || {
         while let Ok((mut connection, _)) = listener.accept() {
             let mut back = connection.try_clone().unwrap();
@@ -187,6 +190,16 @@ fn a_program_without_a_tun_has_the_connections_of_a_tunnel() {
     };
     // Until the process ends.
     let _until_the_end = scene.peer.spawn("stream echo", echo).unwrap();
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&arrived);
+    let take = move || {
+        while let Ok((mut connection, _)) = whole.accept() {
+            if std::io::copy(&mut connection, &mut std::io::sink()).is_ok_and(|bytes| bytes == 1 << 20) {
+                count.fetch_add(1, Relaxed);
+            }
+        }
+    };
+    let _too = scene.peer.spawn("sink", take).unwrap();
     let (own, other) = scene.keys;
     let text = format!(
         "[Interface]\nPrivateKey = {}\nAddress = 10.88.0.2/24\n[Peer]\nPublicKey = {}\n\
@@ -198,6 +211,7 @@ fn a_program_without_a_tun_has_the_connections_of_a_tunnel() {
     assert_success(&scene.program.command("ip").args(["rule", "del", "pref", "10"]).output().unwrap());
     let mut command = scene.program.command(&program);
     assert_eq!(assert_success(&command.arg(&text).output().unwrap()), "done\n");
+    until("everything has arrived", || arrived.load(Relaxed) == 1);
     if here::installed(&["valgrind"]) {
         let command = under_valgrind(&program);
         let output = scene.program.command(&command[0]).args(&command[1..]).arg(&text).output();

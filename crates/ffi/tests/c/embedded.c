@@ -49,6 +49,20 @@ static void *close_after(void *tunnel) {
     return NULL;
 }
 
+static void *accept_in_vain(void *listener) {
+    int accepted;
+    CHECK(weft_accept(*(weft_listener *)listener, 0, &accepted, NULL) == WEFT_NETWORK);
+    return NULL;
+}
+
+/* A child that has a copy of every descriptor, until it is ended. */
+static pid_t bystander(void) {
+    pid_t child = fork();
+    if (child == 0) for (;;) pause();
+    CHECK(child > 0);
+    return child;
+}
+
 static void *use_tunnels(void *argument) {
     const char *text = argument;
     weft_tunnel tunnel, second;
@@ -57,7 +71,7 @@ static void *use_tunnels(void *argument) {
     weft_tunnel_statistics statistics;
     int socket, accepted, held;
     char byte;
-    pthread_t thread;
+    pthread_t thread, other;
 
     CHECK(weft_tunnel_open(text, 0, &tunnel) == WEFT_OK);
     CHECK(weft_listen(tunnel, "10.88.0.2", 80, &listener, &at) == WEFT_OK);
@@ -89,6 +103,9 @@ static void *use_tunnels(void *argument) {
     CHECK(weft_tunnel_open("[Interface]\nAdress = 10.0.0.1\n", 0, &second) == WEFT_INVALID_TEXT);
     CHECK(strstr(weft_last_error(), "Address") != NULL);
     CHECK(weft_tunnel_open(NULL, 0, &second) == WEFT_INVALID_ARGUMENT);
+    CHECK(weft_tunnel_open(text, 1, &second) == WEFT_INVALID_ARGUMENT);
+    CHECK(weft_connect(tunnel, "10.88.0.1:7", 9, 0, &socket) == WEFT_NETWORK && strstr(weft_last_error(), "neither"));
+    CHECK(strchr(weft_last_error(), '\n') == NULL);
 
     /* A child has no threads of weft. It is killed, since valgrind would find what they had. */
     pid_t child = fork();
@@ -96,14 +113,34 @@ static void *use_tunnels(void *argument) {
     int status;
     CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 
+    /* What was written before the end arrives if it is waited for. */
+    CHECK(weft_connect(tunnel, "10.88.0.1", 8, 0, &socket) == WEFT_OK);
+    static char much[BYTES];
+    CHECK(send(socket, much, BYTES, MSG_NOSIGNAL) == BYTES && close(socket) == 0);
+    CHECK(weft_tunnel_drain(tunnel, 0) == WEFT_OK);
+
     /* Two at once, and one ends while it is waited for, with an open connection. */
     CHECK(weft_connect(tunnel, "10.88.0.1", 7, 0, &held) == WEFT_OK);
+    CHECK(pthread_create(&other, NULL, accept_in_vain, &listener) == 0);
     CHECK(pthread_create(&thread, NULL, close_after, &tunnel) == 0);
     CHECK(weft_accept(listener, 0, &accepted, NULL) == WEFT_NETWORK);
-    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(pthread_join(thread, NULL) == 0 && pthread_join(other, NULL) == 0);
     CHECK(recv(held, &byte, 1, 0) < 0 && errno == ECONNRESET);
-    CHECK(weft_listener_close(listener) == WEFT_OK && weft_listener_close(listener) == WEFT_INVALID_ARGUMENT);
+    CHECK(weft_listener_close(listener) == WEFT_INVALID_ARGUMENT);
     CHECK(weft_tunnel_close(tunnel) == WEFT_INVALID_ARGUMENT);
+
+    /* The end of a tunnel is a reset, each time, whoever else has the descriptors. */
+    for (int round = 0; round < 30; round++) {
+        /* Peers take an initiation in 20 ms; the next one would come 5 s later. */
+        usleep(25000);
+        CHECK(weft_tunnel_open(text, 0, &second) == WEFT_OK);
+        CHECK(weft_connect(second, "10.88.0.1", 7, 0, &held) == WEFT_OK);
+        pid_t copies = round % 10 == 0 ? bystander() : 0;
+        CHECK(weft_tunnel_close(second) == WEFT_OK);
+        CHECK(recv(held, &byte, 1, 0) < 0 && errno == ECONNRESET);
+        CHECK(close(held) == 0);
+        if (copies > 0) CHECK(kill(copies, SIGKILL) == 0 && waitpid(copies, &status, 0) == copies);
+    }
     return NULL;
 }
 
