@@ -291,7 +291,8 @@ impl Tunnel {
     }
 
     /// Returns when the tunnel has ended, because it was shut down or its sockets failed: they are closed,
-    /// and nothing moves any more. A caller that runs the tunnel itself has to poll or drop the driver for it.
+    /// and nothing moves any more. A caller that runs the tunnel itself has to poll or drop the driver for
+    /// it.
     pub async fn ended(&self) {
         let mut running = self.running.clone();
         // Fails once the driver is gone.

@@ -265,8 +265,8 @@ impl EmbeddedListener {
     }
 }
 
-/// Our end of a connection to the program. Dropped before the end of the data, it is reset: also where a child
-/// of fork(2) has it too, and closing it would do nothing.
+/// Our end of a connection to the program. Dropped before the end of the data, it is reset: also where a
+/// child of fork(2) has it too, and closing it would do nothing.
 struct ResetOnDrop(Option<TcpStream>);
 
 impl Drop for ResetOnDrop {
