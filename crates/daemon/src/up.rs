@@ -8,7 +8,7 @@ use std::path::Path;
 
 use weft_commands::{check, doctor, output};
 use weft_config::exit;
-use weft_config::{self as config, Config, InterfaceName, LoadError, Notice, Warning};
+use weft_config::{self as config, Config, Dns, InterfaceName, LoadError, Notice, Warning};
 use weft_dataplane::DataplaneError;
 use weft_host::resolve::{Cancel, ResolveError};
 use weft_host::{self as host, HostError, Unsaved};
@@ -143,7 +143,7 @@ fn bring_up(args: &UpArgs) -> Result<(), exit::Error> {
     let overrides = Overrides {
         kill_switch: args.host.kill_switch.map(Into::into),
         metrics: args.metrics.clone(),
-        is_rootless: false,
+        ..Overrides::default()
     };
     let (config, text) = load(args, &overrides).inspect_err(|_| {
         if let Ok(interface) = config::name_of(&config::path_of(&args.target)) {
@@ -181,6 +181,8 @@ struct Overrides {
     metrics: MetricsArgs,
     /// Whether the device is in a separate network namespace.
     is_rootless: bool,
+    /// The name servers that commands in such a namespace have from its start.
+    dns: Option<Dns>,
 }
 
 impl Overrides {

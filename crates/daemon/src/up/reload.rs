@@ -1,8 +1,8 @@
 //! A declarative reload: a running interface becomes what a file says, and only differences are applied.
 
 use std::collections::{HashMap, HashSet};
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::{io, mem};
 
 use weft_config::device::{DeviceChange, DeviceState};
 use weft_config::exit::Code;
@@ -37,6 +37,7 @@ pub(super) fn reload(
     let parsed = config::parse(&reload.text, &reload.file, name)
         .map_err(|errors| ManageError::Configuration(errors.to_string()))?;
     let mut wanted = parsed.config;
+    let later = keep_until_a_start(config, &mut wanted, overrides);
     overrides.apply(&mut wanted);
     let mut report = ReloadReport {
         warnings: parsed.warnings.iter().map(ToString::to_string).collect(),
@@ -51,6 +52,7 @@ pub(super) fn reload(
     let warnings = in_vain.iter().map(|name| format!("{}; it is tried again in the background", name.error));
     report.warnings.extend(warnings);
     report.warnings.extend(commands_that_do_not_run(config, &wanted));
+    report.warnings.extend(later);
     // The name in the file may stand for the address that was set.
     let places = endpoints.iter().zip(current(&wanted, &state));
     for (peer, _) in wanted.peers.iter().zip(places).filter(|(_, (to, here))| *to == here) {
@@ -181,8 +183,8 @@ fn difference(
     change
 }
 
-/// Returns a sentence for each change of keys, port, metrics, speed tests and peers. `reset` are the peers
-/// that go back to the endpoint of the file. Contains no keys except public ones.
+/// Returns a sentence for each change of keys, port, metrics, speed tests, the end and peers. `reset` are the
+/// peers that go back to the endpoint of the file. Contains no keys except public ones.
 fn told(old: &Config, new: &Config, state: &DeviceState, reset: &HashSet<PublicKey>) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(key) = &new.interface.settings.private_key
@@ -202,8 +204,11 @@ fn told(old: &Config, new: &Config, state: &DeviceState, reset: &HashSet<PublicK
     let configured: HashMap<PublicKey, &Peer> =
         old.peers.iter().map(|peer| (peer.public_key, peer)).collect();
     let metrics = &new.interface.host.metrics;
-    if *metrics != old.interface.host.metrics {
+    if metrics.address != old.interface.host.metrics.address {
         told.push(metrics_step(metrics.address.as_ref()));
+    }
+    if metrics.hosts != old.interface.host.metrics.hosts {
+        told.push("change the host names that requests for metrics may use".to_owned());
     }
     if new.interface.host.speed_test != old.interface.host.speed_test {
         let does = if new.interface.host.speed_test { "allow" } else { "refuse" };
@@ -213,6 +218,10 @@ fn told(old: &Config, new: &Config, state: &DeviceState, reset: &HashSet<PublicK
         if has_other_commands(phase, old, new) {
             told.push(format!("at the end, run {} as it is in the file now", phase.key()));
         }
+    }
+    if new.interface.host.save_config != old.interface.host.save_config {
+        let does = if new.interface.host.save_config { "save" } else { "do not save" };
+        told.push(format!("at the end, {does} the state into the file"));
     }
     let label = |key: &PublicKey| {
         let named = [configured.get(key), wanted.get(key)].into_iter().flatten();
@@ -301,6 +310,24 @@ fn commands_that_do_not_run(old: &Config, new: &Config) -> Vec<String> {
             "{place}: the commands differ from those that ran, and do not run now: they run when {} comes up; until then \
              what the former ones set stays",
             new.interface.name
+        )
+    };
+    differing.map(sentence).collect()
+}
+
+/// Returns a sentence for each setting that differs and that only a start applies. `wanted` keeps what is in
+/// force, so that the next reload says it again.
+fn keep_until_a_start(running: &Config, wanted: &mut Config, overrides: &Overrides) -> Vec<String> {
+    let Config { interface, .. } = wanted;
+    let in_force = running.interface.host.path_mtu_discovery;
+    let discovery = mem::replace(&mut interface.host.path_mtu_discovery, in_force) != in_force;
+    let dns = overrides.dns.as_ref().is_some_and(|dns| *dns != interface.host.dns);
+    let differing =
+        [("PathMtuDiscovery", discovery), ("DNS", dns)].into_iter().filter(|(_, differs)| *differs);
+    let sentence = |(key, _)| {
+        let name = &interface.name;
+        format!(
+            "{key}: what is in the file now counts from the next start of {name}; until then the former setting stays"
         )
     };
     differing.map(sentence).collect()

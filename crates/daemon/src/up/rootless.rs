@@ -190,7 +190,12 @@ impl Claimed {
 /// Loads the configuration, takes what it needs of the system, and looks names up.
 pub(super) fn prepare(args: &RootlessArgs, source: Source, cancel: &Cancel) -> Result<Prepared, Error> {
     let in_file = load(args, source)?;
-    let overrides = Overrides { metrics: args.metrics.clone(), is_rootless: true, ..Overrides::default() };
+    let overrides = Overrides {
+        metrics: args.metrics.clone(),
+        is_rootless: true,
+        dns: Some(in_file.interface.host.dns.clone()),
+        ..Overrides::default()
+    };
     let mut config = in_file.clone();
     overrides.apply(&mut config);
     if let Some(warning) = config.interface.host.metrics.warning() {

@@ -134,3 +134,18 @@ fn a_key_that_a_running_interface_has_is_refused() {
     let told = format!("interface office (process {}) has the key of", world.tunnel());
     assert!(second.stderr.contains(&told) && second.stderr.contains("weft down office"), "{second:?}");
 }
+
+#[test]
+fn a_reload_tells_that_commands_keep_the_name_servers_of_the_start() {
+    let Some(world) = World::new() else { return };
+    let file = world.file("DNS = 10.77.0.1");
+    let weft = world.exec(&file, &[], &["sh", "-c", "echo ready; sleep 60"]);
+    let weft = Process::start(&world.client, world.in_session(weft)).unwrap();
+    weft.wait_for_line("ready");
+    let told = "DNS: what is in the file now counts from the next start of office";
+    for (server, differs) in [("10.77.0.1", false), ("10.77.0.3", true), ("10.77.0.3", true)] {
+        world.file(&format!("DNS = {server}"));
+        let reloaded = world.weft_in_session(&["reload", file.to_str().unwrap()]);
+        assert_eq!((reloaded.code, reloaded.stderr.contains(told)), (Some(0), differs), "{reloaded:?}");
+    }
+}
