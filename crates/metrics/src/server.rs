@@ -271,6 +271,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_host_that_asks_for_many_large_answers_delays_no_small_one_of_another() {
+        serving(async |server| {
+            let mut slow = Vec::new();
+            for _ in 0..8 * CLIENTS {
+                let Client(mut stream) = server.ask(1, "/metrics").await;
+                slow.push(tokio::spawn(async move {
+                    let mut part = [0; 2 << 10];
+                    while let Ok(1..) = stream.read(&mut part).await {
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                }));
+            }
+            for _ in 0..4 {
+                let health = server.ask(2, "/healthz").await;
+                assert!(timeout(MOMENT / 4, health.rest()).await.is_ok_and(|length| length > 0));
+                let scrape = server.ask(3, "/metrics").await;
+                assert!(timeout(3 * MOMENT, scrape.rest()).await.is_ok_and(|length| length > 1 << 19));
+            }
+            slow.into_iter().for_each(|slow| slow.abort());
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_takes_a_large_answer_slowly_gives_way_when_another_host_waits() {
         serving(async |server| {
             let mut slow = Vec::new();

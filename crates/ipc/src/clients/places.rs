@@ -33,7 +33,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// When all are taken and another client connects, one client gives way: the client that the server has
 /// waited for longest, among those of the source with the most places, of the owner with the most. A client
 /// keeps its place while its request is served, unless it has ended its connection, or its half of it, or
-/// nothing has moved for a while; one in a tunnel gives way also while something moves, since a peer that
+/// nothing has moved for a while, or it waits for another place and a source with fewer needs this one; one in a tunnel gives way also while something moves, since a peer that
 /// lets a little move on each of its connections would keep all others out. Where clients have to be
 /// admitted, as by a password, those that are not give way before those that are, and what they send wins
 /// them no time.
@@ -98,6 +98,8 @@ enum Turn {
     /// The server has waited since `since` for the client to send or receive. The client may be asked for its
     /// place after `grace`.
     Client { since: Instant, grace: Duration },
+    /// The client has waited since then for a place among others. It gives way to sources with fewer places.
+    Queued { since: Instant },
     /// The client was asked for its place.
     Asked,
 }
@@ -125,9 +127,23 @@ impl Places {
     }
 
     /// Returns a place for the client of a place among others. When it is asked for this one,
-    /// [`wanted`](Place::wanted) of that one returns too.
+    /// [`wanted`](Place::wanted) of that one returns too. Until it has this one, the server serves it no
+    /// further.
     pub async fn take_also(self: &Arc<Self>, client: &Place) -> Place {
-        self.take_as(client.source, Arc::clone(&client.shared)).await
+        client.turn(Turn::Queued { since: Instant::now() });
+        let place = self.take_as(client.source, Arc::clone(&client.shared)).await;
+        client.begin_serving();
+        place
+    }
+
+    /// Reports whether a client waits for a place, and none may be asked for it yet.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.lock().is_awaited
+    }
+
+    /// Returns a measure of the places that the owner of this source has, and the source.
+    pub(super) fn share(&self, source: Source) -> (usize, usize) {
+        self.lock().share(source)
     }
 
     async fn take_as(self: &Arc<Self>, source: Source, shared: Arc<Shared>) -> Place {
@@ -175,10 +191,11 @@ impl Places {
         if taken.clients.values().any(|client| client.turn == Turn::Asked) {
             return Err(None);
         }
-        let (longest, earliest) = taken.longest_awaited(Instant::now(), self.begin);
+        let (longest, earliest) = taken.longest_awaited(source, Instant::now(), self.begin);
         match longest.and_then(|number| taken.clients.get_mut(&number)) {
             Some(client) => {
                 client.ask();
+                taken.is_awaited = false;
                 Err(None)
             }
             None => {
@@ -243,9 +260,14 @@ impl Taken {
 
     /// Returns the client that has the next place.
     fn next_waiting(&self) -> Option<u64> {
-        let places = |of: &Source| self.sources.get(of).map_or(0, Weak::strong_count);
+        let like = |source: Source| self.waiting.values().filter(|waiting| **waiting == source).count();
         let waiting = self.waiting.iter();
-        waiting.min_by_key(|(_, source)| (places(&source.owner()), places(source))).map(|(number, _)| *number)
+        waiting.min_by_key(|(_, source)| (self.share(**source), like(**source))).map(|(number, _)| *number)
+    }
+
+    fn share(&self, source: Source) -> (usize, usize) {
+        let places = |of: &Source| self.sources.get(of).map_or(0, Weak::strong_count);
+        (places(&source.owner()), places(&source))
     }
 
     /// Returns the count of a source or an owner, for one more client.
@@ -269,16 +291,34 @@ impl Taken {
         }
     }
 
-    /// Returns the client that gives way at `now`, and the earliest time at which any client may be asked. It
+    /// Returns the client that gives way to `source` at `now`, and the earliest time at which any client may be asked. It
     /// looks at each client once, since every new client may need it.
-    fn longest_awaited(&self, now: Instant, begin: Instant) -> (Option<u64>, Option<Instant>) {
+    fn longest_awaited(
+        &self,
+        source: Source,
+        now: Instant,
+        begin: Instant,
+    ) -> (Option<u64>, Option<Instant>) {
+        let (of_owner, of_source) = self.share(source);
         let (mut all, mut of_strangers) = (Choice::default(), Choice::default());
         let mut strangers = 0;
         for (number, client) in &self.clients {
             let is_stranger = client.standing != Standing::Admitted && client.turn != Turn::Server;
             strangers += usize::from(is_stranger);
+            let (has, wants) = if *client.owner == source.owner() {
+                (Arc::strong_count(&client.source), of_source)
+            } else {
+                (Arc::strong_count(&client.owner), of_owner)
+            };
             let (since, is_asked_from) = match client.turn {
+                // Its request may be on the way: a source with more places does not take it at once.
+                Turn::Client { since, grace } if has < wants && !client.has_ended => {
+                    (since, since + grace.max(GRACE))
+                }
                 Turn::Client { since, grace } => (since, since + grace),
+                // A client of an address counts twice. One is not thrown out for another that only takes over.
+                Turn::Queued { since } if has > wants + 2 => (since, since),
+                Turn::Queued { .. } => continue,
                 Turn::Server => match client.shared.still(begin) {
                     Some((since, _)) if client.source.gives_way_while_moving() => (since, since),
                     Some((since, from)) if from <= now => (since, from),

@@ -65,6 +65,11 @@ impl Source {
         }
     }
 
+    /// Reports whether a client that finds no place may be turned away. One on this machine waits.
+    pub(super) fn may_be_turned_away(self) -> bool {
+        matches!(self, Self::Address(_) | Self::Tunnel { .. })
+    }
+
     /// Reports whether a client gives way also while something moves: a peer that lets a little move on each
     /// of its connections would keep all others out.
     pub(super) fn gives_way_while_moving(self) -> bool {

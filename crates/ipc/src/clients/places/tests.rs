@@ -90,6 +90,55 @@ async fn of_those_that_wait_one_of_the_source_with_the_fewest_places_is_next() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_sources_without_a_place_the_one_with_fewer_that_wait_is_next() {
+    let (places, mut held) = taken(&[1]).await;
+    let mut waiting: Vec<_> = [2, 2, 3].map(|id| Box::pin(places.take(process(id)))).into();
+    for next in &mut waiting {
+        assert!(timeout(Duration::ZERO, next).await.is_err());
+    }
+    held.clear();
+    timeout(Duration::ZERO, waiting.remove(2)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_for_another_place_gives_way_at_once_to_a_source_with_fewer() {
+    let of = |host| Source::from(IpAddr::from([192, 0, 2, host]));
+    let (clients, answers) = (Places::new(4), Places::new(1));
+    let _taken = answers.take(of(9)).await;
+    let mut held = Vec::new();
+    for host in [3, 1, 1, 1] {
+        held.push(clients.take(of(host)).await);
+        held.last().unwrap().begin_serving();
+        advance(Duration::from_millis(1)).await;
+    }
+    _taken.begin_serving();
+    let mut queued: Vec<_> = held.iter().map(|client| Box::pin(answers.take_also(client))).collect();
+    for next in &mut queued {
+        assert!(timeout(Duration::ZERO, next).await.is_err());
+    }
+    // Not to another client of that source, and not one of a source that has no more than the new one.
+    let mut same = Box::pin(clients.take(of(1)));
+    assert!(timeout(Duration::from_secs(9), &mut same).await.is_err());
+    for client in &held {
+        assert!(timeout(Duration::ZERO, client.wanted()).await.is_err());
+    }
+    let mut other = Box::pin(clients.take(of(2)));
+    assert!(timeout(Duration::ZERO, &mut other).await.is_err());
+    timeout(Duration::ZERO, held[1].wanted()).await.unwrap();
+    drop(queued);
+    drop(held.remove(1));
+    let other = timeout(Duration::ZERO, other).await.unwrap();
+    // Its request is on the way.
+    for client in &held {
+        client.begin_serving();
+    }
+    assert!(timeout(Duration::ZERO, &mut same).await.is_err());
+    assert!(timeout(GRACE / 2, other.wanted()).await.is_err());
+    assert!(timeout(GRACE, &mut same).await.is_err());
+    timeout(Duration::ZERO, other.wanted()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_with_two_places_gives_way_when_either_is_needed() {
     let (clients, answers) = (Places::new(2), Places::new(1));
     let client = clients.take(process(1)).await;
