@@ -137,8 +137,8 @@ fn of_fewest<S>(places: &Places, waiting: &[(S, Source)]) -> Option<(usize, Sour
     clients.min_by_key(|(_, source)| has(places, waiting, *source))
 }
 
-/// Returns the client that is turned away: the last one of the source that has the most. None of a source that
-/// has no other client.
+/// Returns the client that is turned away: the last one of the source that has the most. None of a source
+/// that has no other client.
 fn of_most<S>(places: &Places, waiting: &[(S, Source)]) -> Option<usize> {
     let clients = waiting.iter().enumerate().filter(|(_, (_, source))| source.may_be_turned_away());
     let clients = clients.map(|(index, (_, source))| (has(places, waiting, *source), index));

@@ -33,10 +33,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// When all are taken and another client connects, one client gives way: the client that the server has
 /// waited for longest, among those of the source with the most places, of the owner with the most. A client
 /// keeps its place while its request is served, unless it has ended its connection, or its half of it, or
-/// nothing has moved for a while, or it waits for another place and a source with fewer needs this one; one in a tunnel gives way also while something moves, since a peer that
-/// lets a little move on each of its connections would keep all others out. Where clients have to be
-/// admitted, as by a password, those that are not give way before those that are, and what they send wins
-/// them no time.
+/// nothing has moved for a while, or it waits for another place and a source with fewer needs this one; one
+/// in a tunnel gives way also while something moves, since a peer that lets a little move on each of its
+/// connections would keep all others out. Where clients have to be admitted, as by a password, those that are
+/// not give way before those that are, and what they send wins them no time.
 #[derive(Debug)]
 pub struct Places {
     count: usize,
@@ -291,8 +291,8 @@ impl Taken {
         }
     }
 
-    /// Returns the client that gives way to `source` at `now`, and the earliest time at which any client may be asked. It
-    /// looks at each client once, since every new client may need it.
+    /// Returns the client that gives way to `source` at `now`, and the earliest time at which any client may
+    /// be asked. It looks at each client once, since every new client may need it.
     fn longest_awaited(
         &self,
         source: Source,
@@ -316,7 +316,8 @@ impl Taken {
                     (since, since + grace.max(GRACE))
                 }
                 Turn::Client { since, grace } => (since, since + grace),
-                // A client of an address counts twice. One is not thrown out for another that only takes over.
+                // A client of an address counts twice. One is not thrown out for another that only takes
+                // over.
                 Turn::Queued { since } if has > wants + 2 => (since, since),
                 Turn::Queued { .. } => continue,
                 Turn::Server => match client.shared.still(begin) {
