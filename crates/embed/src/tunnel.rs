@@ -136,7 +136,7 @@ impl Future for Driver {
 }
 
 impl Tunnel {
-    /// Opens a tunnel on a thread of its own. A handshake begins with the first packet, or at once with
+    /// Opens a tunnel on a new thread. A handshake begins with the first packet, or at once with
     /// PersistentKeepalive.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 /* A WireGuard tunnel for a program that has a TUN: an app for Android or iOS, a container runtime, a test; and, further
- * below, one whose connections are sockets, for a program that has none.
+ * below, one with sockets for connections, for a program that has none.
  *
  * Every function may be called from any thread, but not from a callback. A function that can fail returns a status,
  * and weft_last_error() returns one line with the cause and the remedy. A call that fails changes nothing. A panic
@@ -117,7 +117,7 @@ int32_t weft_accept(weft_listener listener, uint32_t timeout_ms, int *descriptor
  * is free then. */
 int32_t weft_listener_close(weft_listener listener);
 
-/* `*descriptor` is a socket whose messages are datagrams to one destination, and from there: SOCK_SEQPACKET on Linux, else
+/* `*descriptor` is a socket for datagrams to one destination and from it, a message each: SOCK_SEQPACKET on Linux, else
  * SOCK_DGRAM, at most 65,507 bytes each. It belongs to the program. Lost datagrams cause no error. */
 int32_t weft_udp(weft_tunnel tunnel, const char *host, uint16_t port, int *descriptor);
 

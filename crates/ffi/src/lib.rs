@@ -31,7 +31,7 @@
 //! weft_stop(wg)
 //! ```
 //!
-//! A program without a TUN uses an [`EmbeddedTunnel`], whose connections are sockets:
+//! A program without a TUN uses an [`EmbeddedTunnel`], which has sockets for connections:
 //!
 //! ```c
 //! weft_tunnel tunnel;

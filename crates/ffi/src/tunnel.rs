@@ -127,7 +127,7 @@ impl EmbeddedTunnel {
         Ok(EmbeddedListener { tunnel: Arc::clone(self), listener })
     }
 
-    /// Returns a socket whose datagrams go to one destination, and which receives those that come from there.
+    /// Returns a socket for datagrams to one destination and from it.
     ///
     /// # Errors
     /// The name of the destination has no address, or the tunnel has none of its family.

@@ -13,7 +13,7 @@ const INITIATION: u8 = 1;
 /// A control message (handshake message, cookie reply or keepalive) that waits for the socket.
 #[derive(Clone, Debug)]
 pub struct ControlMessage {
-    /// The peer that it is for; `None` for a cookie reply, whose sender may be anyone.
+    /// The peer that it is for; `None` for a cookie reply: the peer that asks is not known.
     peer: Option<PeerId>,
     /// Since when it has its place in the queue.
     since: Instant,
