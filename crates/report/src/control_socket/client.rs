@@ -26,6 +26,10 @@ const SHORT_PATIENCE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(4);
 /// How long the daemon may take to accept the byte that ends a capture.
 const END_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the socket of a daemon that has hung up at its end may still be there, and the pause between
+/// looks.
+const GONE_PATIENCE: Duration = Duration::from_secs(3);
+const GONE_PAUSE: Duration = Duration::from_millis(20);
 /// The maximum bytes of the line that says what failed at an end.
 const MAX_OUTCOME: usize = 1 << 20;
 /// How often a request is sent again to a daemon that hangs up.
@@ -233,16 +237,22 @@ impl Client {
         }
     }
 
-    /// Checks that the process that was to end the interface serves it no more: it removes its socket first.
+    /// Checks that the process that was to end the interface serves it no more. It may hang up a moment
+    /// before its socket is gone.
     fn check_gone(&self) -> Result<(), ClientError> {
-        let process = self.server_process().filter(|_| cfg!(unix));
-        let again = Self::connect_to(&self.name, self.path.clone()).ok().and_then(|it| it.server_process());
-        match process {
-            Some(process) if again == Some(process) => {
-                Err(ClientError::StillServed { name: self.name.to_string(), process })
+        let until = Instant::now() + GONE_PATIENCE;
+        let Some(process) = self.server_process().filter(|_| cfg!(unix)) else { return Ok(()) };
+        let serves = || {
+            let again = Self::connect_to(&self.name, self.path.clone()).ok();
+            again.and_then(|again| again.server_process()) == Some(process)
+        };
+        while serves() {
+            if Instant::now() >= until {
+                return Err(ClientError::StillServed { name: self.name.to_string(), process });
             }
-            _ => Ok(()),
+            std::thread::sleep(GONE_PAUSE);
         }
+        Ok(())
     }
 
     /// Starts a capture.
